@@ -16,7 +16,7 @@ use axum::RequestPartsExt;
 use axum::extract::{MatchedPath, OriginalUri, RawPathParams, Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{Extensions, HeaderMap, HeaderValue, Method, Uri, header};
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use schemas::access::Scopes;
@@ -28,12 +28,26 @@ use super::Api;
 use super::layers::in_time;
 use super::params::{all_of, integer};
 use super::problem::{Kind, Problem};
+use crate::pages::cookie::is_over_tls;
 use crate::pages::sign_in::Session;
 use limits::network;
 use table::{Known, Need};
 
-/// What proxies say of who is asking.
-const OF_PROXIES: [&str; 4] = ["x-forwarded-for", "forwarded", "x-real-ip", "via"];
+/// Headers by which proxies pass on the client's address, besides those that begin with [`FORWARDED`].
+const PROXY_HEADERS: [&str; 10] = [
+    "forwarded",
+    "via",
+    "x-real-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-envoy-external-address",
+    "x-original-forwarded-for",
+    "cf-connecting-ip",
+    "fastly-client-ip",
+    "true-client-ip",
+];
+/// Begins headers by which proxies pass on address, host, port and scheme of the original request.
+const FORWARDED: &str = "x-forwarded";
 /// How long a key that is not kept is looked up.
 const LOOK_UP_WAIT: Duration = Duration::from_secs(5);
 /// The header that a key may be in instead.
@@ -218,13 +232,11 @@ fn peer(api: &Api, headers: &HeaderMap, extensions: &Extensions) -> Option<IpAdd
         .collect();
     let heard = said.iter().rev().map(|one| address(one.trim()));
     let stranger = heard.map(|one| one.unwrap_or(SOMEBODY));
-    // A proxy that says nothing is not who is asking.
-    Some(
-        stranger
-            .into_iter()
-            .find(|one| !is_trusted(one))
-            .unwrap_or(SOMEBODY),
-    )
+    // A proxy that says nothing is not who is asking. An address in a header is never this machine's: programs on this
+    // machine connect without a proxy.
+    let stranger = stranger.into_iter().find(|one| !is_trusted(one));
+    let stranger = stranger.filter(|one| !one.is_loopback());
+    Some(stranger.unwrap_or(SOMEBODY))
 }
 
 /// What stands for the address of who is asking; nothing of this machine, and of this service itself.
@@ -239,12 +251,10 @@ fn is_trusted(api: &Api, address: &IpAddr) -> bool {
     !address.is_unspecified() && trusted.any(|network| network.contains(address))
 }
 
-/// Whether a request came through a proxy that nobody has named, as far as its headers say so.
-fn is_of_some_proxy(api: &Api, parts: &Parts) -> bool {
-    let peer = parts.extensions.get::<Peer>();
-    let is_named = peer.is_some_and(|Peer(peer)| is_trusted(api, &peer.ip().to_canonical()));
-    let says_so = |name: &&str| parts.headers.contains_key(*name);
-    !is_named && OF_PROXIES.iter().any(says_so)
+/// Whether a proxy passed a request on, as far as its headers say so.
+fn is_proxied(headers: &HeaderMap) -> bool {
+    let mut names = headers.keys().map(HeaderName::as_str);
+    names.any(|name| name.starts_with(FORWARDED) || PROXY_HEADERS.contains(&name))
 }
 
 /// An address as proxies write it, with a port or without.
@@ -391,38 +401,54 @@ fn who(api: &Api, key: &ApiKey, now_ms: i64) -> Result<Caller, Problem> {
     })
 }
 
-/// Who asks while there is no key: this machine, by a name of its own. A page of others whose name was made to lead
-/// here has another.
+/// The caller while there is no key: this machine, by the connection's own address and by a host name of its own. A
+/// page of another site whose name resolves to this machine sends that site's name.
 fn here(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
-    if peer_of(api, parts).is_some_and(|peer| !peer.is_loopback()) {
+    let Some(Peer(peer)) = parts.extensions.get::<Peer>() else {
+        // Only this process makes requests without a connection.
+        return Ok(Caller::trusted());
+    };
+    let peer = peer.ip().to_canonical();
+    if !peer.is_loopback() {
         return Err(Problem::new(
             Kind::NoKey,
             "only this machine is served until there is a key: make one with `backstitch keys create`",
         ));
     }
-    // What a proxy on this machine hands on looks as if it were of this machine.
-    if is_of_some_proxy(api, parts) {
+    // A proxy on this machine connects from a loopback address, whoever its client is.
+    if is_trusted(api, &peer) || is_proxied(&parts.headers) {
         return Err(Problem::new(
             Kind::NoKey,
             "what comes through a proxy is not served until there is a key: make one with `backstitch keys create`",
         ));
     }
-    let host = asked_host(&parts.headers, &parts.uri);
-    let is_ours = host.is_none_or(|host| {
-        let name = host.parse::<Authority>();
-        name.is_ok_and(|name| {
-            let has_user = name.as_str().contains('@');
-            let is_named = || api.options.hosts.iter().any(|of| of == name.host());
-            !has_user && (is_here(name.host()) || is_named())
-        })
-    });
-    if is_ours {
+    if names_this_machine(api, parts) {
         return Ok(Caller::trusted());
     }
     Err(Problem::new(
         Kind::NotPermitted,
-        "without a key only names of this machine are served, as localhost: make a key, or name the host in serving.hosts",
+        "until there is a key a request needs exactly one header Host, with a name of this machine, as localhost: send that, make a key, or add the host to serving.hosts",
     ))
+}
+
+/// Whether a request names its host once, and the host is this machine. A `Host` that is missing, repeated or
+/// unreadable names none.
+fn names_this_machine(api: &Api, parts: &Parts) -> bool {
+    let is_named = |host: &str| api.options.hosts.iter().any(|of| of == host);
+    let is_ours = |name: &Authority| {
+        let has_user = name.as_str().contains('@');
+        !has_user && (is_here(name.host()) || is_named(name.host()))
+    };
+    let mut hosts = parts.headers.get_all(header::HOST).iter();
+    let (host, second) = (hosts.next(), hosts.next());
+    let host = host.map(|host| host.to_str().ok()?.parse::<Authority>().ok());
+    let is_host_ours = match (&host, second) {
+        (Some(Some(name)), None) => is_ours(name),
+        // HTTP/2 sends the host as part of the target.
+        (None, None) => parts.uri.authority().is_some(),
+        _ => false,
+    };
+    is_host_ours && parts.uri.authority().is_none_or(is_ours)
 }
 
 /// The host that a request is for.
@@ -432,12 +458,17 @@ pub(crate) fn asked_host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a
     uri.authority().map(Authority::as_str).or(host)
 }
 
-/// Whether a browser says that a request comes from a page of the host that it is for.
+/// Whether a browser says that a request comes from a page of the scheme and host that it is for.
 pub(crate) fn is_of_own_page(headers: &HeaderMap, uri: &Uri) -> bool {
     let origin = headers.get(header::ORIGIN);
     let origin = origin.and_then(|origin| origin.to_str().ok());
-    let host = origin.and_then(|origin| origin.split_once("://"));
-    host.is_some_and(|(_, host)| asked_host(headers, uri) == Some(host))
+    let scheme = match is_over_tls(headers) {
+        true => "https",
+        false => "http",
+    };
+    origin
+        .and_then(|origin| origin.split_once("://"))
+        .is_some_and(|(of, host)| of == scheme && asked_host(headers, uri) == Some(host))
 }
 
 /// Whether a host is this machine whatever a name server says.

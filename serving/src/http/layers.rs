@@ -32,6 +32,10 @@ const LIVE: &str = "/live";
 const LIMIT: &str = "/api/v1/applications/{id}/limit";
 /// The most of an origin that is repeated, in bytes.
 const ORIGIN_BYTES_MAX: usize = 200;
+/// Where a request's page is, as its browser says.
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
+const X_REQUEST_ID: &str = "x-request-id";
+const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Refusals that are told of in a second.
 const TOLD_PER_SECOND: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
 /// How long browsers keep what pages of others may ask.
@@ -98,14 +102,37 @@ pub(crate) async fn within_limits(
     response
 }
 
-/// The origin of a page of others from which a browser sends a request; browsers say it of all that write.
+/// The origin of another site's page from which a browser sends a request. Browsers send `Origin` or `Sec-Fetch-Site`
+/// with every request that writes.
 fn stranger_page(options: &ServingOptions, request: &Request) -> Option<String> {
-    let origin = request.headers().get(header::ORIGIN)?;
-    let origin = origin.to_str().unwrap_or_default();
-    let is_own = is_of_own_page(request.headers(), request.uri());
-    let is_let_in = || options.cors_origins.iter().any(|known| known == origin);
+    let headers = request.headers();
+    let origin = headers.get(header::ORIGIN);
+    let origin = origin.map(|origin| origin.to_str().unwrap_or_default());
+    let is_let_in = |origin: &str| options.cors_origins.iter().any(|known| known == origin);
+    if origin.is_some_and(is_let_in) {
+        return None;
+    }
+    let site = headers.get(SEC_FETCH_SITE);
+    let is_cross_site = site.is_some_and(|site| site == "cross-site");
+    let is_own = origin.is_none() || is_of_own_page(headers, request.uri());
+    let origin = origin.unwrap_or("another site");
     let shown = &origin[..origin.floor_char_boundary(ORIGIN_BYTES_MAX)];
-    (!is_own && !is_let_in()).then(|| shown.to_owned())
+    (is_cross_site || !is_own).then(|| shown.to_owned())
+}
+
+/// Replaces an `X-Request-Id` that is not one id of 1 to 128 of `[A-Za-z0-9._-]`: a new one is made. The id is
+/// written into logs, traces and answers.
+pub(crate) async fn check_request_id(mut request: Request) -> Request {
+    let mut sent = request.headers().get_all(X_REQUEST_ID).iter();
+    let is_plain = |id: &HeaderValue| {
+        let is_in_set = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+        (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.as_bytes().iter().all(is_in_set)
+    };
+    let is_used = sent.next().is_some_and(is_plain) && sent.next().is_none();
+    if !is_used {
+        request.headers_mut().remove(X_REQUEST_ID);
+    }
+    request
 }
 
 /// What pages of others may ask: nothing, but for origins that are named.
@@ -152,7 +179,8 @@ pub(crate) fn on_panic(panic: Box<dyn Any + Send>) -> Response {
 /// Measures a request, and writes its problem document if there is one.
 pub(crate) async fn finish(request: Request, next: Next) -> Response {
     let begun = Instant::now();
-    let method = request.method().clone();
+    // A client can make up a method as long as the head of a request.
+    let method = method_label(request.method());
     let route = request
         .extensions()
         .get::<MatchedPath>()
@@ -180,7 +208,6 @@ pub(crate) async fn finish(request: Request, next: Next) -> Response {
 
     let seconds = begun.elapsed().as_secs_f64();
     let status = response.status().as_u16().to_string();
-    let method = method_label(&method);
     metrics::counter!(
         "backstitch_http_requests_total",
         "method" => method, "route" => route.clone(), "status" => status

@@ -30,7 +30,7 @@ use std::sync::{Arc, OnceLock};
 use axum::Router;
 use axum::extract::State;
 use axum::http::header;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{from_fn, from_fn_with_state, map_request};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use bytes::Bytes;
@@ -198,7 +198,7 @@ impl Api {
     info(
         title = "Backstitch",
         description = "Counts of events and boards of athletes that are exact at every moment, and say where they come from. \
-                       Errors are problem documents (RFC 9457)."
+                       Errors are problem documents (RFC 9457). Cells of CSV that begin with =, +, - or @ are data: import them as text."
     ),
     components(schemas(problem::ProblemShape))
 )]
@@ -284,6 +284,7 @@ fn around(router: Router, api: &Arc<Api>) -> Router {
         .layer(CompressionLayer::new().gzip(true))
         .layer(PropagateRequestIdLayer::x_request_id())
         .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
+        .layer(map_request(layers::check_request_id))
 }
 
 /// The description of this API, in OpenAPI.

@@ -13,6 +13,8 @@ use crate::gather::{Gather, key_of};
 use crate::http::problem::Problem;
 use crate::options::ServingOptions;
 
+/// For this long the answer that there is no key is used, at most: then the store is asked again.
+const NO_KEY_FOR: Duration = Duration::from_secs(1);
 /// Keys that are kept, at most.
 const KEPT_MAX: u64 = 100_000;
 /// How often it is noted that a key is used, and how long somebody waits for that.
@@ -86,7 +88,8 @@ impl KeyRing {
             return Ok(true);
         }
         let known = *self.none();
-        if known.is_some_and(|none| none.asked_at.elapsed() < self.fresh_for) {
+        let fresh_for = self.fresh_for.min(NO_KEY_FOR);
+        if known.is_some_and(|none| none.asked_at.elapsed() < fresh_for) {
             return Ok(false);
         }
         let keys = Arc::clone(&self.keys);

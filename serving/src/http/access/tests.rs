@@ -14,6 +14,9 @@ use crate::world::World;
 use crate::world::boards::serving;
 use crate::{Network, Serving, ServingOptions};
 
+#[path = "browser_tests.rs"]
+mod browsers;
+
 const OUTSIDE: &str = "203.0.113.9:1234";
 const HERE: &str = "127.0.0.1:1234";
 
@@ -46,6 +49,7 @@ fn asked(method: &str, uri: &str, key: Option<&str>, from: &str) -> Request<Body
     let mut request = Request::builder()
         .method(method)
         .uri(uri)
+        .header("host", "localhost")
         .extension(Peer(peer));
     if let Some(key) = key {
         request = request.header("authorization", format!("Bearer {key}"));
@@ -383,55 +387,128 @@ async fn what_administrators_ask_for_is_recorded_before_it_is_done() {
     assert_eq!(done[0].actor, name);
 }
 
+/// The client's address by the header `X-Forwarded-For` of a request from a peer.
+fn client(serving: &Serving, said: &str, from: &str) -> IpAddr {
+    let mut request = asked("GET", "/", None, from);
+    let headers = request.headers_mut();
+    headers.insert("x-forwarded-for", said.parse().unwrap());
+    peer(serving.api(), request.headers(), request.extensions()).unwrap()
+}
+
 #[tokio::test]
 async fn a_proxy_that_is_trusted_says_who_is_asking() {
     let proxy: Network = "203.0.113.9".parse().unwrap();
     let net: Network = "203.0.113.0/24".parse().unwrap();
-    for (trusted, said, is_let_in) in [
-        (vec![proxy], "127.0.0.1", true),
-        (vec![net], "127.0.0.1, 203.0.113.77", true),
-        (vec![net], "127.0.0.1, 203.0.114.1", false),
-        (vec![proxy], "198.51.100.1, 127.0.0.1", true),
-        (vec![proxy], "127.0.0.1, 198.51.100.1", false),
-        (vec![proxy], "127.0.0.1, 198.51.100.1, 203.0.113.9", false),
-        (vec![], "127.0.0.1", false),
+    for (trusted, said, expected) in [
+        (vec![proxy], "198.51.100.1", "198.51.100.1"),
+        (vec![net], "198.51.100.1, 203.0.113.77", "198.51.100.1"),
+        (vec![net], "198.51.100.1, 203.0.114.1", "203.0.114.1"),
+        (
+            vec![proxy],
+            "192.0.2.1, 198.51.100.1, 203.0.113.9",
+            "198.51.100.1",
+        ),
+        (vec![proxy], "nobody", "0.0.0.0"),
+        (vec![], "198.51.100.1", "203.0.113.9"),
     ] {
         let (serving, _) = service(ServingOptions {
             trusted_proxies: trusted,
             ..options()
         });
-        let mut request = asked("GET", "/api/v1/applications/7", None, OUTSIDE);
-        let headers = request.headers_mut();
-        headers.insert("x-forwarded-for", said.parse().unwrap());
-        let (status, _) = answer(&serving, request).await;
-        assert_eq!(status == 200, is_let_in, "{said}: {status}");
+        let found = client(&serving, said, OUTSIDE).to_string();
+        assert_eq!(found, expected, "{said}");
+    }
+}
+
+/// The headers that say of a request that a proxy passed it on.
+const FROM_PROXIES: [&str; 12] = [
+    "Forwarded",
+    "Via",
+    "X-Forwarded-For",
+    "X-Forwarded-Host",
+    "X-Forwarded-Port",
+    "X-Forwarded-Proto",
+    "X-Real-IP",
+    "X-Client-IP",
+    "X-Original-Forwarded-For",
+    "CF-Connecting-IP",
+    "Fastly-Client-IP",
+    "True-Client-IP",
+];
+
+#[tokio::test]
+async fn an_address_in_a_header_is_never_this_machine() {
+    let proxies = ["203.0.113.9", "127.0.0.1"];
+    for (proxy, from) in proxies.into_iter().zip([OUTSIDE, HERE]) {
+        let (serving, _) = service(ServingOptions {
+            trusted_proxies: vec![proxy.parse().unwrap()],
+            ..options()
+        });
+        for said in [
+            "127.0.0.2",
+            "::1",
+            "[::1]:80",
+            "::ffff:127.0.0.3",
+            "198.51.100.1, 127.0.0.2",
+        ] {
+            for (method, uri) in [
+                ("POST", "/api/v1/ingest/plays"),
+                ("GET", "/api/v1/dead-letters"),
+            ] {
+                let mut request = asked(method, uri, None, from);
+                let headers = request.headers_mut();
+                headers.insert("x-forwarded-for", said.parse().unwrap());
+                let (status, body) = answer(&serving, request).await;
+                assert_eq!(status, 401, "{said} {uri} from {from}: {body}");
+            }
+            // This machine has no share of the requests at once, and no limit; a stranger must not claim to be it.
+            assert!(!client(&serving, said, from).is_loopback(), "{said}");
+            let mut request = asked("GET", "/", None, from);
+            let headers = request.headers_mut();
+            headers.insert("x-forwarded-for", said.parse().unwrap());
+            assert!(asking(serving.api(), &request).is_some(), "{said}");
+        }
     }
 }
 
 #[tokio::test]
 async fn without_a_key_nothing_is_served_that_came_through_a_proxy() {
-    let proxy: Network = "127.0.0.1".parse().unwrap();
-    for (trusted, header, expected) in [
-        (vec![], None, 200),
-        (vec![], Some("x-forwarded-for"), 401),
-        (vec![], Some("via"), 401),
-        (vec![], Some("forwarded"), 401),
-        // Whom it asks for it does not say.
-        (vec![proxy], None, 401),
-        (vec![proxy], Some("via"), 401),
-    ] {
-        let (serving, _) = service(ServingOptions {
-            trusted_proxies: trusted,
-            ..options()
-        });
-        let mut request = asked("GET", "/api/v1/applications/7", None, HERE);
-        if let Some(header) = header {
-            let value = "198.51.100.1".parse().unwrap();
-            request.headers_mut().insert(header, value);
+    let here: Network = "127.0.0.1".parse().unwrap();
+    let elsewhere: Network = "203.0.113.9".parse().unwrap();
+    let all = FROM_PROXIES.into_iter().map(Some);
+    for trusted in [vec![], vec![elsewhere], vec![here]] {
+        for header in std::iter::once(None).chain(all.clone()) {
+            // A proxy that is trusted asks for others, also where it does not say so.
+            let is_let_in = header.is_none() && trusted != [here];
+            let (serving, _) = service(ServingOptions {
+                trusted_proxies: trusted.clone(),
+                ..options()
+            });
+            let mut request = asked("GET", "/api/v1/applications/7", None, HERE);
+            if let Some(header) = header {
+                let value = "127.0.0.1".parse().unwrap();
+                let name: HeaderName = header.parse().unwrap();
+                request.headers_mut().insert(name, value);
+            }
+            let (status, body) = answer(&serving, request).await;
+            let expected = if is_let_in { 200 } else { 401 };
+            assert_eq!(status, expected, "{trusted:?} {header:?}: {body}");
         }
-        let (status, body) = answer(&serving, request).await;
-        assert_eq!(status, expected, "{header:?}: {body}");
     }
+}
+
+#[tokio::test]
+async fn that_there_is_no_key_is_believed_for_a_second() {
+    let (serving, world) = service(ServingOptions {
+        keys_kept_ms: 600_000,
+        ..options()
+    });
+    let uri = "/api/v1/applications/7";
+    let here = async || answer(&serving, asked("GET", uri, None, HERE)).await.0;
+    assert_eq!(here().await, 200);
+    world.keys.make("read:*", None);
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(here().await, 401);
 }
 
 #[tokio::test]
@@ -502,6 +579,7 @@ async fn pages_of_others_write_nothing() {
         (Some("https://app.example.org"), "localhost:8080", 200),
         (Some("https://evil.example.org"), "localhost:8080", 403),
         (Some("http://localhost:8081"), "localhost:8080", 403),
+        (Some("https://localhost:8080"), "localhost:8080", 403),
         (Some("null"), "localhost:8080", 403),
     ] {
         let mut request = asked("PATCH", "/api/v1/applications/7", None, HERE);

@@ -1,0 +1,123 @@
+//! What requests say of their host, of the page that they come from, and of themselves.
+
+use super::*;
+
+#[tokio::test]
+async fn a_host_that_is_not_named_once_is_not_served_without_a_key() {
+    let (serving, world) = service(options());
+    let uri = "/api/v1/applications/7";
+    let of_hosts = |uri: &str, hosts: &[&[u8]]| {
+        let mut request = asked("GET", uri, None, HERE);
+        request.headers_mut().remove("host");
+        for host in hosts {
+            let host = HeaderValue::from_bytes(host).unwrap();
+            request.headers_mut().append("host", host);
+        }
+        request
+    };
+    let absolute = "http://localhost/api/v1/applications/7";
+    let foreign = "http://evil.example.org/api/v1/applications/7";
+    let cases: [(&str, &[&[u8]], bool); 9] = [
+        (uri, &[b"localhost"], true),
+        (absolute, &[b"localhost"], true),
+        (absolute, &[], true),
+        (uri, &[], false),
+        (uri, &[b""], false),
+        (uri, &[b"localhost", b"localhost"], false),
+        (uri, &[b"localhost", b"evil.example.org"], false),
+        (uri, &[b"evil.example.org\xff"], false),
+        (foreign, &[b"localhost"], false),
+    ];
+    for (uri, hosts, is_let_in) in &cases {
+        let (status, body) = answer(&serving, of_hosts(uri, hosts)).await;
+        let expected = if *is_let_in { 200 } else { 403 };
+        assert_eq!(status, expected, "{uri} {hosts:?}: {body}");
+    }
+    // With a key the host decides nothing.
+    let key = world.keys.make("read:*", None);
+    let mut request = of_hosts(uri, &[]);
+    let sent = format!("Bearer {}", key.reveal()).parse().unwrap();
+    request.headers_mut().insert("authorization", sent);
+    assert_eq!(answer(&serving, request).await.0, 200);
+}
+
+#[tokio::test]
+async fn pages_of_other_sites_write_nothing_also_without_an_origin() {
+    let named = "https://app.example.org";
+    let (serving, _) = service(ServingOptions {
+        cors_origins: vec![named.to_owned()],
+        ..options()
+    });
+    let own = "http://localhost";
+    for (method, site, origin, expected) in [
+        ("PATCH", "cross-site", None, 403),
+        ("PATCH", "cross-site", Some(own), 403),
+        ("PATCH", "cross-site", Some(named), 200),
+        ("PATCH", "same-origin", Some(own), 200),
+        ("PATCH", "none", None, 200),
+        ("GET", "cross-site", None, 200),
+    ] {
+        let mut request = asked(method, "/api/v1/applications/7", None, HERE);
+        let headers = request.headers_mut();
+        headers.insert("sec-fetch-site", site.parse().unwrap());
+        if let Some(origin) = origin {
+            headers.insert("origin", origin.parse().unwrap());
+        }
+        let (status, body) = answer(&serving, request).await;
+        assert_eq!(status, expected, "{method} {site} {origin:?}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn an_origin_has_the_scheme_too() {
+    let (serving, world) = service(options());
+    let admin = world.keys.make("admin", None);
+    for (proto, origin, expected) in [
+        ("https", "https://localhost", 200),
+        ("https", "http://localhost", 403),
+        ("http", "http://localhost", 200),
+        ("http", "https://localhost", 403),
+    ] {
+        let uri = "/api/v1/applications/7";
+        let mut request = asked("PATCH", uri, Some(admin.reveal()), OUTSIDE);
+        let headers = request.headers_mut();
+        headers.insert("x-forwarded-proto", proto.parse().unwrap());
+        headers.insert("origin", origin.parse().unwrap());
+        let (status, body) = answer(&serving, request).await;
+        assert_eq!(status, expected, "{proto} {origin}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn an_id_of_a_request_is_short_and_plain_or_replaced() {
+    let (serving, _) = service(options());
+    let longest = "a".repeat(128);
+    let too_long = "a".repeat(129);
+    let huge = "a".repeat(50_000);
+    let cases: [(&[&str], bool); 8] = [
+        (&["A-z_0.9"], true),
+        (&[&longest], true),
+        (&[&too_long], false),
+        (&[&huge], false),
+        (&[""], false),
+        (&["a b"], false),
+        (&["a\"b"], false),
+        (&["a", "b"], false),
+    ];
+    for (ids, is_used) in cases {
+        let mut request = asked("GET", "/nowhere", None, HERE);
+        for id in ids {
+            let headers = request.headers_mut();
+            headers.append("x-request-id", id.parse().unwrap());
+        }
+        let response = serving.router().oneshot(request).await.unwrap();
+        let ids_back: Vec<_> = response.headers().get_all("x-request-id").iter().collect();
+        assert_eq!(ids_back.len(), 1, "{ids_back:?}");
+        let id = ids_back[0].to_str().unwrap().to_owned();
+        assert_eq!(id == ids[0], is_used, "{ids:?}");
+        assert!(is_used || uuid::Uuid::parse_str(&id).is_ok(), "{id}");
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let document: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(document["request_id"], id.as_str());
+    }
+}
