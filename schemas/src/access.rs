@@ -4,12 +4,15 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::source::Source;
+
 /// The most bytes that an owner's name may have in a scope.
 pub const OWNER_BYTES_MAX: usize = 256;
 
 const READ_ALL: &str = "read:*";
 const READ_OWNER: &str = "read:owner:";
 const INGEST: &str = "ingest";
+const INGEST_SOURCE: &str = "ingest:";
 const ADMIN: &str = "admin";
 
 /// One thing that a key permits.
@@ -19,8 +22,10 @@ pub enum Scope {
     ReadAll,
     /// `read:owner:ID`: statistics of one owner, and the applications that are this owner's.
     ReadOwner(String),
-    /// `ingest`: events and rows.
+    /// `ingest`: events and rows of every source.
     Ingest,
+    /// `ingest:SOURCE`: events or rows of one source.
+    IngestSource(Source),
     /// `admin`: everything.
     Admin,
 }
@@ -28,7 +33,8 @@ pub enum Scope {
 /// A text that is no scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{given:?} is no scope: write read:*, read:owner:ID (an id without zeros before it, or a name of at most {OWNER_BYTES_MAX} bytes, without blanks and commas), ingest or admin"
+    "{given:?} is no scope: write read:*, read:owner:ID (an id without zeros before it, or a name of at most {OWNER_BYTES_MAX} bytes, without blanks and commas), ingest, ingest:SOURCE (one of {sources}) or admin",
+    sources = Source::ALL.map(Source::name).join(", ")
 )]
 pub struct ScopeError {
     given: String,
@@ -46,6 +52,10 @@ impl FromStr for Scope {
             INGEST => Ok(Self::Ingest),
             ADMIN => Ok(Self::Admin),
             _ => {
+                if let Some(source) = text.strip_prefix(INGEST_SOURCE) {
+                    let source = source.parse().map_err(|_| wrong())?;
+                    return Ok(Self::IngestSource(source));
+                }
                 let owner = text.strip_prefix(READ_OWNER).ok_or_else(wrong)?;
                 let is_plain = !owner.is_empty()
                     && owner.len() <= OWNER_BYTES_MAX
@@ -69,6 +79,7 @@ impl fmt::Display for Scope {
             Self::ReadAll => f.write_str(READ_ALL),
             Self::ReadOwner(owner) => write!(f, "{READ_OWNER}{owner}"),
             Self::Ingest => f.write_str(INGEST),
+            Self::IngestSource(source) => write!(f, "{INGEST_SOURCE}{source}"),
             Self::Admin => f.write_str(ADMIN),
         }
     }
@@ -102,10 +113,16 @@ impl Scopes {
         self.0.contains(&Scope::Admin)
     }
 
-    /// Whether events and rows are taken.
+    /// Whether events and rows of every source are permitted.
     #[must_use]
-    pub fn may_ingest(&self) -> bool {
+    pub fn may_ingest_all(&self) -> bool {
         self.may_administer() || self.0.contains(&Scope::Ingest)
+    }
+
+    /// Whether events or rows of a source are permitted.
+    #[must_use]
+    pub fn may_ingest(&self, source: Source) -> bool {
+        self.may_ingest_all() || self.0.contains(&Scope::IngestSource(source))
     }
 
     /// Whether every read is permitted.
@@ -171,7 +188,7 @@ mod tests {
 
     #[test]
     fn scopes_are_read_as_they_are_written() {
-        let all = "read:*,read:owner:-7,read:owner:Müller:x,ingest,admin";
+        let all = "read:*,read:owner:-7,read:owner:Müller:x,ingest,ingest:plays,admin";
         let scopes: Scopes = all.parse().expect("scopes");
         assert_eq!(scopes.to_string().parse(), Ok(scopes.clone()));
         assert_eq!(scopes.owners().collect::<Vec<_>>(), ["-7", "Müller:x"]);
@@ -193,6 +210,11 @@ mod tests {
             "Admin",
             "admin ",
             "write",
+            "ingest:",
+            "ingest:*",
+            "ingest:Plays",
+            "ingest:ingest:plays",
+            "ingest:plays ",
             &long,
         ] {
             assert!(text.parse::<Scope>().is_err(), "{text:?}");
@@ -207,7 +229,7 @@ mod tests {
             let of: Scopes = text.parse().expect("scopes");
             (
                 of.may_administer(),
-                of.may_ingest(),
+                of.may_ingest_all(),
                 of.may_read_all(),
                 of.may_read_owner("1"),
                 of.may_read_owner("11"),
@@ -218,5 +240,16 @@ mod tests {
         assert_eq!(may("read:owner:1"), (false, false, false, true, false));
         assert_eq!(may("read:*"), (false, false, true, true, true));
         assert_eq!(may("admin"), (true, true, true, true, true));
+        assert_eq!(may("ingest:plays"), (false, false, false, false, false));
+        let may_ingest = |text: &str| {
+            let of: Scopes = text.parse().expect("scopes");
+            Source::ALL.map(|source| of.may_ingest(source))
+        };
+        assert_eq!(may_ingest("ingest"), [true; 7]);
+        assert_eq!(may_ingest("admin"), [true; 7]);
+        assert_eq!(may_ingest("read:*"), [false; 7]);
+        let one = |of| Source::ALL.map(|source| source == of);
+        assert_eq!(may_ingest("ingest:plays"), one(Source::Plays));
+        assert_eq!(may_ingest("ingest:applications"), one(Source::Applications));
     }
 }

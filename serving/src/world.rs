@@ -115,6 +115,8 @@ pub(crate) struct World {
     pub(crate) live_reads: Mutex<usize>,
     pub(crate) row_reads: Mutex<usize>,
     pub(crate) keys: Arc<keys::PlainKeys>,
+    /// The actors of rows that were applied.
+    pub(crate) actors: Mutex<Vec<String>>,
 }
 
 pub(crate) const NOW_MS: i64 = 1_784_000_000_000;
@@ -676,7 +678,8 @@ impl CanonRead for World {
 
 #[async_trait]
 impl CanonWrite for World {
-    async fn apply(&self, rows: &[Entity], _: i64) -> Result<Applied> {
+    async fn apply_by(&self, rows: &[Entity], actor: &str, _: i64) -> Result<Applied> {
+        self.actors.lock().unwrap().push(actor.to_owned());
         Ok(Applied {
             accepted: rows.len() as u64,
             ..Applied::default()

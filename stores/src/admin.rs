@@ -8,6 +8,7 @@
 
 use async_trait::async_trait;
 use schemas::entities::Application;
+use serde_json::Value;
 
 use crate::Result;
 use crate::aged::AgedRecords;
@@ -19,8 +20,21 @@ use crate::recounts::Recounts;
 /// The most bytes that a text may have which somebody gives: a reason, an answer, who it is.
 pub const TEXT_BYTES_MAX: usize = 1024;
 
-/// The actor of changes that lines of applications make which are ingested.
+/// The actor of changes that ingested lines of applications make; with a key `ingest, NAME (key ID)`.
 pub const INGEST: &str = "ingest";
+
+/// The actor of changes that lines make which were sent with a key, as records name it.
+#[must_use]
+pub fn ingested_by(key: &str) -> String {
+    format!("{INGEST}, {key}")
+}
+
+/// Whether a name is reserved for changes by ingested lines.
+#[must_use]
+pub fn is_reserved(actor: &str) -> bool {
+    let rest = actor.trim().strip_prefix(INGEST);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(','))
+}
 
 /// An application, and how much of its capacity is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +87,7 @@ impl Change {
 }
 
 /// What was changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Changed {
     /// The capacity.
     Capacity {
@@ -89,6 +103,13 @@ pub enum Changed {
         /// Whether it is since.
         after: bool,
     },
+    /// The owner, which only lines change.
+    Owner {
+        /// The owner before.
+        before: Value,
+        /// The owner after.
+        after: Value,
+    },
 }
 
 /// The record of a change.
@@ -100,7 +121,7 @@ pub struct AuditEntry {
     pub application_id: i64,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
-    /// Who: as it was given; [`INGEST`] for a line.
+    /// Who: as it was given; [`INGEST`] or [`ingested_by`] for a line.
     pub actor: String,
     /// What.
     pub changed: Changed,

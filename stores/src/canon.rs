@@ -11,6 +11,7 @@ use schemas::entities::{Application, Entity, Group};
 use schemas::source::Source;
 
 use crate::Result;
+use crate::admin::INGEST;
 
 /// A call that changes rows answers no more notifications than this: the rest waits in the outbox.
 pub const NOTIFICATIONS_MAX: usize = 50_000;
@@ -207,7 +208,12 @@ pub trait CanonWrite: CanonRead {
     /// A row that the store can't hold is rejected too, such as a text with the sign U+0000 in
     /// PostgreSQL. Each touched group is told of once. A change of an athlete that views can see touches the
     /// groups of all efforts of that athlete.
-    async fn apply(&self, rows: &[Entity], now_ms: i64) -> Result<Applied>;
+    async fn apply(&self, rows: &[Entity], now_ms: i64) -> Result<Applied> {
+        self.apply_by(rows, INGEST, now_ms).await
+    }
+
+    /// Applies rows as [`CanonWrite::apply`] does; records of what they change of applications name `actor`.
+    async fn apply_by(&self, rows: &[Entity], actor: &str, now_ms: i64) -> Result<Applied>;
 
     /// Connects an athlete to an application, if there is room, if its capacity is not enforced, or if the
     /// athlete is connected already.

@@ -234,16 +234,16 @@ impl<T: CanonAdmin + CanonErase + 'static> Names for Sifted<T> {
 
 #[async_trait]
 impl<T: CanonAdmin + CanonErase + 'static> CanonWrite for Sifted<T> {
-    async fn apply(&self, rows: &[Entity], now_ms: i64) -> Result<Applied> {
+    async fn apply_by(&self, rows: &[Entity], actor: &str, now_ms: i64) -> Result<Applied> {
         let suppressed = self.suppressions.recent().await;
         let is_kept = |row: &Entity| !names(row, &suppressed);
         if suppressed.newest_athlete() == 0 || rows.iter().all(is_kept) {
-            return self.inner.apply(rows, now_ms).await;
+            return self.inner.apply_by(rows, actor, now_ms).await;
         }
         let kept = rows.iter().enumerate().filter(|(_, row)| is_kept(row));
         let (places, kept): (Vec<usize>, Vec<Entity>) =
             kept.map(|(place, row)| (place, row.clone())).unzip();
-        let mut applied = self.inner.apply(&kept, now_ms).await?;
+        let mut applied = self.inner.apply_by(&kept, actor, now_ms).await?;
         for (place, _) in &mut applied.rejected {
             *place = places.get(*place).copied().unwrap_or(*place);
         }

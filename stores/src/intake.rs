@@ -19,6 +19,7 @@ use schemas::plays;
 use schemas::source::{Source, SourceKind};
 use tokio_util::sync::CancellationToken;
 
+use crate::admin::{INGEST, ingested_by};
 use crate::canon::CanonWrite;
 use crate::erasures::{Suppressed, Suppressions};
 use crate::log::{LogWrite, NewRecords, Partitions};
@@ -198,6 +199,8 @@ pub struct Intake {
     seen: Arc<AtomicU32>,
     /// When to leave what is to be told to the speed layer.
     stop: CancellationToken,
+    /// Names who sends the lines, in records of what they change of applications.
+    actor: String,
 }
 
 impl Intake {
@@ -235,6 +238,7 @@ impl Intake {
             partitions: of_topics,
             seen: Arc::new(AtomicU32::new(of_topic)),
             stop: CancellationToken::new(),
+            actor: INGEST.to_owned(),
         })
     }
 
@@ -243,6 +247,13 @@ impl Intake {
     #[must_use]
     pub fn until(mut self, stop: CancellationToken) -> Self {
         self.stop = stop;
+        self
+    }
+
+    /// Records of what the lines change of applications name this key.
+    #[must_use]
+    pub fn by_key(mut self, key: &str) -> Self {
+        self.actor = ingested_by(key);
         self
     }
 
@@ -336,7 +347,11 @@ impl Intake {
                 (accepted, rejected, 0)
             }
             Good::Rows(rows, lines) => {
-                let applied = self.ports.canon.apply(&rows, now_ms).await?;
+                let applied = self
+                    .ports
+                    .canon
+                    .apply_by(&rows, &self.actor, now_ms)
+                    .await?;
                 for (index, reason) in applied.rejected {
                     if let Some((line, bytes)) = lines.get(index) {
                         letters.add(*line, bytes, reason);

@@ -200,7 +200,7 @@ hand_on! { CanonRead {
 } }
 
 hand_on! { CanonWrite {
-    async fn apply(rows: &[Entity], now_ms: i64) -> Result<Applied>;
+    async fn apply_by(rows: &[Entity], actor: &str, now_ms: i64) -> Result<Applied>;
     async fn authorize(application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Authorized>;
     async fn revoke(application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Revoked>;
     async fn notified(ids: &[i64]) -> Result<()>;

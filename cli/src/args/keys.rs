@@ -11,7 +11,7 @@ use super::values;
 pub(crate) enum KeysCommand {
     /// Make a key, which is shown once. From the first one on every request needs a key
     Create {
-        /// What it permits, more than once for several: read:*, read:owner:ID, ingest or admin
+        /// What it permits, more than once for several: read:*, read:owner:ID, ingest, ingest:SOURCE or admin
         #[arg(long = "scope", required = true, value_name = "SCOPE", value_parser = scope)]
         scopes: Vec<Scope>,
         /// What people call it

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 use stores::admin::{
     AuditEntry, By, CanonAdmin, CapacityRequest, Change, Changed, Decided, Decision, INGEST,
-    RequestState, Requested, RequestsOf, TEXT_BYTES_MAX, Usage,
+    RequestState, Requested, RequestsOf, TEXT_BYTES_MAX, Usage, is_reserved,
 };
 use stores::listing::{Listed, Listing, Sort};
 use stores::recounts::Recounted;
@@ -132,7 +132,7 @@ fn said(command: &ApplicationsCommand) -> anyhow::Result<By> {
             )));
         }
     }
-    if by == INGEST {
+    if is_reserved(by) {
         return Err(failure::usage(format!(
             "--by: {INGEST} stands for lines that are ingested; write who it is"
         )));
@@ -400,6 +400,7 @@ impl ChangeShown {
         let (changed, before, after) = match entry.changed {
             Changed::Capacity { before, after } => ("capacity", before.into(), after.into()),
             Changed::Enforcement { before, after } => ("enforced", before.into(), after.into()),
+            Changed::Owner { before, after } => ("owner", before, after),
         };
         Self {
             at: instant(entry.at_ms),

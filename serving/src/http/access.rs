@@ -20,6 +20,7 @@ use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Uri, he
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use schemas::access::Scopes;
+use schemas::source::Source;
 use serde_json::Value;
 use stores::keys::{Action, ApiKey, KeptKey, KeyState, Token};
 use tokio::time::timeout;
@@ -541,7 +542,13 @@ async fn is_permitted(
         Need::Free | Need::Nothing | Need::Open => true,
         Need::Page | Need::Following => scopes.may_read_all() || scopes.owners().next().is_some(),
         Need::Read => scopes.may_read_all(),
-        Need::Ingest => scopes.may_ingest(),
+        Need::Ingest if scopes.may_ingest_all() => true,
+        Need::Ingest => {
+            let source = path_param(parts, "source").await;
+            let source = source.and_then(|source| source.parse::<Source>().ok());
+            source.is_some_and(|source| scopes.may_ingest(source))
+        }
+        Need::Connect => scopes.may_ingest(Source::Authorizations),
         Need::Admin => scopes.may_administer(),
         Need::Owner(_) | Need::Application if scopes.may_read_all() => true,
         Need::Asking if scopes.may_administer() => true,
@@ -559,14 +566,10 @@ async fn is_permitted(
             owner.is_some_and(|owner| scopes.is_of_owner(&owner))
         }
         Need::Application | Need::Asking => {
-            let params = parts.extract::<RawPathParams>().await.ok();
-            let id = params.as_ref().and_then(|params| {
-                let mut params = params.iter();
-                params
-                    .find(|(name, _)| *name == "id")
-                    .and_then(|(_, value)| integer(value))
-            });
-            let Some(id) = id else { return Ok(false) };
+            let id = path_param(parts, "id").await;
+            let Some(id) = id.as_deref().and_then(integer) else {
+                return Ok(false);
+            };
             let owner = api
                 .ports
                 .canon
@@ -576,6 +579,14 @@ async fn is_permitted(
             owner.is_some_and(|owner| scopes.is_of_owner(&owner_text(&owner)))
         }
     })
+}
+
+/// A parameter in the path of a request.
+async fn path_param(parts: &mut Parts, name: &str) -> Option<String> {
+    let params = parts.extract::<RawPathParams>().await.ok()?;
+    let mut params = params.iter();
+    let (_, value) = params.find(|(of, _)| *of == name)?;
+    Some(value.to_owned())
 }
 
 /// An application's owner as scopes name it.
@@ -609,7 +620,14 @@ fn refused(caller: &Caller, need: Need) -> Problem {
         (Need::Owner(_) | Need::Application | Need::Read | Need::Page | Need::Following, _) => {
             "this key does not read this: it takes the scope read:*".to_owned()
         }
-        (Need::Ingest, _) => "this key does not write: it takes the scope ingest".to_owned(),
+        (Need::Ingest, _) => {
+            "this key does not write this source: it takes the scope ingest, or ingest: and the source's name"
+                .to_owned()
+        }
+        (Need::Connect, _) => {
+            "this key does not connect athletes: it takes the scope ingest or ingest:authorizations"
+                .to_owned()
+        }
         (Need::Admin | Need::Free | Need::Nothing | Need::Open, _) => {
             "this key does not administer: it takes the scope admin".to_owned()
         }

@@ -16,7 +16,8 @@ const HEADER: &str = "header";
 /// Says it of every operation, as the table of routes has it.
 pub(crate) fn with_keys(openapi: &mut OpenApi) {
     let components = openapi.components.get_or_insert_default();
-    let said = "A key of this service. Until the first one is made, its own machine needs none.";
+    let said = "A key of this service. Its scopes are read:owner:ID, read:*, ingest, ingest:SOURCE or admin. Until the first \
+                key is made, only requests from the service's own machine are served, without a key.";
     let bearer = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .description(Some(said));

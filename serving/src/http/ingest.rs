@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::BodyDataStream;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Uri};
+use axum::{Extension, Json};
 use bytes::BytesMut;
 use schemas::plays::LINE_BYTES_MAX;
 use schemas::source::Source;
@@ -15,10 +15,10 @@ use stores::intake::{Intake, IntakePorts};
 use tokio::sync::SemaphorePermit;
 use utoipa::ToSchema;
 
-use super::Api;
 use super::body::{check_head, next, too_large};
 use super::params::{Params, Path};
 use super::problem::{Kind, Problem, ProblemShape};
+use super::{Api, Caller};
 
 /// How much is read before it is written: a few thousand events.
 const CHUNK_BYTES: usize = 1024 * 1024;
@@ -74,6 +74,7 @@ pub(crate) struct Rejected {
 )]
 pub(crate) async fn ingest(
     State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
     Path(source): Path<String>,
     uri: Uri,
     request: Request,
@@ -88,7 +89,7 @@ pub(crate) async fn ingest(
     check_head(request.headers(), limit)?;
     let origin = origin(request.headers())?;
     let _place = place(&api)?;
-    let intake = intake(&api, source).await?;
+    let intake = intake(&api, source, &caller).await?;
     let mut lines = Lines {
         intake: &intake,
         origin,
@@ -114,8 +115,8 @@ pub(super) fn place(api: &Api) -> Result<SemaphorePermit<'_>, Problem> {
     })
 }
 
-/// The way into the stores of a source.
-pub(super) async fn intake(api: &Api, source: Source) -> Result<Arc<Intake>, Problem> {
+/// The way into the stores of a source, for the lines of a caller.
+pub(super) async fn intake(api: &Api, source: Source, caller: &Caller) -> Result<Intake, Problem> {
     let cell = Arc::clone(api.intakes.lock().await.entry(source).or_default());
     let opened = cell.get_or_try_init(async || {
         let ports = IntakePorts {
@@ -127,7 +128,11 @@ pub(super) async fn intake(api: &Api, source: Source) -> Result<Arc<Intake>, Pro
         let opened = Intake::open(ports, source, api.options.partitions).await;
         opened.map(Arc::new)
     });
-    Ok(Arc::clone(opened.await?))
+    let intake = Intake::clone(opened.await?);
+    Ok(match caller.actor() {
+        Some(key) => intake.by_key(&key),
+        None => intake,
+    })
 }
 
 /// Where dead letters say they come from: those of the same line of the same origin are the same one. So

@@ -59,7 +59,7 @@ use crate::read::{Memory, Reading};
 use access::limits::Limits;
 pub(crate) use access::limits::network;
 use access::ring::KeyRing;
-pub(crate) use access::{Caller, Peer, asked_host};
+pub(crate) use access::{Caller, Peer, asked_host, owner_text};
 pub(crate) use applications::limit::wants_page;
 pub(crate) use layers::{Page, in_time, time_out};
 pub(crate) use overview::{note, note_seen};

@@ -10,6 +10,7 @@ use super::chart::{Chart, Step};
 use super::parts::{Choice, Frame, From, Here, Part, Tools, TroubleShown, about, choices};
 use super::query::Query;
 use super::shown::{Moment, key, number, percent};
+use crate::http::owner_text;
 
 const SORTS: [(&str, &str); 4] = [
     ("usage", "Most in use"),
@@ -228,13 +229,19 @@ pub(crate) async fn page(asker: &Asker, here: &Here, id: &str, query: &Query) ->
     let tools = here.tools(&history_path, true, &asker.caller);
     let history = history.map(|found| history_shown(&found, tools));
     let audit = audit.map_err(TroubleShown::of).map(|audit| {
-        let rows = audit.entries.iter().map(|entry| AuditRow {
-            at: Moment::utc(&entry.at),
-            by: entry.by.clone(),
-            changed: entry.changed.clone(),
-            before: setting(&entry.before),
-            after: setting(&entry.after),
-            reason: entry.reason.clone().unwrap_or_default(),
+        let rows = audit.entries.iter().map(|entry| {
+            let shown = match entry.changed.as_str() {
+                "owner" => owner_text,
+                _ => setting,
+            };
+            AuditRow {
+                at: Moment::utc(&entry.at),
+                by: entry.by.clone(),
+                changed: entry.changed.clone(),
+                before: shown(&entry.before),
+                after: shown(&entry.after),
+                reason: entry.reason.clone().unwrap_or_default(),
+            }
         });
         AuditShown {
             rows: rows.collect(),

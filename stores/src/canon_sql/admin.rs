@@ -14,6 +14,7 @@ use crate::admin::{
 
 const CAPACITY: &str = "capacity";
 const ENFORCEMENT: &str = "enforcement";
+const OWNER: &str = "owner";
 
 const USAGES: &str = "SELECT CAST(p.id AS SIGNED), p.name, p.owner,
         CAST(p.athlete_capacity AS SIGNED), CAST(p.version AS SIGNED),
@@ -32,7 +33,7 @@ pub(crate) fn application_from_row(
     Ok(Application {
         id,
         name,
-        owner: serde_json::from_str(&owner).map_err(undecodable)?,
+        owner: self::owner(&owner)?,
         athlete_capacity,
         version,
     })
@@ -139,15 +140,22 @@ async fn record(
     (by, request): (&By, Option<i64>),
     now_ms: i64,
 ) -> Sql<()> {
+    let mut owners = None;
     let (action, before, after) = match changed {
         Changed::Capacity { before, after } => (CAPACITY, before, after),
         Changed::Enforcement { before, after } => {
             (ENFORCEMENT, i64::from(before), i64::from(after))
         }
+        Changed::Owner { before, after } => {
+            owners = Some((before.to_string(), after.to_string()));
+            (OWNER, 0, 0)
+        }
     };
+    let (owner_before, owner_after) = owners.unzip();
     let statement = "INSERT INTO application_audit
-            (application_id, at_ms, actor, action, value_before, value_after, reason, request_id)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+            (application_id, at_ms, actor, action, value_before, value_after, reason, request_id,
+             owner_before, owner_after)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     let values = [
         Value::Int(application),
         Value::Int(now_ms),
@@ -157,33 +165,48 @@ async fn record(
         Value::Int(after),
         Value::TextOrNull(by.reason.as_deref()),
         Value::IntOrNull(request),
+        Value::TextOrNull(owner_before.as_deref()),
+        Value::TextOrNull(owner_after.as_deref()),
     ];
     link.run(statement, &values).await?;
     Ok(())
 }
 
-/// Of applications that are stored: their capacities; `ids` are few enough for one statement.
-pub(crate) async fn capacities(link: &mut impl Statements, ids: &[i64]) -> Sql<Vec<(i64, i64)>> {
+/// Id, owner and capacity of an application.
+pub(crate) type Stored = (i64, String, i64);
+
+/// Applications that are stored, ascending; `ids` are few enough for one statement.
+pub(crate) async fn stored(link: &mut impl Statements, ids: &[i64]) -> Sql<Vec<Stored>> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let statement = "SELECT CAST(id AS SIGNED), CAST(athlete_capacity AS SIGNED) FROM applications
-                     WHERE id IN ? ORDER BY id";
+    let statement = "SELECT CAST(id AS SIGNED), owner, CAST(athlete_capacity AS SIGNED)
+                     FROM applications WHERE id IN ? ORDER BY id";
     link.rows(statement, &[Value::Ints(ids)]).await
 }
 
-/// Records what lines changed: the capacities were `before`, as [`capacities`] gave them.
+/// Records what lines of `actor` changed of applications that were `before`, as [`stored`] gave them.
 pub(crate) async fn record_lines(
     link: &mut impl Statements,
-    before: &[(i64, i64)],
+    before: &[Stored],
+    actor: &str,
     now_ms: i64,
 ) -> Sql<()> {
-    let ids: Vec<i64> = before.iter().map(|(id, _)| *id).collect();
+    let ids: Vec<i64> = before.iter().map(|(id, ..)| *id).collect();
     let by = By {
-        actor: crate::admin::INGEST.to_owned(),
+        actor: actor.to_owned(),
         reason: None,
     };
-    for ((id, before), (_, after)) in before.iter().zip(capacities(link, &ids).await?) {
+    let after = stored(link, &ids).await?;
+    for ((id, owner_before, before), (_, owner_after, after)) in before.iter().zip(after) {
+        let owners = (owner(owner_before)?, owner(&owner_after)?);
+        if owners.0 != owners.1 {
+            let changed = Changed::Owner {
+                before: owners.0,
+                after: owners.1,
+            };
+            record(link, *id, changed, (&by, None), now_ms).await?;
+        }
         if *before != after {
             let changed = Changed::Capacity {
                 before: *before,
@@ -196,6 +219,10 @@ pub(crate) async fn record_lines(
     Ok(())
 }
 
+fn owner(json: &str) -> Sql<serde_json::Value> {
+    serde_json::from_str(json).map_err(undecodable)
+}
+
 type AuditRow = (
     i64,
     i64,
@@ -205,6 +232,8 @@ type AuditRow = (
     i64,
     Option<String>,
     Option<i64>,
+    Option<String>,
+    Option<String>,
 );
 
 pub(crate) async fn audit(
@@ -213,7 +242,9 @@ pub(crate) async fn audit(
     before: Option<i64>,
     limit: usize,
 ) -> Sql<Vec<AuditEntry>> {
-    let statement = "SELECT id, at_ms, actor, action, value_before, value_after, reason, request_id
+    let statement =
+        "SELECT id, at_ms, actor, action, value_before, value_after, reason, request_id,
+            owner_before, owner_after
         FROM application_audit WHERE application_id = ? AND id < ? ORDER BY id DESC LIMIT ?";
     let values = [
         Value::Int(application_id),
@@ -221,12 +252,28 @@ pub(crate) async fn audit(
         Value::Int(bounded(limit)),
     ];
     let rows: Vec<AuditRow> = link.rows(statement, &values).await?;
-    let entry = |(id, at_ms, actor, action, before, after, reason, request_id): AuditRow| {
+    let entry = |row: AuditRow| {
+        let (
+            id,
+            at_ms,
+            actor,
+            action,
+            before,
+            after,
+            reason,
+            request_id,
+            owner_before,
+            owner_after,
+        ) = row;
         let changed = match &*action {
             CAPACITY => Changed::Capacity { before, after },
             ENFORCEMENT => Changed::Enforcement {
                 before: before != 0,
                 after: after != 0,
+            },
+            OWNER => Changed::Owner {
+                before: owner(owner_before.as_deref().unwrap_or("null"))?,
+                after: owner(owner_after.as_deref().unwrap_or("null"))?,
             },
             other => return Err(undecodable(format!("{other:?} is no change that is known"))),
         };
@@ -441,9 +488,9 @@ pub(crate) async fn note_new(link: &mut impl Statements, ids: &[i64], now_ms: i6
 }
 
 /// The applications of lines that are not stored, ascending.
-pub(crate) fn new(stored: &[(i64, i64)], rows: &[&Application]) -> Vec<i64> {
+pub(crate) fn new(stored: &[Stored], rows: &[&Application]) -> Vec<i64> {
     let is_new = |row: &&&Application| {
-        let stored = stored.binary_search_by_key(&row.id, |(id, _)| *id);
+        let stored = stored.binary_search_by_key(&row.id, |(id, ..)| *id);
         stored.is_err()
     };
     let mut ids: Vec<i64> = rows.iter().filter(is_new).map(|row| row.id).collect();

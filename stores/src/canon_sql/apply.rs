@@ -83,7 +83,12 @@ fn unstorable(link: &Link<'_>, row: &Entity) -> Option<String> {
 }
 
 /// Applies rows; call it within a transaction that writes.
-pub(crate) async fn apply(link: &mut Link<'_>, rows: &[Entity], now_ms: i64) -> Sql<Applied> {
+pub(crate) async fn apply(
+    link: &mut Link<'_>,
+    rows: &[Entity],
+    actor: &str,
+    now_ms: i64,
+) -> Sql<Applied> {
     let mut rejected = Vec::new();
     let kinds = ByKind::of(link, rows, &mut rejected);
     let applications = newest(&kinds.applications, |row| (row.id, 0), |row| row.version);
@@ -127,7 +132,7 @@ pub(crate) async fn apply(link: &mut Link<'_>, rows: &[Entity], now_ms: i64) -> 
         |row| row.version,
     );
     write(link, &sheet::follows(&follows), Conflict::Newer).await?;
-    write_applications(link, &applications, now_ms).await?;
+    write_applications(link, &applications, actor, now_ms).await?;
     let (notifications, more_pending) = tell(link, touched, now_ms).await?;
     rejected.sort_unstable();
     Ok(Applied {
@@ -139,14 +144,19 @@ pub(crate) async fn apply(link: &mut Link<'_>, rows: &[Entity], now_ms: i64) -> 
     })
 }
 
-/// Writes applications whose counters are held, and records which capacities change and what is reached of
-/// them.
-async fn write_applications(link: &mut Link<'_>, rows: &[&Application], now_ms: i64) -> Sql<()> {
+/// Writes applications whose counters are held, and records which owners and capacities `actor` changes and what is
+/// reached of them.
+async fn write_applications(
+    link: &mut Link<'_>,
+    rows: &[&Application],
+    actor: &str,
+    now_ms: i64,
+) -> Sql<()> {
     for rows in rows.chunks(AT_ONCE) {
         let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
-        let before = admin::capacities(link, &ids).await?;
+        let before = admin::stored(link, &ids).await?;
         write(link, &sheet::applications(rows), Conflict::Newer).await?;
-        admin::record_lines(link, &before, now_ms).await?;
+        admin::record_lines(link, &before, actor, now_ms).await?;
         admin::note_new(link, &admin::new(&before, rows), now_ms).await?;
     }
     Ok(())

@@ -306,7 +306,7 @@ fn writes(table: &str) -> [String; 2] {
         "names" => ("name", "*"),
         "application_audit" => (
             "reason",
-            "application_id, at_ms, actor, action, value_before, value_after",
+            "application_id, at_ms, actor, action, value_before, value_after, owner_before, owner_after",
         ),
         "capacity_requests" => (
             "reason",

@@ -267,7 +267,7 @@ impl Names for SqlCanon {
 
 #[async_trait]
 impl CanonWrite for SqlCanon {
-    async fn apply(&self, rows: &[Entity], now_ms: i64) -> Result<Applied> {
+    async fn apply_by(&self, rows: &[Entity], actor: &str, now_ms: i64) -> Result<Applied> {
         if rows.is_empty() {
             return Ok(Applied::default());
         }
@@ -283,7 +283,7 @@ impl CanonWrite for SqlCanon {
         self.server
             .write(
                 "applying rows",
-                on!(link => apply::apply(link, rows, now_ms)),
+                on!(link => apply::apply(link, rows, actor, now_ms)),
             )
             .await
     }

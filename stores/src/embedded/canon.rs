@@ -191,6 +191,15 @@ macro_rules! names_table {
     };
 }
 
+/// Owners of applications in the record of changes, as JSON; new in a file of version 7.
+macro_rules! owner_changes {
+    () => {
+        "
+        ALTER TABLE application_audit ADD COLUMN owner_before TEXT;
+        ALTER TABLE application_audit ADD COLUMN owner_after TEXT;"
+    };
+}
+
 /// Efforts and authorizations are stored by id, which rises with time, so that new ones are
 /// written side by side; an index brings them in the order of their groups.
 ///
@@ -202,7 +211,7 @@ macro_rules! names_table {
 /// forget them.
 static CANON: Kind = Kind {
     name: "canon.db",
-    version: 6,
+    version: 7,
     tables: concat!(
         "
         CREATE TABLE efforts (
@@ -301,7 +310,8 @@ static CANON: Kind = Kind {
         // What those write who look after applications.
         applications_tables!(),
         recounts_tables!(),
-        names_table!()
+        names_table!(),
+        owner_changes!()
     ),
     upgrades: &[
         (
@@ -324,6 +334,7 @@ static CANON: Kind = Kind {
         ),
         (4, Upgrade::Statements(recounts_tables!())),
         (5, Upgrade::Statements(names_table!())),
+        (6, Upgrade::Statements(owner_changes!())),
     ],
     replaceable: false,
     page_bytes: 4096,
@@ -450,7 +461,7 @@ impl CanonRead for SqliteCanon {
 
 #[async_trait]
 impl CanonWrite for SqliteCanon {
-    async fn apply(&self, rows: &[Entity], now_ms: i64) -> Result<Applied> {
+    async fn apply_by(&self, rows: &[Entity], actor: &str, now_ms: i64) -> Result<Applied> {
         if rows.is_empty() {
             return Ok(Applied::default());
         }
@@ -458,7 +469,7 @@ impl CanonWrite for SqliteCanon {
         let fault = db.fault("applying rows");
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let applied = canon_apply::apply(&mut tx, rows, now_ms).await;
+        let applied = canon_apply::apply(&mut tx, rows, actor, now_ms).await;
         let applied = applied.map_err(fault)?;
         tx.commit().await.map_err(fault)?;
         Ok(applied)

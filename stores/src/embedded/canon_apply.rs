@@ -143,6 +143,7 @@ impl<'a> ByKind<'a> {
 pub(super) async fn apply(
     connection: &mut SqliteConnection,
     rows: &[Entity],
+    actor: &str,
     now_ms: i64,
 ) -> Sql<Applied> {
     let kinds = ByKind::of(rows);
@@ -175,7 +176,7 @@ pub(super) async fn apply(
             values.add(row.version)
         })
         .await?;
-    applications(connection, &kinds.applications, now_ms).await?;
+    applications(connection, &kinds.applications, actor, now_ms).await?;
     let (notifications, more_pending) = tell(connection, touched, now_ms).await?;
     rejected.sort_unstable();
     Ok(Applied {
@@ -187,14 +188,15 @@ pub(super) async fn apply(
     })
 }
 
-/// Writes applications, and records which capacities change.
+/// Writes applications, and records which owners and capacities `actor` changes.
 async fn applications(
     connection: &mut SqliteConnection,
     rows: &[&Application],
+    actor: &str,
     now_ms: i64,
 ) -> Sql<()> {
     let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
-    let before = admin::capacities(&mut Embedded(connection), &ids).await?;
+    let before = admin::stored(&mut Embedded(connection), &ids).await?;
     APPLICATIONS
         .run(connection, rows, |values, row| {
             values.add(row.id)?;
@@ -205,7 +207,7 @@ async fn applications(
         })
         .await?;
     let link = &mut Embedded(connection);
-    admin::record_lines(link, &before, now_ms).await?;
+    admin::record_lines(link, &before, actor, now_ms).await?;
     admin::note_new(link, &admin::new(&before, rows), now_ms).await
 }
 

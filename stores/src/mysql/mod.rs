@@ -23,7 +23,7 @@ use crate::canon_sql::sheet::{Column, Conflict, Sheet};
 use crate::canon_sql::{Meaning, Purpose, SqlOptions, SqlServer, SqlTls};
 
 /// The migrations, in their order: a name and the statements.
-pub(crate) const MIGRATIONS: [(&str, &str); 9] = [
+pub(crate) const MIGRATIONS: [(&str, &str); 10] = [
     ("tables", include_str!("migrations/0001_tables.sql")),
     ("triggers", include_str!("migrations/0002_triggers.sql")),
     (
@@ -44,6 +44,10 @@ pub(crate) const MIGRATIONS: [(&str, &str); 9] = [
     (
         "ids of actions",
         include_str!("migrations/0009_action_ids.sql"),
+    ),
+    (
+        "owners in changes of applications",
+        include_str!("migrations/0010_owner_changes.sql"),
     ),
 ];
 

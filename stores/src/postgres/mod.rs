@@ -21,7 +21,7 @@ use crate::canon_sql::sheet::{Column, Conflict, Sheet};
 use crate::canon_sql::{Meaning, Purpose, SqlOptions, SqlServer, SqlTls};
 
 /// The migrations, in their order: a name and the statements.
-pub(crate) const MIGRATIONS: [(&str, &str); 10] = [
+pub(crate) const MIGRATIONS: [(&str, &str); 11] = [
     ("tables", include_str!("migrations/0001_tables.sql")),
     ("triggers", include_str!("migrations/0002_triggers.sql")),
     (
@@ -46,6 +46,10 @@ pub(crate) const MIGRATIONS: [(&str, &str); 10] = [
     (
         "ids of actions",
         include_str!("migrations/0010_action_ids.sql"),
+    ),
+    (
+        "owners in changes of applications",
+        include_str!("migrations/0011_owner_changes.sql"),
     ),
 ];
 

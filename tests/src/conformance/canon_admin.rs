@@ -112,6 +112,46 @@ pub async fn changes_are_recorded(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
+/// Of a line that changes an application the record names who sent it, also for its owner.
+pub async fn lines_are_recorded_with_their_sender(ports: &Stores) -> Result<()> {
+    let canon = &*ports.canon;
+    let line = |owner: serde_json::Value, athlete_capacity, version| {
+        let row = application(5, athlete_capacity);
+        let row = Application {
+            owner,
+            version,
+            ..row
+        };
+        [Entity::Application(row)]
+    };
+    let key = stores::admin::ingested_by("Desk \u{e9} (key 0123456789ab)");
+    assert_eq!(key, "ingest, Desk \u{e9} (key 0123456789ab)");
+    let (ann, seven) = (serde_json::json!("ann\u{1f600}"), serde_json::json!(7));
+    for (owner, capacity, version) in [
+        (ann.clone(), 2, 1),
+        (seven.clone(), 2, 2),
+        (ann.clone(), 9, 1),
+        (ann.clone(), 3, 3),
+    ] {
+        let rows = line(owner, capacity, version);
+        canon.apply_by(&rows, &key, NOW_MS).await?;
+    }
+    let owner = |before: &serde_json::Value, after: &serde_json::Value| Changed::Owner {
+        before: before.clone(),
+        after: after.clone(),
+    };
+    let expected = [
+        (key.clone(), capacity(2, 3)),
+        (key.clone(), owner(&seven, &ann)),
+        (key.clone(), owner(&ann, &seven)),
+    ];
+    assert_eq!(changes(canon, 5).await?, expected);
+    apply(canon, &line(seven.clone(), 3, 4)).await?;
+    let newest = changes(canon, 5).await?.into_iter().next();
+    assert_eq!(newest, Some((INGEST.to_owned(), owner(&ann, &seven))));
+    Ok(())
+}
+
 /// Where a capacity is not enforced everybody is let in; once it is again, nobody new is, and who is
 /// connected stays.
 pub async fn enforcement_is_a_switch(ports: &Stores) -> Result<()> {

@@ -336,17 +336,16 @@ async fn apply(
 ) -> Result<()> {
     let applied = canon.apply(&rows, now_ms).await?;
     let before = model.seen();
-    let capacities: Vec<_> = model.applications.values().cloned().collect();
+    let applications: Vec<_> = model.applications.values().cloned().collect();
     let mut touched = TouchedGroups::new();
     let mut rejected = Vec::new();
     let given = rows.len();
     for (index, row) in rows.into_iter().enumerate() {
         rejected.extend(model.take(row, &mut touched).map(|column| (index, column)));
     }
-    for row in capacities {
-        let (before, after) = (row.athlete_capacity, model.capacity(row.id));
-        if let Some(after) = after.filter(|after| *after != before) {
-            model.admin.line(row.id, before, after);
+    for before in applications {
+        if let Some(after) = model.applications.get(&before.id) {
+            model.admin.line(&before, after);
         }
     }
     for (id, seen) in model.seen() {

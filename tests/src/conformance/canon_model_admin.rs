@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemas::entities::Application;
 use stores::Result;
 use stores::admin::{
     By, CanonAdmin, CapacityRequest, Change, Changed, Decided, Decision, INGEST, RequestState,
@@ -71,9 +72,22 @@ impl Admin {
         changes.push((actor.to_owned(), changed, request));
     }
 
-    /// A line said another capacity.
-    pub(super) fn line(&mut self, id: i64, before: i64, after: i64) {
-        self.changed(id, INGEST, Changed::Capacity { before, after }, None);
+    /// A line may have changed an application.
+    pub(super) fn line(&mut self, before: &Application, after: &Application) {
+        if after.owner != before.owner {
+            let changed = Changed::Owner {
+                before: before.owner.clone(),
+                after: after.owner.clone(),
+            };
+            self.changed(after.id, INGEST, changed, None);
+        }
+        if after.athlete_capacity != before.athlete_capacity {
+            let changed = Changed::Capacity {
+                before: before.athlete_capacity,
+                after: after.athlete_capacity,
+            };
+            self.changed(after.id, INGEST, changed, None);
+        }
     }
 
     /// Somebody sets a capacity, or whether it is enforced. `capacity` is the one before, if the application

@@ -237,6 +237,7 @@ macro_rules! laws_of {
         $crate::conformance::laws! {
             $stage, canon_admin {
                 changes_are_recorded
+                lines_are_recorded_with_their_sender
                 enforcement_is_a_switch
                 requests_are_decided
                 thresholds_are_noted_once

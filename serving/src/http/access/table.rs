@@ -19,8 +19,10 @@ pub(crate) enum Need {
     Asking,
     /// To read all.
     Read,
-    /// To write events and rows.
+    /// To write events or rows of the source in the path.
     Ingest,
+    /// To write authorizations: connecting athletes, and disconnecting them.
+    Connect,
     /// To administer.
     Admin,
     /// To read something: what a page shows it asks for as who looks at it.
@@ -29,7 +31,9 @@ pub(crate) enum Need {
     Following,
 }
 
-use Need::{Admin, Application, Asking, Following, Free, Ingest, Nothing, Open, Owner, Page, Read};
+use Need::{
+    Admin, Application, Asking, Connect, Following, Free, Ingest, Nothing, Open, Owner, Page, Read,
+};
 
 const OWNER_ID: Need = Owner("owner_id");
 
@@ -122,11 +126,11 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
     ),
     (
         "/api/v1/applications/{id}/authorizations",
-        &[(Method::POST, Ingest)],
+        &[(Method::POST, Connect)],
     ),
     (
         "/api/v1/applications/{id}/authorizations/{athlete_id}",
-        &[(Method::DELETE, Ingest)],
+        &[(Method::DELETE, Connect)],
     ),
     ("/api/v1/capacity-notices", &[(Method::GET, Read)]),
     ("/api/v1/capacity-requests", &[(Method::GET, Read)]),

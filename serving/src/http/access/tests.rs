@@ -180,8 +180,9 @@ async fn nobody_is_let_in_without_a_key_once_there_is_one() {
     }
 }
 
-/// By method and path, who is let in: R reads all, O reads owner 1, W writes, N reads owner 3, A administers.
-const LET_IN: [(&str, &str, &str); 33] = [
+/// By method and path, who is let in: R reads all, O reads owner 1, W writes, P writes plays, C writes authorizations, N reads
+/// owner 3, A administers.
+const LET_IN: [(&str, &str, &str); 36] = [
     ("GET", "/api/v1/stats/plays/total?owner_id=1", "ROA"),
     ("GET", "/api/v1/stats/plays/total?owner_id=01", "ROA"),
     (
@@ -224,13 +225,16 @@ const LET_IN: [(&str, &str, &str); 33] = [
     ),
     ("GET", "/api/v1/dead-letters", "RA"),
     ("GET", "/api/v1/reconciliations", "RA"),
-    ("POST", "/api/v1/ingest/plays", "WA"),
-    ("POST", "/api/v1/applications/7/authorizations", "WA"),
-    ("DELETE", "/api/v1/applications/7/authorizations/1", "WA"),
+    ("POST", "/api/v1/ingest/plays", "WPA"),
+    ("POST", "/api/v1/ingest/%70lays", "WPA"),
+    ("POST", "/api/v1/ingest/applications", "WA"),
+    ("POST", "/api/v1/ingest/authorizations", "WCA"),
+    ("POST", "/api/v1/applications/7/authorizations", "WCA"),
+    ("DELETE", "/api/v1/applications/7/authorizations/1", "WCA"),
     ("GET", "/api/v1/boards/segments/1", "RA"),
     ("GET", "/api/v1/overview", "RA"),
     ("GET", "/metrics", "RA"),
-    ("GET", "/livez", "ROWNA"),
+    ("GET", "/livez", "ROWPCNA"),
 ];
 
 #[tokio::test]
@@ -242,6 +246,8 @@ async fn a_key_permits_what_its_scopes_say() {
         ('R', key("read:*")),
         ('O', owner.clone()),
         ('W', key("ingest")),
+        ('P', key("ingest:plays")),
+        ('C', key("ingest:authorizations")),
         ('N', key("read:owner:3")),
         ('A', key("admin")),
     ];
@@ -385,6 +391,47 @@ async fn what_administrators_ask_for_is_recorded_before_it_is_done() {
     );
     let name = format!("of admin (key {})", admin.id());
     assert_eq!(done[0].actor, name);
+}
+
+#[tokio::test]
+async fn what_a_key_ingests_is_recorded_with_its_name() {
+    let (serving, world) = service(options());
+    let row = r#"{"id":7,"name":"Pacer","owner":42,"athlete_capacity":1000}"#;
+    let ingest = |key: Option<&str>, from| {
+        let uri = "/api/v1/ingest/applications";
+        asked("POST", uri, key, from).map(|_| Body::from(row))
+    };
+    let (status, body) = answer(&serving, ingest(None, HERE)).await;
+    assert_eq!(status, 200, "{body}");
+    let mut expected = vec!["ingest".to_owned()];
+    for scope in ["ingest", "ingest:applications", "admin"] {
+        let key = world.keys.make(scope, None);
+        let (status, body) = answer(&serving, ingest(Some(key.reveal()), OUTSIDE)).await;
+        assert_eq!(status, 200, "{body}");
+        expected.push(format!("ingest, of {scope} (key {})", key.id()));
+    }
+    assert_eq!(*world.actors.lock().unwrap(), expected);
+    let plays = world.keys.make("ingest:plays", None);
+    let (status, body) = answer(&serving, ingest(Some(plays.reveal()), OUTSIDE)).await;
+    assert_eq!(status, 403, "{body}");
+    assert!(body.contains("ingest: and the source's name"), "{body}");
+    assert_eq!(*world.actors.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn nobody_may_claim_to_be_a_line() {
+    let (serving, _) = service(options());
+    for (by, expected) in [
+        ("ingest", 400),
+        (" ingest ", 400),
+        ("ingest, desk (key 0123456789ab)", 400),
+        ("ingestion team", 200),
+    ] {
+        let body = serde_json::json!({"athlete_capacity": 9, "by": by}).to_string();
+        let request = asked("PATCH", "/api/v1/applications/7", None, HERE);
+        let (status, body) = answer(&serving, request.map(|_| Body::from(body))).await;
+        assert_eq!(status, expected, "{by}: {body}");
+    }
 }
 
 /// The client's address by the header `X-Forwarded-For` of a request from a peer.

@@ -8,17 +8,20 @@ use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
-use stores::admin::{self, AuditEntry, By, Changed, INGEST, TEXT_BYTES_MAX};
+use serde_json::Value;
+use stores::admin::{self, AuditEntry, By, Changed, INGEST, TEXT_BYTES_MAX, is_reserved};
 use utoipa::ToSchema;
 
-use super::{ApplicationShown, CAPACITY_MAX, Canonical, one, refused, unknown, usage_of};
+use super::{
+    ApplicationShown, CAPACITY_MAX, Canonical, OwnerShape, one, refused, unknown, usage_of,
+};
 use crate::answer::shown_ms;
 use crate::http::boards::id;
 use crate::http::layers::in_time;
 use crate::http::params::{Format, Params, Path};
 use crate::http::problem::{Kind, Problem, ProblemShape};
 use crate::http::stats::link_to_next;
-use crate::http::{Api, Caller, body, csv, cursor};
+use crate::http::{Api, Caller, body, csv, cursor, owner_text};
 
 /// Who changes something where nobody says who it is.
 const SOMEBODY: &str = "http";
@@ -38,13 +41,16 @@ pub(crate) struct Change {
 }
 
 /// What can be changed, as it was set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Setting {
     /// How many athletes may be connected.
     Capacity(i64),
     /// Whether that is enforced.
     Enforced(bool),
+    /// The owner: a text or a number.
+    #[schema(value_type = OwnerShape)]
+    Owner(Value),
 }
 
 impl fmt::Display for Setting {
@@ -52,6 +58,7 @@ impl fmt::Display for Setting {
         match self {
             Self::Capacity(athletes) => athletes.fmt(f),
             Self::Enforced(is_enforced) => is_enforced.fmt(f),
+            Self::Owner(owner) => f.write_str(&owner_text(owner)),
         }
     }
 }
@@ -63,9 +70,9 @@ pub(crate) struct EntryShown {
     id: i64,
     /// When, in UTC.
     at: String,
-    /// Who: as it was given; "ingest" for a line that was ingested.
+    /// Who: as it was given; "ingest" for a line that was ingested, with a key "ingest, NAME (key ID)".
     by: String,
-    /// capacity or enforced.
+    /// capacity, enforced or owner.
     changed: &'static str,
     before: Setting,
     after: Setting,
@@ -222,6 +229,9 @@ impl EntryShown {
                 let (before, after) = (Setting::Enforced(before), Setting::Enforced(after));
                 ("enforced", before, after)
             }
+            Changed::Owner { before, after } => {
+                ("owner", Setting::Owner(before), Setting::Owner(after))
+            }
         };
         Self {
             id: entry.id,
@@ -264,7 +274,7 @@ pub(super) fn by(
             return Err(Problem::new(Kind::BadBody, detail));
         }
     }
-    if actor.as_deref() == Some(INGEST) {
+    if actor.as_deref().is_some_and(is_reserved) {
         let detail = format!("by: {INGEST:?} stands for lines that are ingested; write who it is");
         return Err(Problem::new(Kind::BadBody, detail));
     }

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
+use axum::{Extension, Json};
 use schemas::dead_letter::{LetterId, NoLetterId};
 use serde::Serialize;
 use stores::dead_letters::{Letter, Oldest, Replay, Replayed, find};
 use utoipa::ToSchema;
 
 use super::{asked, turn, unknown};
-use crate::http::Api;
 use crate::http::ingest::{intake, place};
 use crate::http::layers::in_time;
 use crate::http::params::Params;
 use crate::http::problem::{Kind, Problem, ProblemShape};
+use crate::http::{Api, Caller};
 
 /// Letters that one request takes, and their bytes: all are read before the first is taken.
 const LETTERS_MAX: usize = 10_000;
@@ -83,6 +83,7 @@ impl From<Replayed> for LettersReplayed {
 )]
 pub(crate) async fn replay(
     State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
     uri: Uri,
 ) -> Result<Json<LettersReplayed>, Problem> {
     let params = Params::read(&uri, &["id", "source", "reason", "since", "dry_run"])?;
@@ -107,7 +108,7 @@ pub(crate) async fn replay(
     let mut replay = Replay::new(&*api.ports.schemas, is_dry);
     for some in letters.chunk_by(|one, next| one.id.source == next.id.source) {
         if let Some(source) = some.first().map(|letter| letter.id.source) {
-            let intake = intake(&api, source).await?;
+            let intake = intake(&api, source, &caller).await?;
             for step in some.chunks(STEP) {
                 replay.take((source, &intake), step).await?;
             }
