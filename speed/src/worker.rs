@@ -473,7 +473,7 @@ impl Worker {
         if !letters.is_empty() {
             let suppressed = self.ports.suppressions.now().await?;
             for letter in &mut letters {
-                suppressed.redact(letter);
+                suppressed.redact(self.source, letter);
             }
         }
         append_dead_letters(

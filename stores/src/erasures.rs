@@ -9,6 +9,7 @@
 //! killed is gone on with under the same number. Numbers rise, and an erasure never goes away again. So a
 //! copy of this store must not be put back that is older than the others'.
 
+mod numbers;
 mod sought;
 mod suppressed;
 

@@ -156,7 +156,7 @@ impl Letters {
         suppressed: &Suppressed,
     ) -> Result<Vec<RejectedLine>> {
         for (_, letter) in &mut self.letters {
-            suppressed.redact(letter);
+            suppressed.redact(self.source, letter);
         }
         self.letters.sort_by_key(|(line, _)| *line);
         let (lines, letters): (Vec<u64>, Vec<DeadLetter>) = self.letters.into_iter().unzip();

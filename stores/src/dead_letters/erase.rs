@@ -81,11 +81,8 @@ pub async fn count_of(log: &dyn LogRead, source: Source, found: &mut Sought) -> 
     for (partition, span) in (0_u32..).zip(log.spans(topic).await?) {
         each(log, topic, (partition, span.start, span.end), |_, value| {
             let letter = serde_json::from_slice::<DeadLetter>(value);
-            let (name, raw) = match &letter {
-                Ok(letter) => (letter.source.as_str(), letter.raw.as_slice()),
-                Err(_) => (source.name(), value),
-            };
-            found.once(|has| holds(name, raw, |one| one.kind == kind && has(one.id)));
+            let raw = letter.as_ref().map_or(value, |letter| &letter.raw);
+            found.once(|has| holds(source, raw, |one| one.kind == kind && has(one.id)));
         })
         .await?;
     }
@@ -143,10 +140,10 @@ async fn append(
 fn without(source: Source, value: &[u8], suppressed: &Suppressed) -> (Option<DeadLetter>, bool) {
     match serde_json::from_slice::<DeadLetter>(value) {
         Ok(mut letter) => {
-            let is_redacted = suppressed.redact(&mut letter);
+            let is_redacted = suppressed.redact(source, &mut letter);
             (Some(letter), is_redacted)
         }
-        Err(_) => (None, holds(source.name(), value, |one| suppressed.has(one))),
+        Err(_) => (None, holds(source, value, |one| suppressed.has(one))),
     }
 }
 

@@ -1,23 +1,22 @@
 //! Who is suppressed, and where a person's id may stand in what comes.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use hmac::{Hmac, KeyInit, Mac};
 use schemas::avro::is_framed;
 use schemas::dead_letter::DeadLetter;
 use schemas::source::Source;
-use serde::{Deserialize, Serialize};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 use sha2::Sha256;
 
-use super::{Erasure, Key, Kind, Person, PersonHash};
+use super::{Erasure, Key, Kind, Person, PersonHash, numbers};
 
 /// Ids whose answer is remembered: the same ones come again and again, and a hash takes a while.
 const REMEMBERED_MAX: usize = 1 << 16;
-/// The longest text of a 64-bit number.
-const DIGITS_MAX: usize = 20;
-/// The most bytes that Avro writes a 64-bit number in.
-const VARINT_BYTES_MAX: usize = 10;
 
 /// Fields of some source that name no person, unless it is the person's own.
 const OTHER_FIELDS: [&str; 27] = [
@@ -143,10 +142,10 @@ impl Suppressed {
 
     /// Puts a mark in the place of a dead letter of a source that holds, or may hold, somebody who is
     /// suppressed, and answers whether it did. Its origin stays: what became a dead letter counts no
-    /// more, and that is known by it.
-    pub fn redact(&self, letter: &mut DeadLetter) -> bool {
-        let holds = !self.people.is_empty()
-            && holds(&letter.source, &letter.raw, |person| self.has(person));
+    /// more, and that is known by it. `source` is that of the topic: a letter may name any.
+    pub fn redact(&self, source: Source, letter: &mut DeadLetter) -> bool {
+        let holds =
+            !self.people.is_empty() && holds(source, &letter.raw, |person| self.has(person));
         if holds {
             letter.raw.clear();
             letter.reason = ERASED.to_owned();
@@ -155,37 +154,71 @@ impl Suppressed {
     }
 }
 
-/// Whether the bytes that came for a source hold a person, or may. In a JSON object the fields of the person tell,
-/// those that no source has, and whatever is an object or a list itself. Of what can't be read so any number may be an
-/// id: those that are written in digits and those that Avro would write. So too much may be found, and never too little.
-pub(crate) fn holds(source: &str, raw: &[u8], has: impl Fn(Person) -> bool) -> bool {
+/// Whether the bytes that came for a source hold a person, or may. In a JSON object the fields of the person tell, those
+/// that no source has, whatever is an object or a list itself, and names of fields. In anything else any number may be an id,
+/// in each form that [`numbers`] finds. So too much may be found, and never too little.
+pub(crate) fn holds(source: Source, raw: &[u8], has: impl Fn(Person) -> bool) -> bool {
     let Some((kind, fields)) = fields(source) else {
         return false;
     };
     let has = |id: i64| has(Person { kind, id });
-    if is_framed(raw) {
-        return varints(raw).any(&has) || numbers(raw).any(&has);
+    if is_framed(raw) || !numbers::is_text(raw) {
+        return numbers::any_in_binary(raw, &has);
     }
-    match serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(raw) {
-        Ok(object) => object.iter().any(|(name, value)| {
-            let name = name.as_str();
-            let tells = fields.contains(&name) || !OTHER_FIELDS.contains(&name);
-            (tells || value.is_object() || value.is_array())
-                && numbers(value.to_string().as_bytes()).any(&has)
-        }),
-        Err(_) => numbers(raw).any(&has),
+    let Ok(JsonFields(object)) = serde_json::from_slice(raw) else {
+        return numbers::any_in_text(raw, &has);
+    };
+    object.iter().any(|(name, value)| {
+        let (name, value) = (name.as_str(), value.get());
+        let is_own = fields.contains(&name);
+        let is_other = OTHER_FIELDS.contains(&name);
+        if is_other && !is_own && !value.starts_with(['{', '[']) {
+            return false;
+        }
+        let is_named = !is_own && !is_other && numbers::any_in_text(name.as_bytes(), &has);
+        is_named
+            || match value.parse() {
+                Ok(id) => has(id),
+                Err(_) => numbers::any_in_text(value.as_bytes(), &has),
+            }
+    })
+}
+
+/// The fields of a JSON object as they are written, also those whose name comes twice.
+struct JsonFields<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for JsonFields<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Object;
+
+        impl<'de> Visitor<'de> for Object {
+            type Value = JsonFields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonFields<'de>, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(JsonFields(pairs))
+            }
+        }
+
+        from.deserialize_map(Object)
     }
 }
 
 /// Whether the bytes that came for a source hold such a person of a kind, or may: as [`Suppressed::redact`] looks.
 #[must_use]
 pub fn mentions(source: Source, raw: &[u8], kind: Kind, has: impl Fn(i64) -> bool) -> bool {
-    holds(source.name(), raw, |one| one.kind == kind && has(one.id))
+    holds(source, raw, |one| one.kind == kind && has(one.id))
 }
 
 /// Where the lines of a source name a person.
-fn fields(source: &str) -> Option<(Kind, &'static [&'static str])> {
-    let source = Source::ALL.into_iter().find(|one| one.name() == source)?;
+fn fields(source: Source) -> Option<(Kind, &'static [&'static str])> {
     Some(match source {
         Source::Plays => (Kind::Listener, &["listener_id"]),
         Source::Efforts | Source::Clubs | Source::Authorizations => {
@@ -194,38 +227,6 @@ fn fields(source: &str) -> Option<(Kind, &'static [&'static str])> {
         Source::Athletes => (Kind::Athlete, &["id"]),
         Source::Follows => (Kind::Athlete, &["follower_id", "followed_id"]),
         Source::Applications => return None,
-    })
-}
-
-/// The whole numbers that are written somewhere in some bytes.
-fn numbers(bytes: &[u8]) -> impl Iterator<Item = i64> {
-    let is_part = |byte: &u8| byte.is_ascii_digit();
-    let stretches = bytes.chunk_by(move |a, b| is_part(a) == is_part(b));
-    let mut before = 0_u8;
-    stretches.filter_map(move |stretch| {
-        let sign = std::mem::replace(&mut before, *stretch.last()?);
-        if !is_part(stretch.first()?) || stretch.len() > DIGITS_MAX {
-            return None;
-        }
-        let text = std::str::from_utf8(stretch).ok()?;
-        match sign {
-            b'-' => format!("-{text}").parse().ok(),
-            _ => text.parse().ok(),
-        }
-    })
-}
-
-/// The numbers that Avro may have meant by what stands at each place.
-fn varints(bytes: &[u8]) -> impl Iterator<Item = i64> {
-    (0..bytes.len()).filter_map(|from| {
-        let mut value = 0_u64;
-        for (index, byte) in bytes.get(from..)?.iter().take(VARINT_BYTES_MAX).enumerate() {
-            value |= u64::from(byte & 0x7f).checked_shl(u32::try_from(7 * index).ok()?)?;
-            if byte & 0x80 == 0 {
-                return Some((value >> 1).cast_signed() ^ -((value & 1).cast_signed()));
-            }
-        }
-        None
     })
 }
 
