@@ -21,6 +21,9 @@ pub(crate) const INSTANT_SECONDS: Range<i64> = -9_214_560_000..9_214_646_400;
 /// The most characters of a reason.
 pub(crate) const REASON_CHARS_MAX: usize = 400;
 
+/// Why a record without a value is not taken: a tombstone of Kafka, which reads as an empty value.
+pub(crate) const NO_VALUE: &str = "the value is null or empty (a tombstone deletes nothing here)";
+
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 const NANO_DIGITS: usize = 9;
 const DAY_SECONDS: i64 = 86_400;
@@ -39,6 +42,9 @@ pub(crate) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8], expected: &str) ->
         return Err(format!(
             "the line is too long: at most {LINE_BYTES_MAX} bytes are taken"
         ));
+    }
+    if bytes.is_empty() {
+        return Err(format!("{NO_VALUE}: {expected}"));
     }
     // Some editors put a byte order mark at the beginning of a file.
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);

@@ -51,7 +51,7 @@ impl Frames {
                 None => frames.refuse(
                     index,
                     format!(
-                        "a record that begins with a byte 0 is Avro and has the id of its schema in the next 4 bytes; this one has {} bytes",
+                        "has {} bytes; a record that begins with a byte 0 is Avro and has the id of its schema in the next 4 bytes",
                         bytes.len()
                     ),
                 ),

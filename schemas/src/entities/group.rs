@@ -125,6 +125,16 @@ pub const fn key_column(source: Source) -> &'static str {
 /// # Errors
 /// The reason for which it can't be taken.
 pub fn parse_notification(source: Source, bytes: &[u8]) -> Result<Group, String> {
+    let refused = |why: &str| {
+        let example = Group { key: 1, member: 2 }.notification(source);
+        format!(
+            "not a notification of {source}: {why}; expected {}",
+            String::from_utf8_lossy(&example)
+        )
+    };
+    if bytes.is_empty() {
+        return Err(refused(line::NO_VALUE));
+    }
     let parsed = match source {
         Source::Authorizations => {
             serde_json::from_slice(bytes).map(|found: AuthorizationNotification| Group {
@@ -137,12 +147,7 @@ pub fn parse_notification(source: Source, bytes: &[u8]) -> Result<Group, String>
             member: found.athlete_id,
         }),
     };
-    parsed.map_err(|error| {
-        format!(
-            "not a notification of {source}: {error}; expected {}",
-            String::from_utf8_lossy(&Group { key: 1, member: 2 }.notification(source))
-        )
-    })
+    parsed.map_err(|error| refused(&error.to_string()))
 }
 
 #[cfg(test)]
@@ -188,5 +193,7 @@ mod tests {
         let reason =
             parse_notification(Source::Authorizations, &other).expect_err("another source");
         assert!(reason.contains("application_id"), "{reason}");
+        let reason = parse_notification(Source::Efforts, b"").expect_err("a tombstone");
+        assert!(reason.contains("the value is null"), "{reason}");
     }
 }

@@ -159,15 +159,8 @@ fn a_line_is_one_object() {
         for other in ["null", "1", "[]", "[1,2,3,4,5,6]", "\"{}\""] {
             check_reason(source, other, &["not a JSON object", "one row", first]);
         }
-        for other in [
-            "",
-            " ",
-            "{",
-            "}",
-            "{]",
-            "\u{feff}\u{feff}{}",
-            "{\"id\":NaN}",
-        ] {
+        check_reason(source, "", &["the value is null", "one row", first]);
+        for other in [" ", "{", "}", "{]", "\u{feff}\u{feff}{}", "{\"id\":NaN}"] {
             check_reason(source, other, &["not JSON"]);
         }
         check_reason(source, &format!("{line}{line}"), &["more than one"]);

@@ -142,6 +142,7 @@ fn reasons_name_field_and_fault() {
         ),
         ("null".to_owned(), &["object"]),
         (" ".to_owned(), &["not JSON"]),
+        (String::new(), &["the value is null"]),
         ("\u{feff}{}".to_owned(), &["missing field"]),
         (format!("\u{feff}\u{feff}{GOOD}"), &["not JSON"]),
         (
