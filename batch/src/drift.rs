@@ -66,6 +66,8 @@ impl Between<'_> {
 pub enum Cause {
     /// An event came again after the window in which the speed layer knows it, and was counted again.
     Duplicate,
+    /// An event came again in another partition than the first time, where the speed layer does not know it.
+    OtherPartition,
     /// Live state held less than there are events: some of it was lost, or changed by somebody else.
     LostLive,
     /// Nothing that is known explains it.
@@ -78,22 +80,34 @@ impl Cause {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Duplicate => "duplicate",
+            Self::OtherPartition => "other_partition",
             Self::LostLive => "lost_live",
             Self::Unexplained => "unexplained",
         }
     }
 
     /// Why a change that the batch layer found to be `batch` was counted as `live`, where records that repeat an event add
-    /// up to `repeated`.
-    pub(crate) fn of(batch: i64, live: i64, repeated: i64) -> Self {
-        let (batch, live, repeated) = (i128::from(batch), i128::from(live), i128::from(repeated));
+    /// up to `repeated`, and those of them in another partition to `in_other_partition`.
+    pub(crate) fn of(
+        (batch, live): (i64, i64),
+        (repeated, in_other_partition): (i64, i64),
+    ) -> Self {
+        let (batch, live) = (i128::from(batch), i128::from(live));
         let excess = live - batch;
-        let is_of_repeats = excess.signum() == repeated.signum() && excess.abs() <= repeated.abs();
+        let is_of = |repeats: i64| {
+            let repeats = i128::from(repeats);
+            excess.signum() == repeats.signum() && excess.abs() <= repeats.abs()
+        };
         let is_less = live == 0 || (live.signum() == batch.signum() && live.abs() < batch.abs());
-        match (is_of_repeats, is_less) {
-            (true, _) => Self::Duplicate,
-            (false, true) => Self::LostLive,
-            (false, false) => Self::Unexplained,
+        // Live state counts each copy in another partition, but only those in the same partition after the window.
+        if is_of(in_other_partition) {
+            Self::OtherPartition
+        } else if is_of(repeated) {
+            Self::Duplicate
+        } else if is_less {
+            Self::LostLive
+        } else {
+            Self::Unexplained
         }
     }
 }
@@ -189,22 +203,30 @@ mod tests {
 
     #[test]
     fn causes_are_told_apart() {
-        for (batch, live, repeated, cause) in [
-            (1, 2, 1, Cause::Duplicate),
-            (1, 2, 5, Cause::Duplicate),
-            (-3, -4, -1, Cause::Duplicate),
-            (0, 1, 1, Cause::Duplicate),
-            (3, 1, 0, Cause::LostLive),
-            (3, 0, 0, Cause::LostLive),
-            (-3, -1, 0, Cause::LostLive),
+        for (sides, repeats, cause) in [
+            ((1, 2), (1, 0), Cause::Duplicate),
+            ((1, 2), (5, 0), Cause::Duplicate),
+            ((-3, -4), (-1, 0), Cause::Duplicate),
+            ((0, 1), (1, 0), Cause::Duplicate),
+            ((1, 2), (1, 1), Cause::OtherPartition),
+            ((-3, -4), (-5, -1), Cause::OtherPartition),
+            // One copy in another partition does not explain two too many.
+            ((1, 3), (2, 1), Cause::Duplicate),
+            ((3, 1), (0, 0), Cause::LostLive),
+            ((3, 0), (0, 0), Cause::LostLive),
+            ((-3, -1), (0, 0), Cause::LostLive),
             // More was lost than counted twice.
-            (3, 2, 1, Cause::LostLive),
-            (1, 2, 0, Cause::Unexplained),
-            (1, 9, 3, Cause::Unexplained),
-            (i64::MIN, i64::MAX, i64::MAX, Cause::Unexplained),
+            ((3, 2), (1, 1), Cause::LostLive),
+            ((1, 2), (0, 0), Cause::Unexplained),
+            ((1, 9), (3, 3), Cause::Unexplained),
+            (
+                (i64::MIN, i64::MAX),
+                (i64::MAX, i64::MAX),
+                Cause::Unexplained,
+            ),
         ] {
-            let found = Cause::of(batch, live, repeated);
-            assert_eq!(found, cause, "{batch} {live} {repeated}");
+            let found = Cause::of(sides, repeats);
+            assert_eq!(found, cause, "{sides:?} {repeats:?}");
         }
     }
 }

@@ -15,7 +15,7 @@ pub use backfill::{Backfill, BackfillReport};
 pub(crate) use manifest::{Manifest, read_all as read_manifests};
 pub(crate) use merge::{MergeLimits, MergedSize, merge};
 pub(crate) use merged::{end_merging, end_what_was_left, merged, remove_merged};
-pub(crate) use read::{Base, DayTotals, EventStream};
+pub(crate) use read::{Base, DayTotals, EventStream, Repeats};
 pub(crate) use reduced::{
     ReducedDays, event_files, event_objects, has_all_events, identities_folder, offsets, shown_day,
     take_reduced, write_identities,

@@ -14,7 +14,7 @@ use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use futures::{StreamExt, TryStreamExt};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use schemas::plays::{self, EventIdentity, identities};
 use schemas::seam::Offset;
 use schemas::time::day_of;
@@ -76,7 +76,24 @@ enum Keep {
     /// The first one, if it is from these offsets on, by partition; of a partition that is not named, always.
     FirstSince(Arc<Vec<Offset>>),
     /// The others, of those from these offsets on, by partition; of a partition that is not named, all.
-    Repeats(Arc<Vec<Offset>>),
+    Repeats(Repeats, Arc<Vec<Offset>>),
+}
+
+/// Which records that repeat an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeats {
+    /// All of them.
+    All,
+    /// Those in another partition than the event's first record.
+    InOtherPartition,
+}
+
+/// The events that a stream has met.
+#[derive(Debug, Default)]
+struct SeenEvents {
+    events: FxHashSet<EventIdentity>,
+    /// The partition of each event's first record, where records in other partitions are wanted.
+    partitions: FxHashMap<EventIdentity, i32>,
 }
 
 /// The events of some days below the cuts. Files come in the order of their manifests and hold
@@ -144,9 +161,9 @@ impl EventStream {
     }
 
     /// The records instead that repeat an event, of those from some offsets on, by partition.
-    pub(crate) fn repeats(self, since: Vec<Offset>) -> Self {
+    pub(crate) fn repeats(self, which: Repeats, since: Vec<Offset>) -> Self {
         Self {
-            keep: Keep::Repeats(Arc::new(since)),
+            keep: Keep::Repeats(which, Arc::new(since)),
             ..self
         }
     }
@@ -200,7 +217,7 @@ impl PartitionStream for EventStream {
         let totals = Arc::clone(&self.totals);
         *totals.lock().unwrap_or_else(PoisonError::into_inner) = DayTotals::default();
         let (schema, columns) = (Arc::clone(&self.schema), Arc::clone(&self.columns));
-        let mut seen = FxHashSet::default();
+        let mut seen = SeenEvents::default();
         let events = batches.and_then(move |batch| {
             let kept = kept(&batch, (&cuts, &keep, &base), &mut seen, &totals);
             let kept = kept.and_then(|filter| match filter {
@@ -218,11 +235,11 @@ impl PartitionStream for EventStream {
 fn kept(
     batch: &RecordBatch,
     (cuts, keep, base): (&[Offset], &Keep, &Base),
-    seen: &mut FxHashSet<EventIdentity>,
+    seen: &mut SeenEvents,
     totals: &Mutex<DayTotals>,
 ) -> Result<Option<BooleanArray>, DataFusionError> {
     if let Some(gone) = hashes(batch) {
-        seen.extend(gone);
+        seen.events.extend(gone);
         return Ok(None);
     }
     let wrong =
@@ -251,13 +268,21 @@ fn kept(
                 let since = partition.and_then(|partition| since.get(partition));
                 since.is_none_or(|since| offsets.value(row) >= *since)
             };
-            if !seen.insert(identity) {
+            let of_partition = partitions.value(row);
+            if !seen.events.insert(identity) {
                 totals.duplicates += u64::from(!is_held);
                 return Some(match keep {
                     Keep::First | Keep::FirstSince(_) => false,
-                    Keep::Repeats(_) if is_held => false,
-                    Keep::Repeats(since) => is_since(since),
+                    Keep::Repeats(..) if is_held => false,
+                    Keep::Repeats(Repeats::All, since) => is_since(since),
+                    Keep::Repeats(Repeats::InOtherPartition, since) => {
+                        let first = seen.partitions.get(&identity);
+                        is_since(since) && first.is_some_and(|first| *first != of_partition)
+                    }
                 });
+            }
+            if let Keep::Repeats(Repeats::InOtherPartition, _) = keep {
+                seen.partitions.insert(identity, of_partition);
             }
             if is_held {
                 return Some(false);
@@ -267,7 +292,7 @@ fn kept(
             Some(match keep {
                 Keep::First => true,
                 Keep::FirstSince(since) => is_since(since),
-                Keep::Repeats(_) => false,
+                Keep::Repeats(..) => false,
             })
         })
         .collect();

@@ -140,7 +140,9 @@ impl Measure {
             (true, Some(_), Some(_)) => Cause::ChangedRow,
             (false, ..) => {
                 let (live, events) = (said.count(Side::Live), said.count(Side::EventsLive));
-                crate::drift::Cause::of(events, live, said.count(Side::Repeated)).into()
+                let repeated = said.count(Side::Repeated);
+                let elsewhere = said.count(Side::RepeatedElsewhere);
+                crate::drift::Cause::of((events, live), (repeated, elsewhere)).into()
             }
         }
     }
@@ -229,7 +231,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        use Side::{Ahead, EventsBatch, EventsLive, Live, OfNoRun, Repeated, Stored};
+        use Side::{
+            Ahead, EventsBatch, EventsLive, Live, OfNoRun, Repeated, RepeatedElsewhere, Stored,
+        };
         assert_eq!(cause(&[(EventsBatch, 3), (Stored, 3)]), None);
         assert_eq!(
             cause(&[(EventsBatch, 3), (EventsLive, 2), (Stored, 3), (Live, 2)]),
@@ -248,6 +252,13 @@ mod tests {
             cause(&[(EventsLive, 1), (Live, 2), (Repeated, 1)]),
             Some(Cause::Duplicate)
         );
+        let copied = [
+            (EventsLive, 1),
+            (Live, 2),
+            (Repeated, 1),
+            (RepeatedElsewhere, 1),
+        ];
+        assert_eq!(cause(&copied), Some(Cause::OtherPartition));
         assert_eq!(cause(&[(Live, 2)]), Some(Cause::Unexplained));
         // What is too much here and too little there is twice wrong.
         let both = [(EventsBatch, 3), (Stored, 4), (EventsLive, 2), (Live, 1)];

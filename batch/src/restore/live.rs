@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::recount::{Records, Recount, chain, tasks};
 use super::sides::{Side, Sides};
+use crate::archive::Repeats;
 use crate::run::go_on;
 use crate::{BatchPorts, Error, Progress, Result};
 
@@ -204,9 +205,14 @@ impl<'a> LiveSide<'a> {
         let side = (Side::EventsLive, sides);
         recount.add(side, &days, (&first, &records), told).await?;
         let ends: Vec<Offset> = last.iter().map(|cut| cut.next_offset).collect();
-        let records = Records::RepeatsSince(since);
-        let side = (Side::Repeated, sides);
-        recount.add(side, &days, (&ends, &records), told).await?;
+        for (side, which) in [
+            (Side::Repeated, Repeats::All),
+            (Side::RepeatedElsewhere, Repeats::InOtherPartition),
+        ] {
+            let records = Records::RepeatsSince(which, since.clone());
+            let side = (side, sides);
+            recount.add(side, &days, (&ends, &records), told).await?;
+        }
         if first == ends {
             return Ok(true);
         }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::kept::Kept;
 use super::sides::{Side, Sides};
-use crate::archive::{EventStream, Manifest};
+use crate::archive::{EventStream, Manifest, Repeats};
 use crate::failed_of;
 use crate::run::go_on;
 use crate::table::{Rows, Table};
@@ -41,7 +41,7 @@ pub(crate) enum Records {
     /// The same, of those from these offsets on, by partition.
     FirstSince(Vec<Offset>),
     /// The records that repeat an event, from these offsets on.
-    RepeatsSince(Vec<Offset>),
+    RepeatsSince(Repeats, Vec<Offset>),
 }
 
 /// What is counted: events, or rows of a result.
@@ -87,7 +87,7 @@ impl Recount {
         match records {
             Records::First => events,
             Records::FirstSince(since) => events.since(since.clone()),
-            Records::RepeatsSince(since) => events.repeats(since.clone()),
+            Records::RepeatsSince(which, since) => events.repeats(*which, since.clone()),
         }
     }
 
@@ -112,7 +112,7 @@ impl Recount {
                 // What a result holds came before everything that is counted from some offsets on.
                 let kept = match records {
                     Records::First => self.kept.rows(&self.archive, &of_task),
-                    Records::FirstSince(_) | Records::RepeatsSince(_) => None,
+                    Records::FirstSince(_) | Records::RepeatsSince(..) => None,
                 };
                 running.spawn(async move {
                     let events = (&*recount.chain, Arc::new(events) as Input);

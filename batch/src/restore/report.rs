@@ -34,6 +34,8 @@ pub enum Cause {
     LostLive,
     /// An event came again after the window of the speed layer, and is counted again until the next run.
     Duplicate,
+    /// An event came again in another partition, and is counted again until the next run.
+    OtherPartition,
     /// Live state held something else than the events give, and nothing that is known explains it.
     Unexplained,
     /// What is served is what all events give, and what is expected is something else.
@@ -48,7 +50,7 @@ pub enum Cause {
 
 impl Cause {
     /// All of them.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::ChangedRow,
         Self::MissingRow,
         Self::ExtraRow,
@@ -56,6 +58,7 @@ impl Cause {
         Self::UnreadableRow,
         Self::LostLive,
         Self::Duplicate,
+        Self::OtherPartition,
         Self::Unexplained,
         Self::Claimed,
         Self::ChangedLive,
@@ -74,6 +77,7 @@ impl Cause {
             Self::UnreadableRow => "unreadable_row",
             Self::LostLive => "lost_live",
             Self::Duplicate => "duplicate",
+            Self::OtherPartition => "other_partition",
             Self::Unexplained => "unexplained",
             Self::Claimed => "claimed",
             Self::ChangedLive => "changed_live",
@@ -92,6 +96,7 @@ impl From<crate::drift::Cause> for Cause {
     fn from(cause: crate::drift::Cause) -> Self {
         match cause {
             crate::drift::Cause::Duplicate => Self::Duplicate,
+            crate::drift::Cause::OtherPartition => Self::OtherPartition,
             crate::drift::Cause::LostLive => Self::LostLive,
             crate::drift::Cause::Unexplained => Self::Unexplained,
         }

@@ -51,11 +51,13 @@ pub(crate) enum Side {
     Misplaced = 9,
     /// Rows whose key can't be read.
     Unreadable = 10,
+    /// Records after the cuts that repeat an event of another partition.
+    RepeatedElsewhere = 11,
 }
 
 impl Side {
     /// All of them, with the names of their sums.
-    pub(crate) const ALL: [(Self, &'static str); 11] = [
+    pub(crate) const ALL: [(Self, &'static str); 12] = [
         (Self::EventsBatch, "events_batch"),
         (Self::EventsLive, "events_live"),
         (Self::Stored, "stored"),
@@ -67,6 +69,7 @@ impl Side {
         (Self::OfNoRun, "of_no_run"),
         (Self::Misplaced, "misplaced"),
         (Self::Unreadable, "unreadable"),
+        (Self::RepeatedElsewhere, "repeated_elsewhere"),
     ];
 }
 

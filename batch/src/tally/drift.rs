@@ -21,6 +21,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::compute::View;
 use super::publish::diff_of;
 use super::result::ViewManifest;
+use crate::archive::Repeats;
 use crate::drift::{Between, Cause, DriftedKey, KEYS_NAMED, ViewDrift, show};
 use crate::{BatchPorts, Result};
 
@@ -125,6 +126,8 @@ pub(crate) struct Difference {
     pub(crate) live: i64,
     /// What records add up to that repeat an event.
     pub(crate) repeated: i64,
+    /// The same, of those in another partition than the event's first record.
+    pub(crate) in_other_partition: i64,
 }
 
 impl Difference {
@@ -133,7 +136,10 @@ impl Difference {
     }
 
     fn cause(&self) -> Cause {
-        Cause::of(self.batch, self.live, self.repeated)
+        Cause::of(
+            (self.batch, self.live),
+            (self.repeated, self.in_other_partition),
+        )
     }
 }
 
@@ -168,13 +174,22 @@ impl Differences {
         self.all.iter().map(day).collect()
     }
 
+    /// Whether a record that repeats an event counts for one of them.
+    pub(crate) fn are_repeated(&self) -> bool {
+        self.all.iter().any(|one| one.repeated != 0)
+    }
+
     /// Notes what a record counts that repeats an event.
-    pub(crate) fn repeated(&mut self, group: &[u8], row: &[u8], count: i64) {
+    pub(crate) fn repeated(&mut self, which: Repeats, (group, row): (&[u8], &[u8]), count: i64) {
         let place = |one: &Difference| (&*one.group, &*one.row).cmp(&(group, row));
         if let Ok(index) = self.all.binary_search_by(place)
             && let Some(one) = self.all.get_mut(index)
         {
-            one.repeated = one.repeated.wrapping_add(count);
+            let sum = match which {
+                Repeats::All => &mut one.repeated,
+                Repeats::InOtherPartition => &mut one.in_other_partition,
+            };
+            *sum = sum.wrapping_add(count);
         }
     }
 }
@@ -328,6 +343,7 @@ impl Stretch<'_> {
             batch,
             live,
             repeated: 0,
+            in_other_partition: 0,
         });
         Ok(Differences {
             all: all.collect(),

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::compute::Compute;
 use crate::Result;
+use crate::archive::Repeats;
 use crate::failed_of;
 use crate::run::go_on;
 use crate::table::Table;
@@ -21,7 +22,7 @@ impl Compute {
     /// and count, in any order, a row perhaps more than once. Only of some days, if they are named.
     pub(crate) async fn repeats(
         &self,
-        job: &Arc<Job>,
+        (job, which): (&Arc<Job>, Repeats),
         (since, days): (&[Cut], Option<&BTreeSet<i64>>),
         mut note: impl FnMut(&[u8], &[u8], i64),
         stop: &CancellationToken,
@@ -34,7 +35,7 @@ impl Compute {
                 continue;
             }
             let since = since.iter().map(|cut| cut.next_offset).collect();
-            let events = self.events(&of_task).repeats(since);
+            let events = self.events(&of_task).repeats(which, since);
             let rows = self.frame(job, Table::of(Arc::new(events))).await?;
             let mut batches = rows.execute_stream().await.map_err(failed)?;
             while let Some(batch) = batches.try_next().await.map_err(failed)? {

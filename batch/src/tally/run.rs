@@ -20,8 +20,8 @@ use super::publish::{Edition, NewRow, Publisher, new_rows};
 use super::result::ViewManifest;
 use super::tasks;
 use crate::archive::{
-    MergeLimits, MergedSize, backfilled, end_what_was_left, merge, remove_merged, remove_replaced,
-    scrub, take_reduced,
+    MergeLimits, MergedSize, Repeats, backfilled, end_what_was_left, merge, remove_merged,
+    remove_replaced, scrub, take_reduced,
 };
 use crate::drift::{Between, Drift};
 use crate::report::{RunReport, Stages};
@@ -374,13 +374,20 @@ impl Batch {
                 self.keep((view, plan.of), at, &keys.all).await?;
                 let since = before.map_or(&[][..], |old| &old.cuts);
                 let days = keys.days(&view.job);
-                let note = |group: &[u8], row: &[u8], count| keys.repeated(group, row, count);
-                let told = compute
-                    .repeats(&view.job, (since, days.as_ref()), note, stop)
-                    .await;
-                if let Err(error) = told {
-                    tracing::warn!(job = name, %error, "causes of the drift are not known");
-                    warnings.push(format!("why {name} differs is not known: {error}"));
+                for which in [Repeats::All, Repeats::InOtherPartition] {
+                    let note = |group: &[u8], row: &[u8], count| {
+                        keys.repeated(which, (group, row), count);
+                    };
+                    let of = (&view.job, which);
+                    let told = compute.repeats(of, (since, days.as_ref()), note, stop);
+                    if let Err(error) = told.await {
+                        tracing::warn!(job = name, %error, "causes of the drift are not known");
+                        warnings.push(format!("why {name} differs is not known: {error}"));
+                        break;
+                    }
+                    if !keys.are_repeated() {
+                        break;
+                    }
                 }
             }
             let (drift, worst) = found.told(&view.job)?;

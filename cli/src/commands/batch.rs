@@ -243,6 +243,7 @@ fn drift_of(drift: &Drift) -> String {
 const fn why(cause: Cause) -> &'static str {
     match cause {
         Cause::Duplicate => "counted again, since the event came again after the window",
+        Cause::OtherPartition => "counted again, since the event came again in another partition",
         Cause::LostLive => "lost in live state",
         Cause::Unexplained => "for no known reason",
     }

@@ -374,6 +374,9 @@ const fn why(cause: batch::RestoreCause) -> &'static str {
         batch::RestoreCause::Duplicate => {
             "duplicate (an event came again after the window; the next run ends it)"
         }
+        batch::RestoreCause::OtherPartition => {
+            "other_partition (an event came again in another partition; the next run ends it)"
+        }
         batch::RestoreCause::Unexplained => {
             "unexplained (live state held more than there are events)"
         }

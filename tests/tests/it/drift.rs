@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use batch::{Cause, Progress, RunRequest};
+use batch::{Cause, Progress, RestoreCause, RunRequest};
 use schemas::seam::{NewLife, RunState};
 use schemas::source::Source;
 use serde_json::{Value, json};
@@ -94,6 +94,36 @@ async fn a_duplicate_that_the_window_missed_is_drift_until_the_next_run() {
     assert_eq!(runs["runs"][1]["drift"]["total"], 1, "{runs}");
     reconciliations_are_told(&served).await;
     served.end().await;
+}
+
+/// A client whose partitioner is another sends an event again, within the window.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_in_another_partition_is_named() {
+    let world = World::new().await;
+    world.ingest(&[play("a"), play("b")]).await;
+    let own = schemas::partition::partition_of(b"1", PARTITIONS);
+    let copy = play("a");
+    world
+        .append_raw((own + 1) % PARTITIONS, &[copy.as_bytes()])
+        .await;
+    world.catch_up().await;
+    let request = crate::restore::of("plays_detail");
+    let report = world.run(&RunRequest::default()).await.expect("a run");
+    assert_eq!((report.drift.total, report.duplicates), (Some(1), 1));
+    assert_eq!(report.drift.worst[0].cause, Cause::OtherPartition);
+    assert_eq!(
+        report.drift.views[0].causes,
+        BTreeMap::from([(Cause::OtherPartition, 1)])
+    );
+    // The same for what came after the run.
+    world
+        .append_raw((own + 1) % PARTITIONS, &[play("b").as_bytes()])
+        .await;
+    world.catch_up().await;
+    let report = crate::restore::restore(&world, &request).await;
+    let differences = report.expect("comparing").differences;
+    let causes: Vec<_> = differences.iter().map(|one| one.cause).collect();
+    assert_eq!(causes, [RestoreCause::OtherPartition]);
 }
 
 /// Three runs, of which the second found a duplicate.
