@@ -186,7 +186,7 @@ impl RedisLive {
         Ok(Cached::Board(board))
     }
 
-    /// Changes the register, if the slot stands and the register is as believed.
+    /// Changes the register, if the slot stands and both the record and the register are as believed.
     async fn change_register<T: Clone + Send + Sync>(
         &self,
         doing: &str,
@@ -204,7 +204,7 @@ impl RedisLive {
             };
             let mut record = record.clone();
             let answer = next(&mut record);
-            Decided::Changes(Box::new(record), Ok(answer))
+            Decided::ChangesIf(Box::new(record), Ok(answer), Err(Moved { at }))
         };
         let script = |_: &Seen, _: &mut Record, answer: &std::result::Result<T, Moved>| {
             let mut all = vec![Bytes::from(keys.prefix.clone())];

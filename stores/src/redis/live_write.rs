@@ -49,6 +49,8 @@ pub(super) enum Decided<T> {
     Stays(T),
     /// It becomes this, and then that is the answer.
     Changes(Box<Record>, T),
+    /// The same, if the script finds what else it expects; if not, nothing changes, and the second is the answer.
+    ChangesIf(Box<Record>, T, T),
 }
 
 /// What a micro-batch changes of one view, as a script takes it.
@@ -140,14 +142,15 @@ impl RedisLive {
                 self.remember(slot, Some(seen));
                 return Ok(answer);
             }
-            let (mut record, answer) = match decide(seen.record.as_ref()) {
+            let (mut record, answer, refusal) = match decide(seen.record.as_ref()) {
                 Decided::Stays(answer) if fresh => {
                     self.remember(slot, Some(seen));
                     return Ok(answer);
                 }
                 // What was remembered may be old.
                 Decided::Stays(_) => continue,
-                Decided::Changes(record, answer) => (record, answer),
+                Decided::Changes(record, answer) => (record, answer, None),
+                Decided::ChangesIf(record, answer, refusal) => (record, answer, Some(refusal)),
             };
             let (script, more) = script(&seen, &mut record, &answer)?;
             let bytes = Bytes::from(record.encode()?);
@@ -158,6 +161,10 @@ impl RedisLive {
             let reply = self.script(doing, keys, script, arguments).await?;
             let told = match reply {
                 Value::Int(1) => Vec::new(),
+                Value::Int(0) => {
+                    let strange = || fault::strange(&self.nodes.patience, doing);
+                    return refusal.ok_or_else(strange);
+                }
                 Value::Array(answer) if answer.first() == Some(&Value::Int(1)) => answer,
                 Value::BulkString(present) => {
                     fresh = true;

@@ -4,7 +4,8 @@
 -- KEYS[1]: the record. ARGV: the record as seen, the new one, what all keys of the slot begin with, a
 -- field (empty: none), the value that must be there (empty: any) and one to be put there, the last epoch
 -- of a change of that board (0: none), then fields and ids of boards that go.
--- Answers 1, or the present record (empty: missing), and then nothing was changed.
+-- Answers 1, or the present record (empty: missing), or 0 if the field has another value: a server that took over may
+-- have the record, but not the last steps of a filling. Unless it answers 1 nothing was changed.
 local record = redis.call('GET', KEYS[1]) or ''
 if record ~= ARGV[1] then
     return record
@@ -21,7 +22,7 @@ local function delete(id)
 end
 redis.call('ZCARD', used)
 if ARGV[5] ~= '' and before ~= ARGV[5] then
-    return record
+    return 0
 end
 for at = 8, #ARGV, 2 do
     if id_of(redis.call('HGET', register, ARGV[at])) == ARGV[at + 1] then

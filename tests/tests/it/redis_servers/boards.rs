@@ -98,6 +98,44 @@ async fn lost_changes_of_the_register_are_not_taken_for_others() -> Result<()> {
     Ok(())
 }
 
+/// A server that took over has the record, but not the last step of a filling, which the record does not name.
+#[tokio::test]
+async fn a_filling_whose_last_step_is_lost_is_refused_at_once() -> Result<()> {
+    let server = Server::start(&[]);
+    let live = open(&server.options()).await?;
+    heal(&live, 0).await?;
+    let (at, none) = (fence(0, 1), Revision::default());
+    let begun = live.begin_fill(slot(0), (at, none), &name(1)).await?;
+    let (id, revision) = begun.expect("the slot stands");
+    let register = server.ask(&["KEYS", "*:boards"]);
+    server.ask(&["COPY", &register, "aside"]);
+    let (name, bytes) = (name(1), None);
+    let board = Registered { name, id, bytes };
+    assert!(live.fill(slot(0), (&board, 1), &rows(1)).await?);
+    server.ask(&["COPY", "aside", &register, "REPLACE"]);
+
+    let calls = calls_of_scripts(&server);
+    let ended = live.end_fill(slot(0), (at, revision), (&board, 1), 0);
+    assert_eq!(ended.await?, Err(Moved { at: Some(at) }));
+    assert_eq!(calls_of_scripts(&server) - calls, 1);
+    // Nothing was changed, and the board can go.
+    assert_eq!(live.register(slot(0)).await?.revision, revision);
+    let dropped = live.drop_boards(slot(0), (at, revision), &[board]).await?;
+    dropped.expect("the slot stands");
+    assert_eq!(live.register(slot(0)).await?.boards, []);
+    Ok(())
+}
+
+/// How many scripts the server has run by their hash, whether it knew them or not.
+fn calls_of_scripts(server: &Server) -> usize {
+    let stats = server.ask(&["INFO", "commandstats"]);
+    let of_scripts = stats
+        .lines()
+        .find(|line| line.starts_with("cmdstat_evalsha:"));
+    let calls = of_scripts.and_then(|line| line.split([':', '=', ',']).nth(2));
+    calls.map_or(0, |calls| calls.parse().expect("a number"))
+}
+
 /// A note that comes after a board has gone is none, and one that is there nevertheless is passed over.
 #[tokio::test]
 async fn only_boards_of_the_register_are_noted_as_read() -> Result<()> {
