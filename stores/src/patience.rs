@@ -81,11 +81,56 @@ impl Patience {
         doing: &str,
         mut call: impl FnMut() -> F,
     ) -> Result<T> {
-        let deadline = Instant::now() + self.call_for;
+        self.tries(doing, Some(self.try_for), no_turn, |()| call())
+            .await
+    }
+
+    /// As [`Self::repeated`], but each try first waits for its turn on our side, which takes none of the server's time.
+    pub(crate) async fn repeated_in_turn<P, T, W: Future<Output = Result<P>>, F>(
+        &self,
+        doing: &str,
+        turn: impl FnMut() -> W,
+        call: impl FnMut(P) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        self.tries(doing, Some(self.try_for), turn, call).await
+    }
+
+    /// As [`Self::repeated`], but a try has no deadline: it has steps, each with its own deadline, that wait for their turn.
+    pub(crate) async fn repeated_steps<T, F: Future<Output = Result<T>>>(
+        &self,
+        doing: &str,
+        mut call: impl FnMut() -> F,
+    ) -> Result<T> {
+        self.tries(doing, None, no_turn, |()| call()).await
+    }
+
+    async fn tries<P, T, W: Future<Output = Result<P>>, F>(
+        &self,
+        doing: &str,
+        try_for: Option<Duration>,
+        mut turn: impl FnMut() -> W,
+        mut call: impl FnMut(P) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let mut deadline = Instant::now() + self.call_for;
         let mut pauses = self.pauses();
         loop {
-            let until = deadline.min(Instant::now() + self.try_for);
-            let error = match self.until(doing, until, call()).await {
+            let asked = Instant::now();
+            let place = turn().await?;
+            deadline += asked.elapsed();
+            let done = match try_for {
+                Some(try_for) => {
+                    let until = deadline.min(Instant::now() + try_for);
+                    self.until(doing, until, call(place)).await
+                }
+                None => call(place).await,
+            };
+            let error = match done {
                 Err(full @ Error::Full { .. }) => return Err(full),
                 Err(error) if error.kind() == ErrorKind::Retry => error,
                 done => return done,
@@ -114,6 +159,10 @@ impl Patience {
             }
         }
     }
+}
+
+fn no_turn() -> std::future::Ready<Result<()>> {
+    std::future::ready(Ok(()))
 }
 
 /// What happened and what led to it, on one line: many clients say only that a request failed.
@@ -152,6 +201,36 @@ mod tests {
         let error = hangs.await.expect_err("nothing came").to_string();
         assert!(error.contains("Redis at nowhere:1"), "{error}");
         assert!(tries > 0);
+    }
+
+    #[tokio::test]
+    async fn a_wait_for_a_turn_is_not_the_servers_time() {
+        let patience = patience();
+        let mut tries = 0;
+        // Longer than all tries may take.
+        let turn = || async {
+            sleep(20 * patience.try_for).await;
+            Ok(())
+        };
+        let third = patience.repeated_in_turn("reading", turn, |()| {
+            tries += 1;
+            let outcome = match tries {
+                3 => Ok(tries),
+                _ => Err(patience.unavailable("reading", "overloaded")),
+            };
+            std::future::ready(outcome)
+        });
+        assert_eq!(third.await.expect("the third"), 3);
+    }
+
+    #[tokio::test]
+    async fn steps_have_deadlines_of_their_own() {
+        let patience = patience();
+        let done = patience.repeated_steps("changing", || async {
+            sleep(20 * patience.try_for).await;
+            patience.once("writing", std::future::ready(Ok(7))).await
+        });
+        assert_eq!(done.await.expect("a long wait"), 7);
     }
 
     #[tokio::test]

@@ -177,7 +177,7 @@ async fn fence(cql: &Cql, id: &str, bucket: i32, stamp_us: i64) -> Result<()> {
     let begin = format!("UPDATE heads_{id} SET fence = ? WHERE bucket = ? IF fence = NULL");
     let patience = cql.patience();
     patience
-        .repeated(doing, || async {
+        .repeated_steps(doing, || async {
             let raised = cql.agree(doing, &raise, (stamp_us, bucket, stamp_us));
             let there = match raised.await? {
                 Outcome::Applied => return Ok(()),
@@ -527,7 +527,7 @@ async fn write_heads(
             });
         let (step, later) = rest.split_at(fits.count().max(1));
         rest = later;
-        let done = cql.patience().repeated(doing, || async {
+        let done = cql.patience().repeated_steps(doing, || async {
             let mut statements = vec![fenced.clone()];
             let mut values = vec![HeadValues::Fence(stamp_us, bucket, stamp_us)];
             for (key, replacing) in step {

@@ -120,7 +120,7 @@ impl Erasures for CassandraErasures {
         let text = "UPDATE erasures SET secret = ? WHERE scope = ? IF secret = NULL";
         let patience = self.cql.patience();
         patience
-            .repeated(doing, || async {
+            .repeated_steps(doing, || async {
                 if let (Some(found), _) = self.head(doing).await? {
                     let wrong = |_| self.cql.broken(doing, "it has another length");
                     return found.try_into().map_err(wrong);
@@ -145,7 +145,7 @@ impl Erasures for CassandraErasures {
                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
         self.cql
             .patience()
-            .repeated(doing, || async {
+            .repeated_steps(doing, || async {
                 if self.is_there(doing, erasure).await? {
                     // An earlier try of ours, of which nothing was told.
                     return Ok(true);
@@ -198,7 +198,7 @@ impl Erasures for CassandraErasures {
                     WHERE scope = ? AND number = ? IF EXISTS";
         self.cql
             .patience()
-            .repeated(doing, || async {
+            .repeated_steps(doing, || async {
                 let values = (
                     finished_at_ms,
                     receipt.to_string(),

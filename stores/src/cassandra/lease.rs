@@ -200,7 +200,7 @@ impl Taken {
         let holder = "UPDATE leases USING TTL ? SET held_by = ?, holder = ? WHERE name = ?";
         let patience = self.cql.patience();
         patience
-            .repeated(doing, || async {
+            .repeated_steps(doing, || async {
                 let now = self.look(doing).await?;
                 if now.token.as_ref() == Some(&self.token) {
                     // An earlier try of ours, of which nothing was told.
@@ -280,7 +280,7 @@ impl Taken {
             "UPDATE leases USING TTL ? SET held_by = ?, holder = ? WHERE name = ? IF held_by = ?";
         let (token, name) = (&self.token, &self.name);
         let values = (self.seconds(), token, &self.holder, name, token);
-        match self.cql.agree(doing, text, values).await? {
+        match self.cql.agree_at_once(doing, text, values).await? {
             Outcome::Applied => Ok(true),
             Outcome::NotApplied(_) => Ok(false),
             Outcome::Unknown(error) => Err(error),

@@ -318,7 +318,7 @@ async fn note(cql: &Cql, doing: &str, migration: &Migration) -> Result<()> {
                 VALUES (?, ?, ?, ?) IF NOT EXISTS";
     let checksum = migration.checksum();
     cql.patience()
-        .repeated(doing, || async {
+        .repeated_steps(doing, || async {
             let values = (SCOPE, migration.version, migration.name, &checksum);
             match cql.agree(doing, text, values).await? {
                 Outcome::Applied | Outcome::NotApplied(_) => Ok(()),

@@ -383,7 +383,7 @@ pub(super) async fn report(
     let text = "UPDATE runs SET report = ? WHERE source = ? AND epoch = ? IF EXISTS";
     let report = report.to_string();
     cql.patience()
-        .repeated(doing, || async {
+        .repeated_steps(doing, || async {
             let values = (&report, source.name(), epoch.cast_signed());
             match cql.agree(doing, text, values).await? {
                 Outcome::Applied => Ok(()),

@@ -22,10 +22,11 @@ use scylla::serialize::row::SerializeRow;
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency, SerialConsistency, Statement};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::CassandraOptions;
 use super::consistency::wrong;
-use super::flight::Flight;
+use super::flight::{Flight, RequestOutcome};
 use crate::patience::Patience;
 use crate::shared::Shared;
 use crate::{Error, ErrorKind, Result, tls};
@@ -245,12 +246,15 @@ impl Cql {
     ) -> Result<(QueryRowsResult, Option<PagingState>)> {
         let (result, next) = self
             .patience
-            .repeated(doing, || async {
-                let page = self
-                    .session
-                    .execute_single_page(statement, values, from.clone());
-                self.flown(doing, Box::pin(page)).await
-            })
+            .repeated_in_turn(
+                doing,
+                || self.turn(doing),
+                |turn| {
+                    let from = from.clone();
+                    let page = self.session.execute_single_page(statement, values, from);
+                    self.flown(doing, Some(turn), Box::pin(page))
+                },
+            )
             .await?;
         let rows = result
             .into_rows_result()
@@ -276,11 +280,19 @@ impl Cql {
         }
         let batch = Arc::new(batch);
         self.patience
-            .repeated(doing, || async {
-                let written = self.session.batch(&batch, values);
-                self.flown(doing, Box::pin(written)).await.map(drop)
-            })
+            .repeated_in_turn(
+                doing,
+                || self.turn(doing),
+                |turn| {
+                    self.flown(
+                        doing,
+                        Some(turn),
+                        Box::pin(self.session.batch(&batch, values)),
+                    )
+                },
+            )
             .await
+            .map(drop)
     }
 
     /// Tries a lightweight transaction once.
@@ -290,11 +302,32 @@ impl Cql {
         text: &str,
         values: impl SerializeRow + Send + Sync,
     ) -> Result<Outcome> {
+        let turn = self.turn(doing).await?;
+        self.agree_in_turn(doing, Some(turn), (text, values)).await
+    }
+
+    /// Tries a lightweight transaction once, before all requests that wait for their turn: a lease must not end because of
+    /// those.
+    pub(super) async fn agree_at_once(
+        &self,
+        doing: &str,
+        text: &str,
+        values: impl SerializeRow + Send + Sync,
+    ) -> Result<Outcome> {
+        self.agree_in_turn(doing, None, (text, values)).await
+    }
+
+    async fn agree_in_turn(
+        &self,
+        doing: &str,
+        turn: Option<OwnedSemaphorePermit>,
+        (text, values): (&str, impl SerializeRow + Send + Sync),
+    ) -> Result<Outcome> {
         let mut statement = self.prepare(doing, text).await?;
         statement.set_is_idempotent(false);
         let tried = self.patience.once(doing, async {
             let tried = self.session.execute_unpaged(&statement, &values);
-            self.flown(doing, Box::pin(tried)).await
+            self.flown(doing, turn, Box::pin(tried)).await
         });
         self.outcome(doing, tried.await)
     }
@@ -310,9 +343,10 @@ impl Cql {
         for statement in statements {
             batch.append_statement(statement);
         }
+        let turn = self.turn(doing).await?;
         let tried = self.patience.once(doing, async {
             let tried = self.session.batch(&batch, values);
-            self.flown(doing, Box::pin(tried)).await
+            self.flown(doing, Some(turn), Box::pin(tried)).await
         });
         self.outcome(doing, tried.await)
     }
@@ -334,11 +368,29 @@ impl Cql {
         }
     }
 
-    async fn flown<T>(&self, doing: &str, call: Call<'_, T>) -> Result<T> {
-        let place = self.flight.take().await;
+    /// Waits until one more request may be under way. That is our own limit: the wait is no part of a request's time.
+    async fn turn(&self, doing: &str) -> Result<OwnedSemaphorePermit> {
+        let silent_for = self.patience.call_for();
+        self.flight.take(silent_for).await.ok_or_else(|| {
+            let (limit, seconds) = (self.flight.limit(), silent_for.as_secs_f64());
+            let why = format!(
+                "{limit} requests may be under way at once, and none was answered for {seconds:.1} s"
+            );
+            self.patience.unavailable(doing, why)
+        })
+    }
+
+    async fn flown<T>(
+        &self,
+        doing: &str,
+        turn: Option<OwnedSemaphorePermit>,
+        call: Call<'_, T>,
+    ) -> Result<T> {
         let done = call.await;
-        let too_much = done.as_ref().err().is_some_and(is_too_much);
-        self.flight.give_back(place, too_much);
+        let outcome = done
+            .as_ref()
+            .map_or_else(outcome_of, |_| RequestOutcome::Answered);
+        self.flight.give_back(turn, outcome);
         done.map_err(|error| self.fault(doing, &error))
     }
 
@@ -411,20 +463,20 @@ fn is_gone(said: &str) -> bool {
         || (said.contains("table") && said.contains("does not exist"))
 }
 
-fn is_too_much(error: &ExecutionError) -> bool {
+fn outcome_of(error: &ExecutionError) -> RequestOutcome {
     match error {
-        ExecutionError::RequestTimeout(_) => true,
-        ExecutionError::LastAttemptError(RequestAttemptError::DbError(kind, _)) => matches!(
-            kind,
-            DbError::Overloaded
-                | DbError::ReadTimeout { .. }
-                | DbError::WriteTimeout { .. }
-                | DbError::RateLimitReached { .. }
-        ),
-        ExecutionError::LastAttemptError(error) => {
-            matches!(error, RequestAttemptError::UnableToAllocStreamId)
+        ExecutionError::RequestTimeout(_)
+        | ExecutionError::LastAttemptError(RequestAttemptError::UnableToAllocStreamId) => {
+            RequestOutcome::Overloaded
         }
-        _ => false,
+        ExecutionError::LastAttemptError(RequestAttemptError::DbError(kind, _)) => match kind {
+            DbError::Overloaded
+            | DbError::ReadTimeout { .. }
+            | DbError::WriteTimeout { .. }
+            | DbError::RateLimitReached { .. } => RequestOutcome::Overloaded,
+            _ => RequestOutcome::Answered,
+        },
+        _ => RequestOutcome::Failed,
     }
 }
 

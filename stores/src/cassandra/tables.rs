@@ -342,7 +342,7 @@ async fn decided<F: Future<Output = Result<Outcome>>>(
     agree: impl Fn() -> F,
 ) -> Result<bool> {
     cql.patience()
-        .repeated(doing, || async {
+        .repeated_steps(doing, || async {
             match agree().await? {
                 Outcome::Applied => Ok(true),
                 Outcome::NotApplied(_) => Ok(false),
