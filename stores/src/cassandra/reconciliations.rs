@@ -4,9 +4,11 @@
 //! The next number is taken by writing its record where none is; the note of the newest number follows. It may lag by
 //! one, if whoever wrote died in between: readers look one further, and the next writer brings it up to date.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::{StreamExt, TryStreamExt, stream};
 use schemas::source::Source;
 use serde_json::{Value, json};
 
@@ -19,6 +21,8 @@ use crate::{Error, Result};
 const PART: i64 = 1_000;
 /// Rows that are read at once: a record may have some kilobytes.
 const STEP: i64 = 100;
+/// Partitions whose headers are read at once.
+const PARTS_AT_ONCE: usize = 8;
 /// The scope of the notes that say which numbers there are.
 const NUMBERS: &str = "numbers";
 
@@ -36,6 +40,9 @@ struct Numbers {
     oldest: i64,
     newest: i64,
 }
+
+/// A row without its record: number, id, time.
+type Header = (i64, Option<String>, Option<i64>);
 
 /// A row as it is stored: number, id, time, record.
 type Stored = (i64, Option<String>, Option<i64>, Option<String>);
@@ -89,29 +96,64 @@ impl CassandraReconciliations {
         .collect()
     }
 
-    /// The oldest records, from a number on, that are older than a moment, at most `limit`; and the first number that is
-    /// none of them.
+    /// The same without the records, oldest first: a partition has less of them than a page.
+    async fn headers(&self, source: Source, first: i64, last: i64) -> Result<Vec<Header>> {
+        let doing = "reading comparisons";
+        let text = "SELECT number, id, at_ms FROM reconciliations
+                    WHERE source = ? AND part = ? AND number >= ? AND number <= ?
+                    ORDER BY number ASC";
+        let values = (source.name(), last / PART, first, last);
+        let page = self.cql.read_serial(doing, text, values).await?;
+        let rows = page.rows::<Header>();
+        let rows = rows.map_err(|error| self.cql.broken(doing, error))?;
+        rows.map(|row| row.map_err(|error| self.cql.broken(doing, error)))
+            .collect()
+    }
+
+    /// The oldest records, from a number on, that are older than a moment, at most `limit`.
     async fn old(
         &self,
         source: Source,
         numbers: Numbers,
         (before_ms, limit): (i64, usize),
-    ) -> Result<(Vec<i64>, i64)> {
-        let (mut found, mut first) = (Vec::new(), numbers.oldest);
-        while first <= numbers.newest && found.len() < limit {
-            let last = (first + STEP - 1).min((first / PART + 1) * PART - 1);
-            let mut rows = self.stretch(source, first, last).await?;
-            rows.reverse();
-            for row in rows {
-                if row.at_ms >= before_ms || found.len() == limit {
-                    return Ok((found, row.number.cast_signed()));
+    ) -> Result<OldRecords> {
+        let parts = match numbers.newest >= numbers.oldest {
+            true => numbers.oldest / PART..numbers.newest / PART + 1,
+            false => 0..0,
+        };
+        let of_part = |part: i64| {
+            let first = numbers.oldest.max(part * PART);
+            self.headers(source, first, numbers.newest.min((part + 1) * PART - 1))
+        };
+        let mut parts = pin!(stream::iter(parts).map(of_part).buffered(PARTS_AT_ONCE));
+        let mut old = OldRecords {
+            numbers: Vec::new(),
+            next: numbers.newest + 1,
+            oldest_ms: None,
+        };
+        while let Some(rows) = parts.try_next().await? {
+            for (number, _, at_ms) in rows {
+                let at_ms = at_ms.unwrap_or_default();
+                old.oldest_ms.get_or_insert(at_ms);
+                if at_ms >= before_ms || old.numbers.len() == limit {
+                    old.next = number;
+                    return Ok(old);
                 }
-                found.push(row.number.cast_signed());
+                old.numbers.push(number);
             }
-            first = last + 1;
         }
-        Ok((found, first.min(numbers.newest + 1)))
+        Ok(old)
     }
+}
+
+/// Records that are older than a moment.
+#[derive(Debug)]
+struct OldRecords {
+    numbers: Vec<i64>,
+    /// The first number that is none of them.
+    next: i64,
+    /// When the oldest of all records was made.
+    oldest_ms: Option<i64>,
 }
 
 #[async_trait]
@@ -187,18 +229,19 @@ impl Reconciliations for CassandraReconciliations {
         let record = record.to_string();
         let patience = self.cql.patience();
         patience
-            .repeated(doing, || async {
+            .repeated_steps(doing, || async {
                 let numbers = self.numbers(source).await?;
                 // An answer may have been lost, and others may have written since.
                 let first = (numbers.newest / PART * PART).max(numbers.newest - STEP + 1);
-                let mut near = self.stretch(source, first, numbers.newest).await?;
+                let mut near = self.headers(source, first, numbers.newest).await?;
                 let next = numbers.newest + 1;
-                near.extend(self.stretch(source, next, next).await?);
-                if let Some(mine) = near.iter().find(|one| one.id == id) {
-                    let newest = numbers.newest.max(mine.number.cast_signed());
+                near.extend(self.headers(source, next, next).await?);
+                let mine = near.iter().find(|(_, of, _)| of.as_deref() == Some(id));
+                if let Some((mine, ..)) = mine {
+                    let newest = numbers.newest.max(*mine);
                     self.move_to(source, numbers, numbers.oldest, newest)
                         .await?;
-                    return Ok(mine.number);
+                    return Ok(mine.cast_unsigned());
                 }
                 let values = (source.name(), next / PART, next, id, at_ms, &record);
                 match self.cql.agree(doing, text, values).await? {
@@ -223,7 +266,7 @@ impl Reconciliations for CassandraReconciliations {
         let at = number.cast_signed();
         self.cql
             .patience()
-            .repeated(doing, || async {
+            .repeated_steps(doing, || async {
                 let values = (record.to_string(), source.name(), at / PART, at);
                 match self.cql.agree(doing, text, values).await? {
                     Outcome::Applied => Ok(()),
@@ -238,15 +281,11 @@ impl Reconciliations for CassandraReconciliations {
 
     async fn aged(&self, source: Source, before_ms: i64) -> Result<AgedCount> {
         let numbers = self.numbers(source).await?;
-        let (old, _) = self.old(source, numbers, (before_ms, usize::MAX)).await?;
-        let oldest = match numbers.newest >= numbers.oldest {
-            true => self.stretch(source, numbers.oldest, numbers.oldest).await?,
-            false => Vec::new(),
-        };
+        let old = self.old(source, numbers, (before_ms, usize::MAX)).await?;
         Ok(AgedCount {
             all: (numbers.newest - numbers.oldest + 1).max(0).cast_unsigned(),
-            oldest_ms: oldest.first().map(|one| one.at_ms),
-            aged: old.len() as u64,
+            oldest_ms: old.oldest_ms,
+            aged: old.numbers.len() as u64,
             needed: 0,
         })
     }
@@ -254,13 +293,15 @@ impl Reconciliations for CassandraReconciliations {
     async fn forget_aged(&self, source: Source, before_ms: i64, limit: usize) -> Result<u64> {
         let doing = "deleting comparisons";
         let numbers = self.numbers(source).await?;
-        let (old, next) = self.old(source, numbers, (before_ms, limit)).await?;
+        let OldRecords {
+            numbers: old, next, ..
+        } = self.old(source, numbers, (before_ms, limit)).await?;
         let text =
             "DELETE FROM reconciliations WHERE source = ? AND part = ? AND number = ? IF EXISTS";
         for number in &old {
             let patience = self.cql.patience();
             patience
-                .repeated(doing, || async {
+                .repeated_steps(doing, || async {
                     let values = (source.name(), number / PART, *number);
                     match self.cql.agree(doing, text, values).await? {
                         Outcome::Applied | Outcome::NotApplied(_) => Ok(()),
@@ -290,7 +331,7 @@ impl Reconciliations for CassandraReconciliations {
         let patience = self.cql.patience();
         let is_again = std::sync::atomic::AtomicBool::new(false);
         patience
-            .repeated(doing, || async {
+            .repeated_steps(doing, || async {
                 if is_again.swap(true, std::sync::atomic::Ordering::Relaxed) {
                     // What became of the try before is not known.
                     let now = self.note(scope, name).await?;
