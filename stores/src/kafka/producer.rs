@@ -24,7 +24,7 @@ use crate::{Error, Result};
 /// Records that wait to be sent, at most, and their size.
 const QUEUE_RECORDS_MAX: usize = 200_000;
 const QUEUE_KIB_MAX: usize = 128 << 10;
-/// How long one look for room or for the end waits; whatever happens before wakes it.
+/// How long a wait for room lasts at most: the client frees the room of a record just after its report.
 const LOOK: Duration = Duration::from_millis(50);
 /// A report may come so much later than its time is over.
 const GRACE: Duration = Duration::from_secs(5);
@@ -40,6 +40,7 @@ pub(super) struct Appender {
 struct Sending {
     cluster: Arc<Cluster>,
     producer: Option<ThreadedProducer<Courier>>,
+    room: Arc<Room>,
 }
 
 impl Drop for Sending {
@@ -57,15 +58,18 @@ impl std::fmt::Debug for Appender {
 }
 
 /// What takes reports.
-struct Courier(Ear);
+struct Courier {
+    ear: Ear,
+    room: Arc<Room>,
+}
 
 impl ClientContext for Courier {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        self.0.log(level, facility, message);
+        self.ear.log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.0.error(error, reason);
+        self.ear.error(error, reason);
     }
 }
 
@@ -80,6 +84,62 @@ impl ProducerContext for Courier {
             Err((error, _)) => group.call.failed(error),
         }
         group.call.reported();
+        self.room.reported();
+    }
+}
+
+/// Wakes calls that wait until the client has room for another record, whosever records go.
+#[derive(Debug, Default)]
+struct Room {
+    waiting: AtomicUsize,
+    /// Reports that came while a call waited.
+    reports: Mutex<u64>,
+    woken: Condvar,
+}
+
+impl Room {
+    fn reported(&self) {
+        // Reports come for each record, and a call seldom waits.
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            *self.reports() += 1;
+            self.woken.notify_all();
+        }
+    }
+
+    fn reports(&self) -> MutexGuard<'_, u64> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on reports are counted.
+    fn enter(&self) -> RoomWait<'_> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        RoomWait(self)
+    }
+}
+
+/// A call that waits for room.
+struct RoomWait<'a>(&'a Room);
+
+impl Drop for RoomWait<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl RoomWait<'_> {
+    fn reports(&self) -> u64 {
+        *self.0.reports()
+    }
+
+    /// Waits a little until more reports came than `before`; false if none did.
+    fn wait(&self, before: u64) -> bool {
+        let is_same = |reports: &mut u64| *reports == before;
+        let waited = self
+            .0
+            .woken
+            .wait_timeout_while(self.0.reports(), LOOK, is_same);
+        let (_reports, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        !waited.timed_out()
     }
 }
 
@@ -109,18 +169,24 @@ impl Call {
     }
 
     fn reported(&self) {
-        self.open.fetch_sub(1, Ordering::Release);
-        self.woken.notify_all();
+        if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // With the lock: a call that waits has either seen the last report or is woken by it.
+            let _error = self.error();
+            self.woken.notify_all();
+        }
     }
 
     fn error(&self) -> MutexGuard<'_, Option<KafkaError>> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits a little for reports.
-    fn wait(&self) {
-        let guard = self.error();
-        let _woken = self.woken.wait_timeout(guard, LOOK);
+    /// Waits until all records are reported; false if they are not by then.
+    fn wait_until(&self, deadline: Instant) -> bool {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let is_open = |_: &mut Option<KafkaError>| self.open.load(Ordering::Acquire) > 0;
+        let waited = self.woken.wait_timeout_while(self.error(), left, is_open);
+        let (_error, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        !waited.timed_out()
     }
 }
 
@@ -159,12 +225,17 @@ impl Appender {
                 QUEUE_RECORDS_MAX.to_string(),
             )
             .set("queue.buffering.max.kbytes", QUEUE_KIB_MAX.to_string());
+        let room = Arc::<Room>::default();
         let producer = config
-            .create_with_context(Courier(self.cluster.ear()))
+            .create_with_context(Courier {
+                ear: self.cluster.ear(),
+                room: Arc::clone(&room),
+            })
             .map_err(|error| self.cluster.fault(doing, &error))?;
         let sending = Arc::new(Sending {
             cluster: Arc::clone(&self.cluster),
             producer: Some(producer),
+            room,
         });
         *held = Some(Arc::clone(&sending));
         Ok(sending)
@@ -189,16 +260,13 @@ impl Appender {
             for index in 0..records.values.len() {
                 let record = record(topic, records, index, &group)
                     .map_err(|why| Error::Refused(format!("{doing}: {why}")))?;
-                self.send(&doing, producer, record, &call, deadline)?;
+                self.send((&doing, deadline), (producer, &sending.room), record, &call)?;
             }
             firsts.push(group);
         }
-        while call.open.load(Ordering::Acquire) > 0 {
-            if Instant::now() >= deadline {
-                let why = "no report of what was appended";
-                return Err(self.cluster.unavailable(&doing, why));
-            }
-            call.wait();
+        if !call.wait_until(deadline) {
+            let why = "no report of what was appended";
+            return Err(self.cluster.unavailable(&doing, why));
         }
         if let Some(error) = &*call.error() {
             return Err(self.cluster.fault(&doing, error));
@@ -213,14 +281,15 @@ impl Appender {
     /// Hands one record over, when there is room.
     fn send(
         &self,
-        doing: &str,
-        producer: &ThreadedProducer<Courier>,
+        (doing, deadline): (&str, Instant),
+        (producer, room): (&ThreadedProducer<Courier>, &Room),
         mut record: Record<'_>,
         call: &Call,
-        deadline: Instant,
     ) -> Result<()> {
-        let mut has_looked = false;
+        let (mut has_looked, mut waiting) = (false, None::<RoomWait<'_>>);
         loop {
+            // Before the try: a report that comes during it is not missed.
+            let before = waiting.as_ref().map(RoomWait::reports);
             // Before it is sent: the report may come at once.
             call.open.fetch_add(1, Ordering::Relaxed);
             let (error, again) = match producer.send(record) {
@@ -247,7 +316,11 @@ impl Appender {
                 return Err(self.cluster.fault(doing, error));
             }
             metrics::counter!("backstitch_kafka_queue_full_total").increment(1);
-            call.wait();
+            if let (Some(waiting), Some(before)) = (&waiting, before) {
+                waiting.wait(before);
+            } else {
+                waiting = Some(room.enter());
+            }
         }
     }
 }
@@ -274,4 +347,51 @@ fn record<'a>(
         record = record.headers(headers);
     }
     Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A call that misses the wake-up of its last report waits until its deadline.
+    #[test]
+    fn the_last_report_wakes_a_call() {
+        let (begun, deadline) = (Instant::now(), Duration::from_secs(60));
+        let (send, calls) = std::sync::mpsc::sync_channel::<Arc<Call>>(0);
+        let reporter = std::thread::spawn(move || calls.iter().for_each(|call| call.reported()));
+        for _ in 0..20_000 {
+            let call = Arc::new(Call::default());
+            call.open.store(1, Ordering::Relaxed);
+            send.send(Arc::clone(&call)).expect("a reporter");
+            assert!(call.wait_until(begun + 2 * deadline));
+        }
+        drop(send);
+        reporter.join().expect("a reporter");
+        assert!(begun.elapsed() < deadline, "a wake-up was missed");
+    }
+
+    #[test]
+    fn a_call_without_its_last_report_ends_at_its_deadline() {
+        let call = Call::default();
+        call.open.store(2, Ordering::Relaxed);
+        call.reported();
+        assert!(!call.wait_until(Instant::now()));
+        call.reported();
+        assert!(call.wait_until(Instant::now()));
+    }
+
+    /// Reports of other calls make room, too, also those that come before the wait.
+    #[test]
+    fn a_report_of_any_call_wakes_those_that_wait_for_room() {
+        let room = Room::default();
+        room.reported();
+        let waiting = room.enter();
+        let before = waiting.reports();
+        assert!(!waiting.wait(before), "none came since");
+        room.reported();
+        assert!(waiting.wait(before));
+        drop(waiting);
+        room.reported();
+        assert_eq!(*room.reports(), 1, "nobody waits");
+    }
 }
