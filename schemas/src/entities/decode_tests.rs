@@ -274,8 +274,20 @@ fn athletes_may_be_anyone() {
         ("1e3", 1000.0),
         ("0.1", 0.1),
         ("54.999", 54.999),
+        ("54.99999999999999", 55.0_f64.next_down()),
+        ("94.99999999999999", 95.0_f64.next_down()),
+        ("114.99999999999999", 115.0_f64.next_down()),
     ] {
         let line = with(ATHLETE, "weight_kg", text);
+        let expected = athlete_with(|athlete| athlete.weight_kg = Some(weight_kg));
+        check(Source::Athletes, &line, expected);
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn weights_come_back_to_the_last_bit(weight_kg in f64::MIN_POSITIVE..=1000.0) {
+        let line = with(ATHLETE, "weight_kg", &json!(weight_kg).to_string());
         let expected = athlete_with(|athlete| athlete.weight_kg = Some(weight_kg));
         check(Source::Athletes, &line, expected);
     }

@@ -219,3 +219,28 @@ fn parse<'a, T: Deserialize<'a> + Grouping>(texts: &'a [Text]) -> Result<Vec<T>,
     }
     Ok(rows)
 }
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{Connection as _, SqliteConnection};
+
+    /// Weights of views come from SQLite as digits.
+    #[tokio::test]
+    async fn seventeen_digits_bring_a_weight_back_to_the_last_bit() {
+        let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+        let boundaries = [55.0_f64, 65.0, 75.0, 85.0, 95.0, 105.0, 115.0];
+        let beside = boundaries
+            .iter()
+            .flat_map(|at| [at.next_down(), *at, at.next_up()]);
+        // The fractional parts of multiples of the golden ratio are spread evenly.
+        let spread = (1..20_000).map(|n| (f64::from(n) * 0.618_033_988_749_894_9).fract() * 200.0);
+        for weight in beside.chain(spread) {
+            let digits: String = sqlx::query_scalar("SELECT printf('%!.17g', ?)")
+                .bind(weight)
+                .fetch_one(&mut connection)
+                .await
+                .unwrap();
+            assert_eq!(digits.parse(), Ok(weight), "{digits}");
+        }
+    }
+}

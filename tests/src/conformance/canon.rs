@@ -80,7 +80,13 @@ pub async fn values_come_back(ports: &Stores) -> Result<()> {
     };
     let ids = [i64::MIN, -1, 0, 1, (1 << 53) + 1, i64::MAX];
     let mut rows: Vec<Entity> = ids.map(|id| Entity::Effort(extreme(id, id))).into();
-    let weights = [0.001, 70.1, 1.0 / 3.0, 99.999_999_999_999_99, 1000.0, 7e-5];
+    // The largest numbers below a boundary of weight classes.
+    let below = [
+        95.0_f64.next_down(),
+        55.0_f64.next_down(),
+        115.0_f64.next_down(),
+    ];
+    let weights = [0.001, 1.0 / 3.0, 1000.0, below[0], below[1], below[2]];
     for (id, weight_kg) in ids.into_iter().zip(weights) {
         rows.push(Entity::Athlete(Athlete {
             name: Some("\"O'Neill\\\u{1}\n\u{1f6b4}".to_owned()),
