@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use jiff::Timestamp;
-use jiff::civil::DateTime;
+use jiff::civil::{Date, DateTime, Time};
+use jiff::{Span, Timestamp};
 use serde::Deserialize;
 
 /// The longest line, in bytes.
@@ -64,12 +64,16 @@ pub fn without_blanks<'a>(
         .filter(|(_, line)| !line.is_empty())
 }
 
-/// A line without the blanks around it. One that is too long stays as it is, also where it is cut off
-/// already, so that it is told so: beyond what is seen of it there may be anything.
+/// A line without the blanks around it; a byte order mark alone is blank, too. A line that exceeds the
+/// limit is returned unchanged, even where it is already cut off, so that it is rejected as too long.
 #[must_use]
 pub fn trimmed(line: &[u8]) -> &[u8] {
     if line.len() > LINE_BYTES_MAX {
         return line;
+    }
+    let text = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
+    if text.trim_ascii().is_empty() {
+        return &[];
     }
     line.trim_ascii()
 }
@@ -83,10 +87,24 @@ pub(crate) fn clip(mut reason: String) -> String {
     reason
 }
 
-/// Checks the field `country`.
+/// Checks a text that may hold anything but NUL, which PostgreSQL cannot store in a text.
 ///
 /// # Errors
-/// That it is no country.
+/// The text contains NUL.
+pub(crate) fn check_text(field: &str, text: &str) -> Result<(), String> {
+    match text.find('\0') {
+        None => Ok(()),
+        Some(at) => Err(format!(
+            "{field}: contains a NUL character (U+0000) at byte {at}, which not every store can hold"
+        )),
+    }
+}
+
+/// Checks the field `country`: its form only. Codes that name no country are accepted: ISO 3166 leaves
+/// `AA`, `QM` to `QZ`, `XA` to `XZ` and `ZZ` to users, and the list of countries changes.
+///
+/// # Errors
+/// The text is not two capital letters.
 pub(crate) fn check_country(country: &str) -> Result<(), String> {
     if country.len() == 2 && country.bytes().all(|b| b.is_ascii_uppercase()) {
         return Ok(());
@@ -116,7 +134,14 @@ pub(crate) fn instant_us(field: &str, text: &str) -> Result<i64, String> {
         }
         _ => text.parse(),
     };
-    let instant: Timestamp = parsed.map_err(|error: jiff::Error| bad(&format!(": {error}")))?;
+    let beyond = || format!("{field}: {text:?} is not a time between the years 1678 and 2261");
+    let instant: Timestamp = parsed.map_err(|error: jiff::Error| {
+        // The parser's own range ends inside the year 9999.
+        match text.get(..19).map(str::parse::<DateTime>) {
+            Some(Ok(at)) if !(1678..2262).contains(&at.year()) => beyond(),
+            _ => bad(&format!(": {error}")),
+        }
+    })?;
     // Leap seconds are the last of a UTC day; they count in the second before.
     let leap = text.get(17..19) == Some("60");
     if leap && instant.as_second().rem_euclid(DAY_SECONDS) != DAY_SECONDS - 1 {
@@ -125,9 +150,7 @@ pub(crate) fn instant_us(field: &str, text: &str) -> Result<i64, String> {
         ));
     }
     if !INSTANT_SECONDS.contains(&instant.as_second()) {
-        return Err(format!(
-            "{field}: {text:?} is not a time between the years 1678 and 2261"
-        ));
+        return Err(beyond());
     }
     i64::try_from(instant.as_nanosecond().div_euclid(1000)).map_err(|_| bad(": out of range"))
 }
@@ -140,9 +163,26 @@ pub(crate) fn check_instant_us(field: &str, at_us: i64) -> Result<(), String> {
     if INSTANT_SECONDS.contains(&at_us.div_euclid(US_PER_SECOND)) {
         return Ok(());
     }
-    Err(format!(
-        "{field}: {at_us} µs since 1970 is not a time between the years 1678 and 2261"
-    ))
+    Err(out_of_range(field, i128::from(at_us)))
+}
+
+/// The reason for an instant that is out of range, given in microseconds since the Unix epoch.
+#[must_use]
+pub fn out_of_range(field: &str, at_us: i128) -> String {
+    format!("{field}: {at_us} µs since 1970 is not a time between the years 1678 and 2261")
+}
+
+/// An instant, given in microseconds since the Unix epoch, as a line writes it; nothing for one outside
+/// the years 0000 to 9999, which RFC 3339 cannot write.
+#[must_use]
+pub fn instant_text(at_us: i128) -> Option<String> {
+    let day_us = i128::from(DAY_SECONDS * US_PER_SECOND);
+    let days = i64::try_from(at_us.div_euclid(day_us)).ok()?;
+    let in_day_us = i64::try_from(at_us.rem_euclid(day_us)).ok()?;
+    let date = Date::constant(1970, 1, 1).checked_add(Span::new().try_days(days).ok()?);
+    let date = date.ok().filter(|date| date.year() >= 0)?;
+    let time = Time::midnight().checked_add(Span::new().try_microseconds(in_day_us).ok()?);
+    Some(format!("{}Z", date.to_datetime(time.ok()?)))
 }
 
 /// An RFC 3339 instant in microseconds as [`instant_us`], but for one before or after all times that

@@ -208,7 +208,7 @@ fn application(raw: RawApplication<'_>) -> Result<Application, String> {
         ));
     }
     if let Some(owner) = raw.owner.as_str() {
-        check_length("owner", owner)?;
+        check_name("owner", owner)?;
     }
     let athlete_capacity = raw.athlete_capacity.unwrap_or(CAPACITY_DEFAULT);
     if !(0..=CAPACITY_MAX).contains(&athlete_capacity) {
@@ -226,18 +226,18 @@ fn application(raw: RawApplication<'_>) -> Result<Application, String> {
 }
 
 fn name(text: Text<'_>) -> Result<String, String> {
-    check_length("name", &text.0)?;
+    check_name("name", &text.0)?;
     Ok(text.0.into_owned())
 }
 
-fn check_length(field: &str, text: &str) -> Result<(), String> {
+fn check_name(field: &str, text: &str) -> Result<(), String> {
     if text.len() > NAME_BYTES_MAX {
         return Err(format!(
             "{field}: has {} bytes; at most {NAME_BYTES_MAX} are taken",
             text.len()
         ));
     }
-    Ok(())
+    line::check_text(field, text)
 }
 
 #[cfg(test)]

@@ -84,6 +84,7 @@ const IMPOSSIBLE: &str = r#"
     efforts         version           "1"                     string
     efforts         tz                1                       integer
     athletes        name              7                       integer
+    athletes        name              "a\u0000b"              NUL character (U+0000) at byte 1
     athletes        gender            "f"                     "f" is none of "F", "M" and "X"
     athletes        gender            ""                      none of
     athletes        birth_year        0                       0 is not a year from 1 to 9999
@@ -104,6 +105,8 @@ const IMPOSSIBLE: &str = r#"
     authorizations  created_at        "now"                   "now" is not an RFC 3339 instant
     authorizations  revoked_at        ""                      RFC 3339
     authorizations  revoked_at        false                   boolean
+    applications    name              "\u0000"                NUL character
+    applications    owner             "x\u0000"               NUL character
     applications    owner             true                    true is neither a text nor a whole number
     applications    owner             1.0                     whole number
     applications    owner             18446744073709551616    of 64 bits

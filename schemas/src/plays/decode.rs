@@ -192,16 +192,18 @@ fn checked(raw: RawPlay<'_>) -> Result<Play<'_>, String> {
             id.len()
         ));
     }
+    line::check_text("event_id", id)?;
     if let Some(Text(country)) = &raw.country {
         line::check_country(country)?;
     }
-    if let Some(Text(referrer)) = &raw.referrer
-        && referrer.len() > REFERRER_BYTES_MAX
-    {
-        return Err(format!(
-            "referrer: has {} bytes; at most {REFERRER_BYTES_MAX} are taken",
-            referrer.len()
-        ));
+    if let Some(Text(referrer)) = &raw.referrer {
+        if referrer.len() > REFERRER_BYTES_MAX {
+            return Err(format!(
+                "referrer: has {} bytes; at most {REFERRER_BYTES_MAX} are taken",
+                referrer.len()
+            ));
+        }
+        line::check_text("referrer", referrer)?;
     }
     if !matches!(&*raw.kind.0, "play" | "download") {
         return Err(format!(

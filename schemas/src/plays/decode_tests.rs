@@ -39,7 +39,7 @@ fn without(field: &str) -> String {
 
 #[test]
 fn every_field_arrives() {
-    let line = r#"{"event_id":"é\u0000\n","track_id":-1,"owner_id":9223372036854775807,"listener_id":7,
+    let line = r#"{"event_id":"é\u0001\n","track_id":-1,"owner_id":9223372036854775807,"listener_id":7,
         "country":"DE","referrer":"","app_id":0,"kind":"download","at":"1969-12-31T23:59:59.9999999+01:00",
         "amount":-3,"unknown":{"deep":[1,2]}}"#;
     let decoded = decode(&[line.as_bytes()]);
@@ -53,7 +53,7 @@ fn every_field_arrives() {
     assert_eq!(int("listener_id"), 7);
     assert_eq!(int("app_id"), 0);
     assert_eq!(int("amount"), -3);
-    assert_eq!(text("event_id"), "é\0\n");
+    assert_eq!(text("event_id"), "é\u{1}\n");
     assert_eq!(text("country"), "DE");
     assert_eq!(text("referrer"), "");
     assert_eq!(text("kind"), "download");
@@ -107,6 +107,12 @@ fn reasons_name_field_and_fault() {
         (with("listener_id", "[]"), &["listener_id", "sequence"]),
         (with("event_id", "7"), &["event_id", "integer"]),
         (with("event_id", "\"\""), &["event_id", "0 bytes"]),
+        (with("event_id", r#""a\u0000b""#), &["event_id", "NUL"]),
+        (with("referrer", r#""\u0000""#), &["referrer", "NUL"]),
+        (
+            with("at", r#""9999-12-31T23:59:59.9Z""#),
+            &["at", "between the years 1678 and 2261"],
+        ),
         (with("country", "\"usa\""), &["country", "usa"]),
         (with("country", "\"\""), &["country"]),
         (with("country", "\"de\""), &["country", "de"]),

@@ -106,7 +106,7 @@ fn with(field: &str, declared: &str) -> String {
 
 #[test]
 fn every_field_arrives() {
-    let decoded = decode(&[&good("é\0")], &writers(&[]));
+    let decoded = decode(&[&good("é\u{1}")], &writers(&[]));
     assert_eq!(decoded.rejected, vec![]);
     let events = decoded.events;
     let int = |name: &str| events[name].as_primitive::<Int64Type>().value(0);
@@ -115,7 +115,7 @@ fn every_field_arrives() {
     assert_eq!(int("track_id"), -5);
     assert_eq!(int("owner_id"), i64::MAX);
     assert_eq!(events["listener_id"].null_count(), 1);
-    assert_eq!(text("event_id"), "é\0");
+    assert_eq!(text("event_id"), "é\u{1}");
     assert_eq!(text("country"), "DE");
     assert_eq!(text("referrer"), "");
     assert_eq!(int("app_id"), 0);
@@ -193,6 +193,10 @@ fn values_are_checked_as_those_of_lines() {
     assert_eq!(
         reason(&play(&long, "play", AT_US), &writers),
         line("event_id", &format!("{long:?}"))
+    );
+    assert_eq!(
+        reason(&play("a\0", "play", AT_US), &writers),
+        line("event_id", r#""a\u0000""#)
     );
     for at_us in [
         i64::MIN,
