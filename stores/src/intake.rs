@@ -58,6 +58,16 @@ pub struct Checked {
     letters: Letters,
 }
 
+impl Checked {
+    /// Adds lines that could not be read, each with its number, the reason and its bytes. They become
+    /// dead letters with the others.
+    pub fn add_unreadable(&mut self, lines: impl IntoIterator<Item = (u64, String, Vec<u8>)>) {
+        for (number, reason, bytes) in lines {
+            self.letters.add(number, &bytes, reason);
+        }
+    }
+}
+
 /// What is to be written of the lines that are good.
 #[derive(Debug)]
 enum Good {

@@ -51,6 +51,7 @@ pub mod namespace;
 pub mod notices;
 pub mod options;
 pub mod parquet_file;
+pub mod parquet_values;
 mod patience;
 #[cfg(feature = "postgres")]
 mod postgres;

@@ -95,7 +95,7 @@ impl Column {
             Kind::Int => Values::Int(Int64Builder::new()),
             Kind::Number => Values::Number(Float64Builder::new()),
             Kind::Text | Kind::TextOrInt => Values::Text(StringBuilder::new()),
-            Kind::Time => Values::Time(TimestampMicrosecondBuilder::new()),
+            Kind::Time | Kind::UnboundedTime => Values::Time(TimestampMicrosecondBuilder::new()),
             Kind::Bool => Values::Bool(BooleanBuilder::new()),
         };
         Self { name, values }

@@ -10,7 +10,7 @@ use stores::intake::{Intake, Taken};
 use tokio_util::sync::CancellationToken;
 
 use super::chunk::Chunk;
-use super::{Input, Report, take};
+use super::{EarlyEnd, Input, Report, take};
 use crate::clock::SystemClock;
 
 /// Events, and the lines that are none: their numbers, reasons and bytes.
@@ -42,8 +42,12 @@ pub(crate) async fn backfill(
             erased: 0,
         })
     };
-    let again = "of which nothing counts; run it again from the beginning";
-    take(input, check, write, report, (stop, again)).await
+    let end = EarlyEnd {
+        stop,
+        interrupted: "of which nothing counts; run it again from the beginning",
+        broken_off: "were read, and none after them",
+    };
+    take(input, check, write, report, end).await
 }
 
 fn check(chunk: &Chunk) -> anyhow::Result<Checked> {
@@ -60,7 +64,7 @@ fn check(chunk: &Chunk) -> anyhow::Result<Checked> {
         Some((*number, rejected.reason, bytes.to_vec()))
     });
     Ok(Checked {
-        rejected: rejected.collect(),
+        rejected: rejected.chain(chunk.unreadable()).collect(),
         events: decoded.events,
     })
 }

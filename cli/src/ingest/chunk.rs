@@ -10,6 +10,10 @@ pub(super) struct Chunk {
     lines_max: usize,
     bytes: Vec<u8>,
     lines: Vec<(u64, Range<usize>)>,
+    /// Lines that cannot be checked, each with the reason.
+    unreadable: Vec<(u64, Range<usize>, String)>,
+    /// The number of the last line that was added.
+    last_line: u64,
     bytes_read: u64,
 }
 
@@ -38,6 +42,8 @@ impl Chunk {
             lines_max,
             bytes: Vec::new(),
             lines: Vec::new(),
+            unreadable: Vec::new(),
+            last_line: 0,
             bytes_read: 0,
         }
     }
@@ -48,11 +54,12 @@ impl Chunk {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.lines.len() >= self.lines_max || self.bytes.len() >= Self::BYTES_FULL
+        self.lines.len() + self.unreadable.len() >= self.lines_max
+            || self.bytes.len() >= Self::BYTES_FULL
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.lines.is_empty()
+        self.lines.is_empty() && self.unreadable.is_empty()
     }
 
     /// Appends a line that `write` appends to the bytes. A line of no bytes is left out.
@@ -61,8 +68,26 @@ impl Chunk {
         let written = write(&mut self.bytes);
         if self.bytes.len() > begin {
             self.lines.push((number, begin..self.bytes.len()));
+            self.last_line = number;
         }
         written
+    }
+
+    /// Appends a line that `write` appends to the bytes; the reason that it returns makes the line a
+    /// dead letter.
+    pub(super) fn push_checked(
+        &mut self,
+        number: u64,
+        write: impl FnOnce(&mut Vec<u8>) -> Result<(), String>,
+    ) {
+        let begin = self.bytes.len();
+        let written = write(&mut self.bytes);
+        let range = begin..self.bytes.len();
+        match written {
+            Ok(()) => self.lines.push((number, range)),
+            Err(reason) => self.unreadable.push((number, range, reason)),
+        }
+        self.last_line = number;
     }
 
     /// Notes how much of the input was read by now.
@@ -80,5 +105,17 @@ impl Chunk {
             let bytes = self.bytes.get(range.clone()).unwrap_or_default();
             (*number, bytes)
         })
+    }
+
+    /// The lines that cannot be checked, each with its number, the reason and its bytes.
+    pub(super) fn unreadable(&self) -> impl Iterator<Item = (u64, String, Vec<u8>)> {
+        self.unreadable.iter().map(|(number, range, reason)| {
+            let bytes = self.bytes.get(range.clone()).unwrap_or_default();
+            (*number, reason.clone(), bytes.to_vec())
+        })
+    }
+
+    pub(super) fn last_line(&self) -> u64 {
+        self.last_line
     }
 }

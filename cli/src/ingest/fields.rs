@@ -11,6 +11,8 @@ pub(crate) enum Kind {
     Text,
     /// An instant.
     Time,
+    /// An instant that may be out of range: it counts as the first or the last instant in range.
+    UnboundedTime,
     Bool,
     /// A text, or an integer that stands for one.
     TextOrInt,
@@ -98,7 +100,7 @@ const AUTHORIZATIONS: &[Field] = &[
     needed("application_id", Kind::Int),
     needed("athlete_id", Kind::Int),
     needed("created_at", Kind::Time),
-    optional("revoked_at", Kind::Time),
+    optional("revoked_at", Kind::UnboundedTime),
     optional("version", Kind::Int),
 ];
 

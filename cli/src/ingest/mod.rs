@@ -143,24 +143,41 @@ pub(crate) async fn ingest(
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let (checking, of) = (intake.clone(), input.origin());
-    let check = move |chunk: &Chunk| Ok(checking.check(&of, chunk.lines()));
+    let check = move |chunk: &Chunk| {
+        let mut checked = checking.check(&of, chunk.lines());
+        checked.add_unreadable(chunk.unreadable());
+        Ok(checked)
+    };
     let write = async |checked: Checked| Ok(intake.write(checked).await?);
-    let again = "which are taken; ingest the same again for the rest: what comes twice counts once";
-    take(input, check, write, report, (stop, again)).await
+    let end = EarlyEnd {
+        stop,
+        interrupted: "which are taken; ingest the same again for the rest: what comes twice counts once",
+        broken_off: "are ingested, and none after them; once the file can be read, ingest it again: what comes twice counts once",
+    };
+    take(input, check, write, report, end).await
 }
 
-/// Takes one input: reads, checks and writes side by side. `again` says after how many lines what a
-/// signal to end means.
+/// What ends an input early, and what that means for the lines that were processed.
+#[derive(Clone, Copy)]
+struct EarlyEnd<'a> {
+    stop: &'a CancellationToken,
+    /// After a signal to end.
+    interrupted: &'static str,
+    /// Where the input cannot be read further.
+    broken_off: &'static str,
+}
+
+/// Takes one input: reads, checks and writes side by side.
 async fn take<C: Send + 'static>(
     input: Input,
     check: impl FnMut(&Chunk) -> anyhow::Result<C> + Send + 'static,
     write: impl AsyncFnMut(C) -> anyhow::Result<Taken>,
     report: &mut Report,
-    until: (&CancellationToken, &str),
+    end: EarlyEnd<'_>,
 ) -> anyhow::Result<()> {
     report.begin(&input.origin());
     let bar = progress::bytes(&input.origin(), input.bytes);
-    let outcome = follow(input, check, write, (report, &bar), until).await;
+    let outcome = follow(input, check, write, (report, &bar), end).await;
     bar.finish_and_clear();
     outcome
 }
@@ -170,17 +187,23 @@ async fn follow<C: Send + 'static>(
     mut check: impl FnMut(&Chunk) -> anyhow::Result<C> + Send + 'static,
     mut write: impl AsyncFnMut(C) -> anyhow::Result<Taken>,
     (report, bar): (&mut Report, &ProgressBar),
-    (stop, again): (&CancellationToken, &str),
+    end: EarlyEnd<'_>,
 ) -> anyhow::Result<()> {
     let (read, mut to_check) = mpsc::channel::<Chunk>(CHUNKS_WAITING);
-    let (checked, mut to_write) = mpsc::channel::<(C, u64)>(CHUNKS_WAITING);
+    let (checked, mut to_write) = mpsc::channel::<(C, u64, u64)>(CHUNKS_WAITING);
     let origin = input.origin();
+    let unit = match input.format {
+        Format::Jsonl => "lines",
+        Format::Parquet => "rows",
+    };
+    let mut last_line = 0;
     let mut steps: JoinSet<anyhow::Result<()>> = JoinSet::new();
     steps.spawn_blocking(move || input.read(|chunk| read.blocking_send(chunk).is_ok()));
     steps.spawn_blocking(move || {
         while let Some(chunk) = to_check.blocking_recv() {
             let done = check(&chunk)?;
-            if checked.blocking_send((done, chunk.bytes_read())).is_err() {
+            let next = (done, chunk.bytes_read(), chunk.last_line());
+            if checked.blocking_send(next).is_err() {
                 break;
             }
         }
@@ -190,19 +213,32 @@ async fn follow<C: Send + 'static>(
         // A write is never dropped half-way; reading may be.
         let next = tokio::select! {
             biased;
-            () = stop.cancelled() => anyhow::bail!(
-                "interrupted after {} lines, {again}",
-                report.accepted + report.rejected
+            () = end.stop.cancelled() => anyhow::bail!(
+                "interrupted after {} lines, {}",
+                report.accepted + report.rejected,
+                end.interrupted
             ),
             next = to_write.recv() => next,
         };
-        let Some((checked, bytes)) = next else { break };
+        let Some((checked, bytes, line)) = next else {
+            break;
+        };
         let taken = write(checked).await?;
-        report.add(&origin, &taken);
+        last_line = line;
+        report.add(&origin, &taken, last_line);
         bar.set_position(bytes);
     }
     while let Some(ended) = steps.join_next().await {
-        ended??;
+        match ended? {
+            Err(error) if last_line > 0 => {
+                return Err(error.context(format!(
+                    "{unit} 1 to {last_line} of {origin} {}",
+                    end.broken_off
+                )));
+            }
+            ended => ended?,
+        }
     }
+    report.complete();
     Ok(())
 }

@@ -1,24 +1,23 @@
 //! Parquet rows as JSON lines, so that they are checked as lines are.
 //!
-//! Columns are found by name; those that the source does not have are passed over. A column of a
-//! wrong type is refused before anything is taken; a value that is wrong makes its row a dead
-//! letter.
+//! Columns are found by name; those that the source does not have are not read. A column of a wrong type is
+//! refused before any row is ingested; a value that is wrong makes its row a dead letter.
 
 use std::fs::File;
+use std::io::Write as _;
 
 use anyhow::Context;
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, StringArray};
-use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{
-    DataType, Float64Type, Int64Type, Schema, TimeUnit, TimestampMicrosecondType, UInt64Type,
-};
-use jiff::Timestamp;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use arrow::datatypes::{DataType, Schema};
+use schemas::line::{instant_text, out_of_range};
 use schemas::source::Source;
-use serde_json::{Map, Value};
+use stores::parquet_values::{BATCH_ROWS, ParquetInput, Rows, Value, micros};
 
 use super::chunk::Chunk;
-use super::fields::{Kind, fields};
+use super::fields::{Field, Kind, fields};
+
+/// An instant that is later than all others, and one that is earlier.
+const LATEST: &str = "9999-12-31T23:59:59.999999Z";
+const EARLIEST: &str = "0000-01-01T00:00:00Z";
 
 /// Reads all rows and hands them on, until `hand_on` no longer takes them.
 pub(super) fn read(
@@ -30,33 +29,29 @@ pub(super) fn read(
     if size == 0 {
         return Ok(());
     }
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file)
-        .context("is no Parquet file; is it --format jsonl?")?;
-    check(builder.schema(), source)?;
-    let rows_all = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
+    let input = ParquetInput::open(file).context("is no Parquet file; is it --format jsonl?")?;
+    check(input.schema(), source)?;
+    let rows_all = input.rows();
+    let is_there = |field: &&Field| input.schema().column_with_name(field.name).is_some();
+    let fields: Vec<Field> = fields(source).iter().filter(is_there).copied().collect();
+    let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
     let mut row = 0;
     let mut chunk = Chunk::new(source);
-    for batch in builder.with_batch_size(8_192).build()? {
-        let read = batch.context("reading rows").and_then(|batch| {
-            let columns = columns(&batch, source)?;
-            Ok((batch.num_rows(), columns))
-        });
-        let (rows, columns) = match read {
-            Ok(read) => read,
+    for rows in input.read(&names)? {
+        let rows = match rows {
+            Ok(rows) => rows,
             Err(error) => {
-                // What is before it can be taken.
+                // The rows before can be ingested.
                 if !chunk.is_empty() {
                     hand_on(chunk.at(place(size, row, rows_all)));
                 }
-                return Err(error);
+                let last = rows_all.min(row + BATCH_ROWS as u64);
+                return Err(error).context(format!("cannot read rows {} to {last}", row + 1));
             }
         };
-        for index in 0..rows {
+        for index in 0..rows.count() {
             row += 1;
-            chunk.push(row, |bytes| {
-                // Writing into memory does not fail.
-                drop(serde_json::to_writer(bytes, &object(&columns, index)));
-            });
+            chunk.push_checked(row, |line| write_line(line, &fields, &rows, index));
             if chunk.is_full() && !hand_on(chunk.take().at(place(size, row, rows_all))) {
                 return Ok(());
             }
@@ -94,7 +89,7 @@ fn check(schema: &Schema, source: Source) -> anyhow::Result<()> {
             Kind::Int => (data_type.is_integer(), "an integer"),
             Kind::Number => (data_type.is_numeric(), "a number"),
             Kind::Text => (is_text(data_type), "text"),
-            Kind::Time => (
+            Kind::Time | Kind::UnboundedTime => (
                 is_text(data_type) || matches!(data_type, DataType::Timestamp(..)),
                 "a timestamp, or text as RFC 3339",
             ),
@@ -118,106 +113,101 @@ fn names(source: Source) -> String {
     names.join(", ")
 }
 
+/// Whether a column can hold texts. Impala, Hive and older Spark write them as bytes without annotation.
 fn is_text(data_type: &DataType) -> bool {
-    matches!(
-        data_type,
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View
-    )
+    data_type.is_string()
+        || matches!(
+            data_type,
+            DataType::Binary | DataType::LargeBinary | DataType::BinaryView
+        )
 }
 
-/// A column whose values can be read one by one.
-enum Column {
-    Int(ArrayRef),
-    Unsigned(ArrayRef),
-    Number(ArrayRef),
-    Text(StringArray),
-    Micros(ArrayRef),
-    Bool(BooleanArray),
-}
-
-fn columns(batch: &RecordBatch, source: Source) -> anyhow::Result<Vec<(&'static str, Column)>> {
-    fields(source)
-        .iter()
-        .filter_map(|field| {
-            let array = batch.column_by_name(field.name)?;
-            let column =
-                column(array, field.kind).with_context(|| format!("column {}", field.name));
-            Some(column.map(|column| (field.name, column)))
-        })
-        .collect()
-}
-
-fn column(array: &ArrayRef, kind: Kind) -> anyhow::Result<Column> {
-    let options = CastOptions {
-        safe: false,
-        ..CastOptions::default()
-    };
-    let cast = |to: &DataType| cast_with_options(array, to, &options);
-    let data_type = match array.data_type() {
-        DataType::Dictionary(_, values) => values.as_ref(),
-        other => other,
-    };
-    Ok(match (kind, data_type) {
-        (Kind::Int | Kind::TextOrInt, DataType::UInt64) => {
-            Column::Unsigned(cast(&DataType::UInt64)?)
+/// Appends a row as the JSON object that a line holds. Null fields are left out. A value that JSON cannot
+/// hold is written as it is; the result names it.
+fn write_line(line: &mut Vec<u8>, fields: &[Field], rows: &Rows, row: usize) -> Result<(), String> {
+    let mut outcome = Ok(());
+    line.push(b'{');
+    let mut separator = "";
+    for (column, field) in fields.iter().enumerate() {
+        let value = rows.value(column, row);
+        if value == Value::Null {
+            continue;
         }
-        (Kind::TextOrInt, other) if other.is_integer() => Column::Int(cast(&DataType::Int64)?),
-        (Kind::Int, _) => Column::Int(cast(&DataType::Int64)?),
-        (Kind::Number, _) => Column::Number(cast(&DataType::Float64)?),
-        (Kind::Bool, _) => Column::Bool(cast(&DataType::Boolean)?.as_boolean().clone()),
-        (Kind::Time, DataType::Timestamp(_, zone)) => Column::Micros(cast(
-            // A timestamp without a zone is taken as UTC.
-            &DataType::Timestamp(TimeUnit::Microsecond, zone.clone()),
-        )?),
-        (Kind::Text | Kind::Time | Kind::TextOrInt, _) => {
-            Column::Text(cast(&DataType::Utf8)?.as_string::<i32>().clone())
-        }
-    })
-}
-
-/// A row as the JSON object that a line holds. What is null is left out.
-fn object(columns: &[(&'static str, Column)], row: usize) -> Map<String, Value> {
-    columns
-        .iter()
-        .filter_map(|(name, column)| Some(((*name).to_owned(), column.value(row)?)))
-        .collect()
-}
-
-impl Column {
-    fn value(&self, row: usize) -> Option<Value> {
-        let array: &dyn Array = match self {
-            Self::Int(array) | Self::Unsigned(array) => array,
-            Self::Number(array) | Self::Micros(array) => array,
-            Self::Text(array) => array,
-            Self::Bool(array) => array,
-        };
-        if array.is_null(row) {
-            return None;
-        }
-        Some(match self {
-            Self::Int(array) => array.as_primitive::<Int64Type>().value(row).into(),
-            Self::Unsigned(array) => array.as_primitive::<UInt64Type>().value(row).into(),
-            Self::Number(array) => {
-                let number = array.as_primitive::<Float64Type>().value(row);
-                if number.is_finite() {
-                    number.into()
-                } else {
-                    // No number of JSON: the check of the line says so.
-                    number.to_string().into()
-                }
-            }
-            Self::Text(array) => array.value(row).into(),
-            Self::Bool(array) => array.value(row).into(),
-            Self::Micros(array) => {
-                let micros = array.as_primitive::<TimestampMicrosecondType>().value(row);
-                match Timestamp::from_microsecond(micros) {
-                    Ok(instant) => instant.to_string().into(),
-                    // No instant: the check of the line says so.
-                    Err(_) => format!("{micros} µs").into(),
-                }
-            }
-        })
+        // Writing into memory does not fail.
+        let _ = write!(line, "{separator}\"{}\":", field.name);
+        separator = ",";
+        outcome = outcome.and(write_value(line, *field, &value));
     }
+    line.push(b'}');
+    outcome
+}
+
+fn write_value(line: &mut Vec<u8>, field: Field, value: &Value<'_>) -> Result<(), String> {
+    let mut json = |value: serde_json::Value| {
+        // Writing into memory does not fail.
+        let _ = serde_json::to_writer(&mut *line, &value);
+    };
+    match value {
+        Value::Null => json(serde_json::Value::Null),
+        Value::Bool(is) => json((*is).into()),
+        Value::Int(number) => json((*number).into()),
+        Value::Unsigned(number) => json((*number).into()),
+        Value::Number(number) => json(number_of(*number)),
+        // Rounded once: the digits name the nearest number.
+        Value::Decimal(digits) => json(digits.parse().map_or(digits.as_str().into(), number_of)),
+        Value::Text(text) => json((*text).into()),
+        Value::Instant(nanos) => {
+            let at_us = micros(*nanos);
+            match (instant_text(at_us), field.kind) {
+                (Some(text), _) => json(text.into()),
+                (None, Kind::UnboundedTime) if at_us > 0 => json(LATEST.into()),
+                (None, Kind::UnboundedTime) => json(EARLIEST.into()),
+                (None, _) => {
+                    json(format!("{at_us} µs since 1970").into());
+                    return Err(out_of_range(field.name, at_us));
+                }
+            }
+        }
+        Value::Bytes(bytes) => {
+            write_bytes(line, bytes);
+            let valid = bytes
+                .utf8_chunks()
+                .next()
+                .map_or(0, |part| part.valid().len());
+            return Err(format!(
+                "{}: the text is not UTF-8: its byte {} is the first that cannot be read",
+                field.name,
+                valid + 1
+            ));
+        }
+        Value::Other(shown) => json(shown.as_str().into()),
+    }
+    Ok(())
+}
+
+fn number_of(number: f64) -> serde_json::Value {
+    if number.is_finite() {
+        number.into()
+    } else {
+        // JSON has no such number: the check of the line rejects it.
+        number.to_string().into()
+    }
+}
+
+/// Appends bytes that are no text as if they were one, so that the dead letter has them.
+fn write_bytes(line: &mut Vec<u8>, bytes: &[u8]) {
+    line.push(b'"');
+    for byte in bytes {
+        match byte {
+            b'"' | b'\\' => line.extend([b'\\', *byte]),
+            0..0x20 => {
+                // Writing into memory does not fail.
+                let _ = write!(line, "\\u{byte:04x}");
+            }
+            _ => line.push(*byte),
+        }
+    }
+    line.push(b'"');
 }
 
 #[cfg(test)]

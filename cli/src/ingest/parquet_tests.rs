@@ -1,14 +1,17 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    BooleanArray, Float32Array, Float64Array, Int32Array, NullArray, TimestampMillisecondArray,
-    UInt64Array,
+    ArrayRef, BinaryArray, BooleanArray, Decimal128Array, Float32Array, Float64Array, Int32Array,
+    Int64Array, NullArray, RecordBatch, StringArray, TimestampMicrosecondArray,
+    TimestampMillisecondArray, TimestampNanosecondArray, TimestampSecondArray, UInt64Array,
 };
 use clap::Parser;
 use indicatif::ProgressBar;
 use parquet::arrow::ArrowWriter;
 use schemas::entities::{Entity, parse};
 use schemas::plays::check_line;
+use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -48,6 +51,22 @@ fn plays() -> Vec<(&'static str, ArrayRef)> {
     ]
 }
 
+/// The lines that rows became; those that cannot be checked with their reasons.
+fn rows(source: Source, file: File) -> anyhow::Result<BTreeMap<u64, Result<String, String>>> {
+    let mut rows = BTreeMap::new();
+    read(file, source, &mut |chunk| {
+        let lines = chunk.lines().map(|(row, bytes)| (row, bytes.to_vec()));
+        rows.extend(lines.map(|(row, bytes)| (row, Ok(String::from_utf8(bytes).unwrap()))));
+        rows.extend(
+            chunk
+                .unreadable()
+                .map(|(row, reason, _)| (row, Err(reason))),
+        );
+        true
+    })?;
+    Ok(rows)
+}
+
 fn lines(source: Source, file: File) -> anyhow::Result<Vec<String>> {
     let mut lines = Vec::new();
     read(file, source, &mut |chunk| {
@@ -63,14 +82,176 @@ fn lines(source: Source, file: File) -> anyhow::Result<Vec<String>> {
 
 #[test]
 fn rows_become_lines() {
-    let lines = lines(Source::Plays, file(plays())).unwrap();
-    assert_eq!(lines.len(), 2);
-    assert_eq!(check_line(lines[0].as_bytes()), Ok(7));
-    let event: Value = serde_json::from_str(&lines[0]).unwrap();
+    let rows = rows(Source::Plays, file(plays())).unwrap();
+    assert_eq!(rows.len(), 2);
+    let first = rows[&1].as_ref().unwrap();
+    assert_eq!(check_line(first.as_bytes()), Ok(7));
+    let event: Value = serde_json::from_str(first).unwrap();
     assert_eq!(event["at"], "1970-01-01T00:00:01.5Z");
     assert_eq!(event["country"], "DE");
     assert!(event.get("other").is_none());
-    assert!(check_line(lines[1].as_bytes()).is_err());
+    let reason = rows[&2].as_ref().unwrap_err();
+    assert!(
+        reason.contains("between the years 1678 and 2261"),
+        "{reason}"
+    );
+}
+
+/// One value in the middle of a batch, and all other rows around it.
+#[test]
+fn a_bad_value_is_the_dead_letter_of_its_row_alone() {
+    let count = 20_000_i64;
+    let bad = 10_000;
+    let number: Vec<i64> = (0..count).collect();
+    let texts = number.iter().map(|n| match *n == bad {
+        true => b"caf\xe9 \"\x01".to_vec(),
+        false => n.to_string().into_bytes(),
+    });
+    let ids: Vec<Vec<u8>> = texts.collect();
+    let times = number
+        .iter()
+        .map(|n| if *n == bad + 1 { i64::MAX } else { *n });
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("event_id", Arc::new(BinaryArray::from_iter_values(&ids))),
+        ("track_id", Arc::new(Int64Array::from(number.clone()))),
+        ("owner_id", Arc::new(Int64Array::from(number.clone()))),
+        ("kind", Arc::new(StringArray::from(vec!["play"; ids.len()]))),
+        (
+            "at",
+            Arc::new(TimestampMillisecondArray::from_iter_values(times)),
+        ),
+    ];
+    let mut unreadable = Vec::new();
+    let mut taken = 0;
+    read(file(columns), Source::Plays, &mut |chunk| {
+        taken += chunk
+            .lines()
+            .filter(|(_, line)| check_line(line).is_ok())
+            .count();
+        unreadable.extend(chunk.unreadable());
+        true
+    })
+    .unwrap();
+    assert_eq!(taken, 19_998);
+    let [(first, of_text, raw), (second, of_time, _)] = unreadable.as_slice() else {
+        panic!("{unreadable:?}");
+    };
+    assert_eq!((*first, *second), (10_001, 10_002));
+    assert_eq!(
+        of_text,
+        "event_id: the text is not UTF-8: its byte 4 is the first that cannot be read"
+    );
+    let expected = b"{\"event_id\":\"caf\xe9 \\\"\\u0001\",\"track_id\":10000";
+    assert!(
+        raw.starts_with(expected),
+        "{:?}",
+        raw.escape_ascii().to_string()
+    );
+    assert_eq!(
+        of_time,
+        "at: 9223372036854775807000 µs since 1970 is not a time between the years 1678 and 2261"
+    );
+}
+
+/// Every unit rounds down to the microsecond as lines do, and none wraps.
+#[test]
+fn times_of_all_units_are_those_of_lines() {
+    let ids: ArrayRef = Arc::new(Int32Array::from(vec![1, 2, 3, 4]));
+    let (least, most) = (i64::MIN, i64::MAX);
+    let units: [(ArrayRef, [&str; 2]); 4] = [
+        (
+            Arc::new(TimestampSecondArray::from(vec![-1, 1, least, most])),
+            ["1969-12-31T23:59:59Z", "1970-01-01T00:00:01Z"],
+        ),
+        (
+            Arc::new(TimestampMillisecondArray::from(vec![-1, 1, least, most])),
+            ["1969-12-31T23:59:59.999Z", "1970-01-01T00:00:00.001Z"],
+        ),
+        (
+            Arc::new(TimestampMicrosecondArray::from(vec![-1, 1, least, most])),
+            ["1969-12-31T23:59:59.999999Z", "1970-01-01T00:00:00.000001Z"],
+        ),
+        (
+            // 64 bits of nanoseconds end in 2262.
+            Arc::new(TimestampNanosecondArray::from(vec![-1, 1_999, least, most])),
+            ["1969-12-31T23:59:59.999999Z", "1970-01-01T00:00:00.000001Z"],
+        ),
+    ];
+    for (times, expected) in units {
+        let columns = |name: &'static str, more: &[&'static str]| {
+            let others = more.iter().map(|name| (*name, Arc::clone(&ids)));
+            let columns = others.chain([(name, Arc::clone(&times))]);
+            file(columns.collect())
+        };
+        let more = [
+            "id",
+            "segment_id",
+            "athlete_id",
+            "activity_id",
+            "elapsed_time",
+        ];
+        let efforts = rows(Source::Efforts, columns("started_at", &more)).unwrap();
+        for (row, at) in (1..).zip(expected) {
+            let line = efforts[&row].as_ref().unwrap();
+            assert!(line.contains(&format!("\"started_at\":\"{at}\"")), "{line}");
+            assert!(parse(Source::Efforts, line.as_bytes()).is_ok());
+        }
+        for row in [3, 4] {
+            let reason = match &efforts[&row] {
+                Ok(line) => parse(Source::Efforts, line.as_bytes()).unwrap_err(),
+                Err(reason) => reason.clone(),
+            };
+            let range = "is not a time between the years 1678 and 2261";
+            assert!(
+                reason.starts_with("started_at: ") && reason.ends_with(range),
+                "{reason}"
+            );
+        }
+        // Whatever its time, an authorization that is revoked is revoked.
+        let created: ArrayRef = Arc::new(StringArray::from(vec!["2025-01-01T00:00:00Z"; 4]));
+        let more = ["id", "application_id", "athlete_id"];
+        let others = more.map(|name| (name, Arc::clone(&ids)));
+        let columns = others.into_iter();
+        let columns = columns.chain([("created_at", created), ("revoked_at", Arc::clone(&times))]);
+        let revoked = lines(Source::Authorizations, file(columns.collect())).unwrap();
+        for line in revoked {
+            let Ok(Entity::Authorization(row)) = parse(Source::Authorizations, line.as_bytes())
+            else {
+                panic!("{line}");
+            };
+            assert!(row.revoked_at_us.is_some(), "{line}");
+        }
+    }
+}
+
+/// Digits name one number, which the weight is, whether they stand in a line or in a decimal.
+#[test]
+fn weights_come_back_to_the_last_bit() {
+    let weights = [95.0_f64.next_down(), 55.0_f64.next_down(), 0.1 + 0.2, 7e-5];
+    let ids: ArrayRef = Arc::new(Int32Array::from(vec![1, 2, 3, 4]));
+    let doubles: ArrayRef = Arc::new(Float64Array::from(weights.to_vec()));
+    let read = |column: ArrayRef| {
+        let columns = vec![("id", Arc::clone(&ids)), ("weight_kg", column)];
+        let lines = lines(Source::Athletes, file(columns)).unwrap();
+        let weight = |line: &String| match parse(Source::Athletes, line.as_bytes()) {
+            Ok(Entity::Athlete(athlete)) => athlete.weight_kg.unwrap(),
+            other => panic!("{line}: {other:?}"),
+        };
+        lines.iter().map(weight).collect::<Vec<f64>>()
+    };
+    assert_eq!(read(doubles), weights);
+    let digits: [i128; 4] = [
+        9_499_999_999_999_999,
+        5_499_999_999_999_999,
+        30_000_000_000_000,
+        7_000_000_000,
+    ];
+    let decimals = Decimal128Array::from(digits.to_vec());
+    let decimals = decimals.with_precision_and_scale(38, 14).unwrap();
+    assert_eq!(
+        read(Arc::new(decimals)),
+        [weights[0], weights[1], 0.3, 7e-5]
+    );
 }
 
 #[test]
@@ -121,7 +302,8 @@ fn what_comes_before_damage_is_handed_on() {
         handed.push(chunk.lines().count());
         true
     });
-    outcome.unwrap_err();
+    let said = outcome.unwrap_err().to_string();
+    assert_eq!(said, "cannot read rows 8193 to 16384");
     assert_eq!(handed, [8_192]);
 }
 
@@ -306,7 +488,7 @@ fn fields_are_those_of_lines() {
                     (Kind::Text | Kind::TextOrInt, _) => "x".into(),
                     (Kind::Int, _) => 5.into(),
                     (Kind::Number, _) => 5.5.into(),
-                    (Kind::Time, _) => "2025-01-01T00:00:00Z".into(),
+                    (Kind::Time | Kind::UnboundedTime, _) => "2025-01-01T00:00:00Z".into(),
                     (Kind::Bool, _) => true.into(),
                 };
                 (field.name.to_owned(), value)

@@ -34,6 +34,10 @@ struct OfInput {
     input: String,
     accepted: u64,
     rejected: u64,
+    /// The lines, or rows of Parquet, up to this one were processed, and none after it.
+    last_line: u64,
+    /// Whether the input was processed to its end.
+    is_complete: bool,
 }
 
 /// Rejected lines with the same fault.
@@ -69,15 +73,26 @@ impl Report {
             input: origin.to_owned(),
             accepted: 0,
             rejected: 0,
+            last_line: 0,
+            is_complete: false,
         });
     }
 
-    pub(super) fn add(&mut self, origin: &str, taken: &Taken) {
+    /// Notes that the current input was processed to its end.
+    pub(super) fn complete(&mut self) {
+        if let Some(input) = self.inputs.last_mut() {
+            input.is_complete = true;
+        }
+    }
+
+    /// Adds lines of the current input, up to `last_line`.
+    pub(super) fn add(&mut self, origin: &str, taken: &Taken, last_line: u64) {
         self.accepted += taken.accepted;
         self.erased += taken.erased;
         if let Some(input) = self.inputs.last_mut() {
             input.accepted += taken.accepted;
             input.rejected += taken.rejected.len() as u64;
+            input.last_line = last_line;
         }
         for rejected in &taken.rejected {
             self.rejected += 1;
@@ -114,10 +129,15 @@ impl Report {
                 self.erased
             ));
         }
-        if self.inputs.len() > 1 {
+        let is_complete = self.inputs.iter().all(|input| input.is_complete);
+        if self.inputs.len() > 1 || !is_complete {
             for input in &self.inputs {
+                let end = match input.is_complete {
+                    true => String::new(),
+                    false => format!(" up to line {}, and nothing after it", input.last_line),
+                };
                 text.push_str(&format!(
-                    "  {}: {} accepted, {} rejected\n",
+                    "  {}: {} accepted, {} rejected{end}\n",
                     input.input, input.accepted, input.rejected
                 ));
             }
@@ -185,6 +205,7 @@ mod tests {
                     superseded: 0,
                     erased: 0,
                 },
+                line,
             );
         }
         let found: Vec<(u64, &str)> = report
