@@ -10,22 +10,18 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Int64Array, RecordBatch};
-use arrow::compute::kernels::cmp::neq;
-use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, Int64Type, TimeUnit};
-use arrow::error::ArrowError;
-use arrow::util::display::array_value_to_string;
+use arrow::array::{BinaryBuilder, Int64Array};
+use arrow::datatypes::{DataType, Schema};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jobs::{BUCKET, Job};
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use schemas::key::{KeyColumn, KeyKind, KeyValue};
-use schemas::shown;
+use schemas::line::instant_text;
 use schemas::time::Width;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
+use stores::parquet_values::{self, ParquetInput, RowReader, Rows};
 use tokio_util::sync::CancellationToken;
 
 use super::scope::Scope;
@@ -38,7 +34,7 @@ const EXPECTED: &str = "expected";
 /// Lines that go on together.
 const BLOCK_ROWS: usize = 8_192;
 /// Up to here every whole number has a floating-point number of its own.
-const FLOAT_EXACT_MAX: u64 = 1 << 53;
+const FLOAT_EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// A file of expected counts, open.
 pub(crate) struct Claims {
@@ -61,7 +57,7 @@ enum Lines {
     /// With the places of the columns, and that of the count.
     Csv(Box<csv::Reader<File>>, Vec<usize>, usize),
     Json(BufReader<File>),
-    Parquet(Box<ParquetRecordBatchReader>),
+    Parquet(Box<RowReader>),
 }
 
 /// A line's values in the order of the columns, and its count.
@@ -79,6 +75,9 @@ impl Claims {
     ) -> Result<Self> {
         let wrong = |what: String| Error::Request(format!("{name}: {what}"));
         let open = || File::open(&path).map_err(|error| wrong(error.to_string()));
+        if open()?.metadata().is_ok_and(|file| file.len() == 0) {
+            return Err(nothing_in(&name));
+        }
         let extension = path
             .extension()
             .and_then(|e| e.to_str())
@@ -87,33 +86,40 @@ impl Claims {
             "csv" => {
                 let mut reader = csv::Reader::from_reader(open()?);
                 let header = reader.headers().map_err(|e| wrong(e.to_string()))?;
+                if header.is_empty() {
+                    return Err(nothing_in(&name));
+                }
                 let names = header.iter().map(str::to_owned).collect();
                 (names, Lines::Csv(Box::new(reader), Vec::new(), 0))
             }
             "jsonl" | "ndjson" | "json" => {
-                let mut first = String::new();
                 let unmarked = || unmarked(open()?).map_err(|error| wrong(error.to_string()));
-                let mut reader = unmarked()?;
-                let read = reader.read_line(&mut first);
-                read.map_err(|e| wrong(e.to_string()))?;
-                if first.trim().is_empty() {
+                let is_filled = |line: &std::io::Result<String>| {
+                    line.as_ref().map_or(true, |line| !line.trim().is_empty())
+                };
+                let mut lines = (1..).zip(unmarked()?.lines());
+                let Some((number, first)) = lines.find(|(_, line)| is_filled(line)) else {
                     return Err(nothing_in(&name));
-                }
+                };
+                let first = first.map_err(|e| wrong(e.to_string()))?;
                 let Once(object) = serde_json::from_str(&first).map_err(|e| {
-                    wrong(format!("line 1: {e}; expected a JSON object on each line"))
+                    let number: u64 = number;
+                    wrong(format!(
+                        "line {number}: {e}; expected a JSON object on each line"
+                    ))
                 })?;
                 (object.keys().cloned().collect(), Lines::Json(unmarked()?))
             }
             "parquet" => {
-                let builder = ParquetRecordBatchReaderBuilder::try_new(open()?);
-                let builder = builder.map_err(|e| wrong(e.to_string()))?;
-                let fields = builder.schema().fields().iter();
-                let names = fields.map(|field| field.name().clone()).collect();
-                let reader = builder.with_batch_size(BLOCK_ROWS).build();
-                (
-                    names,
-                    Lines::Parquet(Box::new(reader.map_err(|e| wrong(e.to_string()))?)),
-                )
+                let input = ParquetInput::open(open()?).map_err(|e| wrong(e.to_string()))?;
+                let fields = input.schema().fields().iter();
+                let names: Vec<String> = fields.map(|field| field.name().clone()).collect();
+                let columns = columns_of(job, &names, rename).map_err(wrong)?;
+                expect_types(&columns, input.schema()).map_err(wrong)?;
+                let own = columns.of_view.iter().map(|(_, own)| own.as_str());
+                let own: Vec<&str> = own.chain([columns.expected.as_str()]).collect();
+                let reader = input.read(&own).map_err(|e| wrong(e.to_string()))?;
+                (names, Lines::Parquet(Box::new(reader)))
             }
             _ => {
                 return Err(wrong(
@@ -203,12 +209,13 @@ impl Claims {
             }
             Lines::Parquet(reader) => {
                 let mut number = 1;
-                for batch in *reader {
-                    let lines = batch
-                        .map_err(|e| e.to_string())
-                        .and_then(|batch| parquet_lines(columns, &batch));
-                    for line in lines.unwrap_or_else(|what| vec![Err(what)]) {
-                        take(number, line)?;
+                for rows in *reader {
+                    let rows = match rows {
+                        Ok(rows) => rows,
+                        Err(error) => return take(number, Err(error.to_string())),
+                    };
+                    for row in 0..rows.count() {
+                        take(number, parquet_line(columns, &rows, row))?;
                         number += 1;
                     }
                 }
@@ -221,8 +228,8 @@ impl Claims {
     }
 }
 
-/// A file without the mark that some programs begin a text with.
-fn unmarked(file: File) -> std::io::Result<BufReader<File>> {
+/// A file without the byte order mark that some programs begin a text with.
+pub(super) fn unmarked(file: File) -> std::io::Result<BufReader<File>> {
     const MARK: &[u8] = b"\xef\xbb\xbf";
     let mut reader = BufReader::new(file);
     if reader.fill_buf()?.starts_with(MARK) {
@@ -231,8 +238,8 @@ fn unmarked(file: File) -> std::io::Result<BufReader<File>> {
     Ok(reader)
 }
 
-/// A JSON object that says each name once: of two values nobody could say which one is meant.
-struct Once(Map<String, Value>);
+/// A JSON object that has each name once: of two values it would be unknown which one is meant.
+pub(super) struct Once(pub(super) Map<String, Value>);
 
 impl<'de> Deserialize<'de> for Once {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -371,86 +378,122 @@ fn json_line(columns: &Columns, line: &str) -> Result<Line, String> {
     Ok((values.collect::<Result<_, _>>()?, count))
 }
 
-fn parquet_lines(
-    columns: &Columns,
-    batch: &RecordBatch,
-) -> Result<Vec<Result<Line, String>>, String> {
-    let column = |name: &str, to: &DataType| -> Result<ArrayRef, String> {
-        let column = batch
-            .column_by_name(name)
-            .ok_or_else(|| format!("no column {name:?}"))?;
-        exactly(name, column, to)
-    };
-    let counts = column(&columns.expected, &DataType::Int64)?;
-    let arrays = columns.of_view.iter().map(|(of, own)| {
-        let is_text = batch
-            .column_by_name(own)
-            .is_some_and(|found| found.data_type().is_string());
-        let micros = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
-        match of.kind {
-            KeyKind::Int => column(own, &DataType::Int64),
-            KeyKind::Time | KeyKind::Instant if !is_text => column(own, &micros),
-            KeyKind::Text | KeyKind::Time | KeyKind::Instant => column(own, &DataType::Utf8),
+/// Refuses columns of Parquet whose type cannot hold what the view has there.
+fn expect_types(columns: &Columns, schema: &Schema) -> Result<(), String> {
+    let of_view = columns.of_view.iter();
+    let of_view = of_view.map(|(column, own)| (own, column.kind));
+    for (name, kind) in of_view.chain([(&columns.expected, KeyKind::Int)]) {
+        let Some((_, field)) = schema.column_with_name(name) else {
+            continue;
+        };
+        let found = match field.data_type() {
+            DataType::Dictionary(_, values) => values.as_ref(),
+            other => other,
+        };
+        let is_text = found.is_string()
+            || matches!(
+                found,
+                DataType::Binary | DataType::LargeBinary | DataType::BinaryView
+            );
+        let (is_alike, expected) = match kind {
+            KeyKind::Int => (found.is_numeric() || is_text, "a 64-bit integer"),
+            KeyKind::Text => (is_text, "a text"),
+            KeyKind::Time | KeyKind::Instant => (
+                is_text
+                    || matches!(
+                        found,
+                        DataType::Timestamp(..) | DataType::Date32 | DataType::Date64
+                    ),
+                "an instant or a date",
+            ),
+        };
+        if !is_alike && *found != DataType::Null {
+            return Err(format!(
+                "{name} is of the type {found}, which is not {expected}"
+            ));
         }
-    });
-    let arrays: Vec<ArrayRef> = arrays.collect::<Result<_, _>>()?;
-    let line = |row: usize| -> Result<Line, String> {
-        let values = columns
-            .of_view
-            .iter()
-            .zip(&arrays)
-            .map(|((column, _), array)| {
-                of_json((column, columns.bucket), &shown::value(array, row))
-            });
-        let count = shown::value(&counts, row);
-        let count = count
-            .as_i64()
-            .ok_or_else(|| not_a_count(&count.to_string()))?;
-        Ok((values.collect::<Result<_, _>>()?, count))
-    };
-    Ok((0..counts.len()).map(line).collect())
+    }
+    Ok(())
 }
 
-/// A column as another type, if each of its values is the same there.
-fn exactly(name: &str, column: &ArrayRef, to: &DataType) -> Result<ArrayRef, String> {
-    let from = column.data_type();
-    let is_alike = match to {
-        DataType::Int64 => from.is_numeric() || from.is_string(),
-        DataType::Timestamp(..) => from.is_temporal(),
-        _ => from.is_string() || matches!(from, DataType::Binary | DataType::Dictionary(..)),
-    };
-    if !is_alike {
-        return Err(format!("{name} is of the type {from}, which is not {to}"));
-    }
-    let options = CastOptions {
-        safe: false,
-        ..CastOptions::default()
-    };
-    let wrong = |e: ArrowError| format!("{name}: {e}");
-    let values = cast_with_options(column, to, &options).map_err(wrong)?;
-    let is_rounded = from.is_floating() || from.is_decimal() || from.is_temporal();
-    if is_rounded && values.data_type() != from {
-        let back = cast_with_options(&values, from, &options).map_err(wrong)?;
-        let differs = neq(&back, column).map_err(wrong)?;
-        if let Some(row) =
-            (0..differs.len()).find(|row| differs.is_valid(*row) && differs.value(*row))
-        {
-            let found = array_value_to_string(column, row).map_err(wrong)?;
-            return Err(format!("{name} is {found}, which is not exactly {to}"));
+/// A row of Parquet. The expected count is its last column.
+fn parquet_line(columns: &Columns, rows: &Rows, row: usize) -> Result<Line, String> {
+    let of_view = columns.of_view.iter().enumerate();
+    let values = of_view.map(|(place, (column, _))| {
+        let value = parquet_value(column, rows.value(place, row))?;
+        of_json((column, columns.bucket), &value)
+    });
+    let values = values.collect::<Result<_, _>>()?;
+    let count = rows.value(columns.of_view.len(), row);
+    let count = whole(EXPECTED, &count)?.ok_or_else(|| not_a_count("null"))?;
+    Ok((values, count))
+}
+
+/// A value of Parquet as JSON, where that is exactly the same.
+fn parquet_value(column: &KeyColumn, value: parquet_values::Value<'_>) -> Result<Value, String> {
+    use parquet_values::Value as Stored;
+    let name = &column.name;
+    Ok(match (column.kind, value) {
+        (_, Stored::Null) => Value::Null,
+        (KeyKind::Int, value) => whole(name, &value)?.map_or(Value::Null, Value::from),
+        (_, Stored::Text(text)) => text.into(),
+        (_, Stored::Bytes(_)) => return Err(format!("{name} is not UTF-8")),
+        (KeyKind::Time | KeyKind::Instant, Stored::Instant(nanos)) => {
+            let at_us = parquet_values::micros(nanos);
+            match instant_text(at_us).filter(|_| at_us * 1_000 == nanos) {
+                Some(text) => text.into(),
+                None => {
+                    return Err(format!(
+                        "{name} is {nanos} ns since 1970, which is not {}",
+                        kind_of(column)
+                    ));
+                }
+            }
         }
-    }
-    if from.is_floating()
-        && let Some(values) = values.as_primitive_opt::<Int64Type>()
-        && let Some(value) = values
-            .iter()
-            .flatten()
-            .find(|v| v.unsigned_abs() > FLOAT_EXACT_MAX)
-    {
-        return Err(format!(
-            "{name} is {value} as a floating-point number, which is not exact beyond {FLOAT_EXACT_MAX}: write it as an integer"
-        ));
-    }
-    Ok(values)
+        (_, value) => {
+            return Err(format!(
+                "{name} is {value:?}, which is not {}",
+                kind_of(column)
+            ));
+        }
+    })
+}
+
+/// A whole number, if the value is exactly one.
+fn whole(name: &str, value: &parquet_values::Value<'_>) -> Result<Option<i64>, String> {
+    use parquet_values::Value as Stored;
+    let wrong = |shown: &str| format!("{name} is {shown}, not a 64-bit integer");
+    let number = match value {
+        Stored::Null => return Ok(None),
+        Stored::Int(number) => Some(*number),
+        Stored::Unsigned(number) => i64::try_from(*number).ok(),
+        Stored::Text(text) => text.trim().parse().ok(),
+        Stored::Decimal(digits) => {
+            let (number, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+            let is_whole = fraction.bytes().all(|digit| digit == b'0');
+            is_whole.then(|| number.parse().ok()).flatten()
+        }
+        Stored::Number(number) if number.fract() != 0.0 || !number.is_finite() => None,
+        Stored::Number(number) if number.abs() > FLOAT_EXACT_MAX => {
+            return Err(format!(
+                "{name} is {number} as a floating-point number, which is not exact beyond {FLOAT_EXACT_MAX}: write it as an integer"
+            ));
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "it is whole and within the range"
+        )]
+        Stored::Number(number) => Some(*number as i64),
+        Stored::Bool(_) | Stored::Bytes(_) | Stored::Instant(_) | Stored::Other(_) => None,
+    };
+    let shown = || match value {
+        Stored::Unsigned(number) => number.to_string(),
+        Stored::Number(number) => number.to_string(),
+        Stored::Decimal(digits) => digits.clone(),
+        Stored::Text(text) => format!("{text:?}"),
+        other => format!("{other:?}"),
+    };
+    number.map(Some).ok_or_else(|| wrong(&shown()))
 }
 
 fn not_a_count(found: &str) -> String {
@@ -536,6 +579,49 @@ mod tests {
             "{twice}"
         );
         assert!(of("[1]").is_err());
+    }
+
+    #[test]
+    fn values_of_parquet_are_exact_or_refused() {
+        use parquet_values::Value as Stored;
+        for (value, expected) in [
+            (Stored::Null, Some(None)),
+            (Stored::Int(-7), Some(Some(-7))),
+            (Stored::Unsigned(1 << 63), None),
+            (Stored::Number(3.0), Some(Some(3))),
+            (Stored::Number(3.5), None),
+            (Stored::Number(f64::NAN), None),
+            (Stored::Number(9_007_199_254_740_994.0), None),
+            (Stored::Decimal("-12.000".to_owned()), Some(Some(-12))),
+            (Stored::Decimal("12.001".to_owned()), None),
+            (Stored::Text(" 5 "), Some(Some(5))),
+            (Stored::Text("5.0"), None),
+            (Stored::Bytes(b"\xff"), None),
+            (Stored::Bool(true), None),
+        ] {
+            assert_eq!(whole("n", &value).ok(), expected, "{value:?}");
+        }
+        let bucket = KeyColumn {
+            name: BUCKET.to_owned(),
+            kind: KeyKind::Time,
+            nullable: false,
+        };
+        let second = 1_000_000_000;
+        for (nanos, expected) in [
+            (-second, Some("1969-12-31T23:59:59Z")),
+            (-1, None),
+            (1_001, None),
+            // The year 9999, and what only 64 bits of seconds hold.
+            (253_402_214_400 * second, Some("9999-12-31T00:00:00Z")),
+            (i128::from(i64::MAX) * second, None),
+        ] {
+            let value = parquet_value(&bucket, Stored::Instant(nanos)).ok();
+            assert_eq!(value, expected.map(Value::from), "{nanos}");
+        }
+        // No bucket begins then: it is refused, and never another year.
+        let late = Value::from("9999-12-31T00:00:00Z");
+        let late = of_json((&bucket, Width::Day), &late);
+        assert!(late.is_err_and(|why| why.contains("9999-12-31")));
     }
 
     #[test]

@@ -3,16 +3,18 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::TryStreamExt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use stores::answers::{Format, Question, fetch};
 use tokio_util::sync::CancellationToken;
 
+use super::claims::{Once, unmarked};
 use super::request::{Address, Expected, RestoreRequest};
 use super::sides::scratch;
 use crate::run::{Batch, go_on};
@@ -136,7 +138,8 @@ fn as_lines(name: &str, answer: &Path, to: &Path) -> Result<()> {
         rows: 0,
         failed: None,
     };
-    let mut from = serde_json::Deserializer::from_reader(BufReader::new(open));
+    let open = unmarked(open).map_err(|error| scratch(answer, error))?;
+    let mut from = serde_json::Deserializer::from_reader(open);
     let read = Whole(&mut lines)
         .deserialize(&mut from)
         .and_then(|()| from.end());
@@ -166,19 +169,22 @@ impl Lines {
     fn take<'de, A: SeqAccess<'de>>(&mut self, list: &str, mut seq: A) -> Result<(), A::Error> {
         let mut is_of_objects = true;
         let mut first = true;
-        while let Some(value) = seq.next_element::<Value>()? {
-            if first && !value.is_object() {
+        while let Some(value) = seq.next_element::<Box<RawValue>>()? {
+            let is_object = value.get().starts_with('{');
+            if first && !is_object {
                 is_of_objects = false;
             }
             first = false;
             if !is_of_objects {
                 continue;
             }
-            if !value.is_object() {
+            if !is_object {
                 return Err(A::Error::custom(format!(
                     "{list} holds something that is no object"
                 )));
             }
+            let Once(value) = serde_json::from_str(value.get()).map_err(A::Error::custom)?;
+            let value = Value::Object(value);
             self.name(list)?;
             self.rows += 1;
             if let Err(error) = writeln!(self.out, "{value}") {
@@ -320,6 +326,7 @@ mod tests {
             r#"[{"a":1},{"a":2}]"#,
             r#"{"at":"now","tags":["x"],"rows":[{"a":1},{"a":2}],"of":{"b":[{"c":1}]},"next":null}"#,
             r#"{"empty":[],"rows":[{"a":1},{"a":2}],"has_more":false}"#,
+            "\u{feff}[ {\"a\" : 1},\n{\"a\":\n2} ]",
         ] {
             assert_eq!(lines_of(answer).expect(answer), two);
         }
@@ -332,6 +339,7 @@ mod tests {
             ("7", "an array"),
             (r#"{"a":1}"#, "expected a JSON array"),
             (r#"[{"a":1},2]"#, "no object"),
+            (r#"[{"a":1,"a":2}]"#, "\"a\" is there twice"),
             (r#"{"a":[{"x":1}],"b":[{"x":1}]}"#, "both a and b"),
             (r#"{"a":[{"x":1}],"cursor":"abc"}"#, "a page only"),
             (r#"[{"a":1}"#, "EOF"),
