@@ -225,7 +225,7 @@ pub(crate) struct Row {
 /// The answer to a question for a ranking.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Breakdown {
-    /// Largest count first, then by key, null last among equals.
+    /// Largest count first, then by key, null last among equals. Keys whose count is 0 are left out.
     pub(crate) rows: Vec<Row>,
     /// The sum over all rows, also those of other pages.
     pub(crate) total: i64,
@@ -459,7 +459,8 @@ pub(crate) fn series(
 }
 
 /// A page of the keys of the last segment, from after `after` on; of two segments the first is the
-/// period before. Keys that only the period before has are left out.
+/// period before. Keys whose count is 0 are left out: those that only the period before has, and those
+/// whose events were all corrected away.
 pub(crate) fn breakdown(
     reading: Reading,
     frame: &Frame,
@@ -481,7 +482,7 @@ pub(crate) fn breakdown(
         for cell in &pair {
             layers.see(cell);
         }
-        let Some(cell) = pair.get(now).filter(|cell| cell.is_seen()) else {
+        let Some(cell) = pair.get(now).filter(|cell| cell.count != 0) else {
             continue;
         };
         sum += cell.count;

@@ -139,7 +139,7 @@ impl Recount {
         self.matching(question).map(Play::amount).sum()
     }
 
-    /// The sums by the value of a field, largest first, then by key, null last.
+    /// The sums by the value of a field, largest first, then by key, null last; sums of 0 are left out.
     #[must_use]
     pub fn breakdown(&self, question: &Question, field: &str) -> Vec<(Value, i64)> {
         let mut sums: BTreeMap<(bool, i64, String), (Value, i64)> = BTreeMap::new();
@@ -152,7 +152,8 @@ impl Recount {
             );
             sums.entry(order).or_insert((key, 0)).1 += play.amount();
         }
-        let mut rows: Vec<(Value, i64)> = sums.into_values().collect();
+        let sums = sums.into_values().filter(|(_, sum)| *sum != 0);
+        let mut rows: Vec<(Value, i64)> = sums.collect();
         rows.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         rows
     }

@@ -80,7 +80,8 @@ fn breakdown<'a>(by: By, range: Range, events: impl Iterator<Item = &'a Event>) 
         *counts.entry(key(by, event)).or_default() += event.amount;
     }
     let total = counts.values().sum();
-    let mut rows: Vec<(Key, i64)> = counts.into_iter().collect();
+    let counts = counts.into_iter().filter(|(_, count)| *count != 0);
+    let mut rows: Vec<(Key, i64)> = counts.collect();
     rows.sort_by(|one, other| match other.1.cmp(&one.1) {
         Ordering::Equal => one.0.cmp(&other.0),
         order => order,
