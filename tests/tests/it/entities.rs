@@ -226,8 +226,8 @@ fn a_failed_ingest_says_what_was_taken() {
         (&json!(2), &json!(1))
     );
     let expected = json!([
-        {"input": files[0], "accepted": 2, "rejected": 1},
-        {"input": files[1], "accepted": 0, "rejected": 0},
+        {"input": files[0], "accepted": 2, "rejected": 1, "last_line": 3, "is_complete": true},
+        {"input": files[1], "accepted": 0, "rejected": 0, "last_line": 0, "is_complete": false},
     ]);
     assert_eq!(report["inputs"], expected);
 }

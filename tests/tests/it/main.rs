@@ -27,6 +27,7 @@ mod entities;
 mod erasure;
 mod erasure_athlete;
 mod faults;
+mod field_reports;
 mod flights;
 mod hostile;
 mod hot_paths;

@@ -1,0 +1,381 @@
+//! Inputs that were reported from the field, by the command and as they are served. `tests/data/cases` has the files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int32Array, RecordBatch};
+use serde_json::{Value, json};
+use tests::process::{Server, done, run, run_with_input};
+
+fn case(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/cases");
+    path.join(name).display().to_string()
+}
+
+fn json_of(data: &Path, args: &[&str]) -> Value {
+    serde_json::from_str(&done(data, args)).expect("JSON")
+}
+
+fn letters(data: &Path) -> Vec<Value> {
+    let letters = json_of(data, &["dead-letters", "list", "--json"]);
+    letters["dead_letters"].as_array().expect("letters").clone()
+}
+
+fn counted(data: &Path, path: &str) -> Value {
+    Server::start(data, &[]).client.json(path)
+}
+
+fn new_folder() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    (folder, data)
+}
+
+/// Live, from batch rows, and from both: a weight just below a class is in the class below.
+#[test]
+fn weights_below_a_boundary_stay_in_their_class() {
+    let (_folder, data) = new_folder();
+    done(
+        &data,
+        &["ingest", "athletes", &case("weights-athletes.jsonl")],
+    );
+    done(
+        &data,
+        &["ingest", "efforts", &case("weights-efforts.jsonl")],
+    );
+    done(&data, &["speed", "--until-caught-up"]);
+    classes_are_right(&data, "live");
+    done(&data, &["batch", "run"]);
+    classes_are_right(&data, "batch");
+    // One more effort of an athlete, in another segment, and a new version of one.
+    let newer = r#"{"id":3402,"segment_id":212,"athlete_id":3402,"activity_id":1,"elapsed_time":99,"started_at":"2026-03-01T10:00:00Z","version":2}"#;
+    let output = run_with_input(&data, &["ingest", "efforts", "-"], newer.as_bytes());
+    assert!(output.status.success());
+    done(&data, &["speed", "--until-caught-up"]);
+    classes_are_right(&data, "merged");
+}
+
+fn classes_are_right(data: &Path, layer: &str) {
+    let server = Server::start(data, &[]);
+    for (class, athletes) in [
+        ("0-54", &[3405, 3408][..]),
+        ("55-64", &[]),
+        ("65-74", &[3404]),
+        ("75-84", &[]),
+        ("85-94", &[3402]),
+        ("95-104", &[3403, 3406]),
+        ("105-114", &[3401]),
+        ("115%2B", &[3407, 3409]),
+    ] {
+        let path = format!("/api/v1/boards/segments/212?board=weight:{class}");
+        let board = server.client.json(&path);
+        let entries = board["entries"].as_array().expect("entries").iter();
+        let found: Vec<i64> = entries
+            .map(|entry| entry["athlete_id"].as_i64().expect("an athlete"))
+            .collect();
+        assert_eq!(found, athletes, "{layer} {class}: {board}");
+    }
+}
+
+/// An INT96 timestamp of the year 9999 does not fit nanoseconds of 64 bits.
+#[test]
+fn a_time_out_of_range_in_parquet_is_a_dead_letter() {
+    for command in ["ingest", "backfill"] {
+        let (_folder, data) = new_folder();
+        let report = json_of(&data, &[command, "plays", &case("never.parquet"), "--json"]);
+        assert_eq!(
+            (&report["accepted"], &report["rejected"]),
+            (&json!(1), &json!(1)),
+            "{command}: {report}"
+        );
+        let letters = letters(&data);
+        let reason = letters[0]["reason"].as_str().expect("a reason");
+        assert_eq!(
+            reason,
+            r#"at: "9999-12-31T23:59:59.999999Z" is not a time between the years 1678 and 2261"#,
+            "{command}"
+        );
+        done(&data, &["speed", "--until-caught-up"]);
+        done(&data, &["batch", "run"]);
+        let path = "/api/v1/stats/plays/series?owner_id=122&period=all&interval=month";
+        let series = counted(&data, path);
+        let points = series["points"].as_array().expect("points");
+        assert_eq!(points.len(), 1, "{command}: {series}");
+        assert!(
+            points[0]["at"]
+                .as_str()
+                .expect("a time")
+                .starts_with("2025-")
+        );
+    }
+}
+
+/// The same events as JSON lines are the same events.
+#[test]
+fn times_before_1970_are_rounded_down_in_parquet_as_in_lines() {
+    let (_folder, data) = new_folder();
+    done(&data, &["ingest", "plays", &case("before.parquet")]);
+    let lines = [
+        ("b0", "1969-12-31T23:59:59.999999999Z"),
+        ("b1", "1969-12-30T23:59:59.999999999Z"),
+        ("b2", "1969-12-31T00:00:00Z"),
+        ("b3", "1969-12-31T23:59:59.9999985Z"),
+    ];
+    let lines = lines.map(|(id, at)| {
+        json!({"event_id": id, "track_id": 1, "owner_id": 126, "kind": "play", "at": at})
+            .to_string()
+    });
+    let output = run_with_input(
+        &data,
+        &["ingest", "plays", "-"],
+        lines.join("\n").as_bytes(),
+    );
+    assert!(output.status.success());
+    done(&data, &["speed", "--until-caught-up"]);
+    done(&data, &["backfill", "plays", &case("before.parquet")]);
+    done(&data, &["batch", "run"]);
+    let path = "/api/v1/stats/plays/series?owner_id=126&from=1969-12-29&to=1970-01-02&interval=day";
+    let series = counted(&data, path);
+    let counts: Vec<&Value> = series["points"]
+        .as_array()
+        .expect("points")
+        .iter()
+        .map(|point| &point["count"])
+        .collect();
+    assert_eq!(json!(counts), json!([0, 1, 3, 0]), "{series}");
+}
+
+#[test]
+fn one_bad_value_of_parquet_concerns_its_row_alone() {
+    for (file, reason, raw) in [
+        (
+            "millis-max.parquet",
+            "at: 9223372036854775807000 µs since 1970 is not a time between the years 1678 and 2261",
+            "text",
+        ),
+        (
+            "latin-1.parquet",
+            "referrer: the text is not UTF-8: its byte 4 is the first that cannot be read",
+            "hex",
+        ),
+    ] {
+        for command in ["ingest", "backfill"] {
+            let (_folder, data) = new_folder();
+            let report = json_of(&data, &[command, "plays", &case(file), "--json"]);
+            assert_eq!(
+                (&report["accepted"], &report["rejected"]),
+                (&json!(2), &json!(1)),
+                "{command} {file}: {report}"
+            );
+            let letters = letters(&data);
+            assert_eq!(letters[0]["reason"], reason, "{command} {file}");
+            let origin = letters[0]["origin"].as_str().expect("an origin");
+            assert!(origin.contains(&format!("{file}:")), "{origin}");
+            assert!(
+                !letters[0]["raw"][raw].is_null(),
+                "{command} {file}: {}",
+                letters[0]
+            );
+            done(&data, &["speed", "--until-caught-up"]);
+            done(&data, &["batch", "run"]);
+            let total = counted(&data, "/api/v1/stats/plays/total?owner_id=132");
+            assert_eq!(total["count"], 2, "{command} {file}: {total}");
+        }
+    }
+}
+
+/// Where a file is damaged, the report names the last row that was ingested.
+#[test]
+fn the_report_of_a_damaged_file_names_the_last_row() {
+    const GROUP_ROWS: i32 = 8_192;
+    let (folder, data) = new_folder();
+    let ids: ArrayRef = Arc::new(Int32Array::from_iter_values(0..3 * GROUP_ROWS));
+    let columns = [("club_id", Arc::clone(&ids)), ("athlete_id", ids)];
+    let batch = RecordBatch::try_from_iter(columns).expect("rows");
+    let mut writer = stores::parquet_file::begin(batch.schema(), 8_192).expect("a file");
+    writer.write(&batch).expect("rows");
+    writer.flush().expect("rows");
+    let (at, _) = writer.flushed_row_groups()[1].column(0).byte_range();
+    let mut bytes = stores::parquet_file::finish(writer)
+        .expect("a file")
+        .to_vec();
+    let at = usize::try_from(at).expect("an offset");
+    bytes[at..at + 16].fill(0xff);
+    let path = folder.path().join("damaged.parquet");
+    std::fs::write(&path, bytes).expect("a file");
+    let output = run(
+        &data,
+        &["ingest", "clubs", &path.to_string_lossy(), "--json"],
+    );
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("rows 1 to 8192 of") && said.contains("cannot read rows 8193 to 16384"),
+        "{said}"
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let input = &report["inputs"][0];
+    assert_eq!(
+        (
+            &input["accepted"],
+            &input["last_line"],
+            &input["is_complete"]
+        ),
+        (&json!(8_192), &json!(8_192), &json!(false)),
+        "{report}"
+    );
+}
+
+/// Codes that name no country are counted as they were sent.
+#[test]
+fn countries_count_as_they_were_sent_and_corrected_ones_are_no_rows() {
+    let (_folder, data) = new_folder();
+    let play = |id: &str, country: &str, amount: i64| {
+        json!({
+            "event_id": id, "track_id": 1, "owner_id": 7, "kind": "play", "country": country,
+            "at": "2026-03-01T10:00:00Z", "amount": amount,
+        })
+        .to_string()
+    };
+    let ingest = |lines: &[String]| {
+        let input = lines.join("\n");
+        let output = run_with_input(&data, &["ingest", "plays", "-"], input.as_bytes());
+        assert!(output.status.success());
+        done(&data, &["speed", "--until-caught-up"]);
+    };
+    let countries = ["XK", "XX", "ZZ", "QQ", "UK"];
+    let plays: Vec<String> = countries.iter().map(|code| play(code, code, 1)).collect();
+    ingest(&plays);
+    ingest(&[play("a", "DE", 5), play("b", "DE", -5), play("c", "FR", 2)]);
+    let rows = |layer: &str, expected: &[&str]| {
+        let server = Server::start(&data, &[]);
+        let path = "/api/v1/stats/plays/breakdown?owner_id=7&by=country&period=all";
+        let answer = server.client.json(path);
+        let keys: Vec<&Value> = answer["rows"]
+            .as_array()
+            .expect("rows")
+            .iter()
+            .map(|row| &row["key"])
+            .collect();
+        assert_eq!(json!(keys), json!(expected), "{layer}: {answer}");
+        let (_, csv) = server.client.get(&format!("{path}&format=csv"));
+        assert!(!csv.contains("DE"), "{layer}: {csv}");
+        let (_, page) = server.client.get("/owners/7?by=country&period=all");
+        assert!(
+            page.contains(">ZZ<") && !page.contains(">DE<"),
+            "{layer}: {page}"
+        );
+    };
+    rows("live", &["FR", "QQ", "UK", "XK", "XX", "ZZ"]);
+    done(&data, &["batch", "run"]);
+    rows("batch", &["FR", "QQ", "UK", "XK", "XX", "ZZ"]);
+    ingest(&[play("d", "FR", -2)]);
+    rows("merged", &["QQ", "UK", "XK", "XX", "ZZ"]);
+}
+
+#[test]
+fn a_byte_order_mark_and_empty_lines_are_an_empty_file() {
+    let (folder, data) = new_folder();
+    let path = folder.path().join("empty.jsonl");
+    for bytes in [
+        "\u{feff}",
+        "\u{feff}\n",
+        "\u{feff}\r\n\n",
+        "\u{feff} \n\u{feff}",
+    ] {
+        std::fs::write(&path, bytes).expect("a file");
+        for source in ["plays", "clubs"] {
+            let report = json_of(
+                &data,
+                &["ingest", source, &path.to_string_lossy(), "--json"],
+            );
+            assert_eq!(
+                (&report["accepted"], &report["rejected"]),
+                (&json!(0), &json!(0)),
+                "{bytes:?}: {report}"
+            );
+        }
+    }
+}
+
+/// What is expected, in every text format: a byte order mark is passed over, and what is not clear is refused.
+#[test]
+fn files_of_expected_counts_are_taken_or_refused_clearly() {
+    let (folder, data) = new_folder();
+    done(&data, &["ingest", "plays", &case("never.parquet")]);
+    done(&data, &["speed", "--until-caught-up"]);
+    done(&data, &["batch", "run"]);
+    let compare = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        let path = path.to_string_lossy();
+        let view = "plays_owner_day_track";
+        let args = ["restorate", "--view", view, "--expected", &path];
+        let output = run(&data, &args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    let header = "owner_id,expected\n";
+    for (name, text) in [
+        ("a.csv", format!("\u{feff}{header}122,1\n")),
+        (
+            "b.csv",
+            format!("\u{feff}\"owner_id\",\"expected\"\r\n122,1\r\n"),
+        ),
+        (
+            "c.jsonl",
+            "\u{feff}{\"owner_id\":122,\"expected\":1}\n".to_owned(),
+        ),
+        (
+            "d.jsonl",
+            "\u{feff}\n\n{\"owner_id\":122,\"expected\":1}\n".to_owned(),
+        ),
+    ] {
+        let (status, said) = compare(name, &text);
+        assert_eq!((status, said.as_str()), (Some(0), ""), "{name}");
+    }
+    let nothing = "there is no line in it";
+    for (name, text, reason) in [
+        ("e.csv", String::new(), nothing),
+        ("f.csv", "\u{feff}\n".to_owned(), nothing),
+        ("g.csv", header.to_owned(), nothing),
+        ("h.jsonl", String::new(), nothing),
+        ("i.jsonl", "\u{feff}\n\n".to_owned(), nothing),
+        ("j.parquet", String::new(), nothing),
+        (
+            "k.csv",
+            format!("{header}122,1\n122,1\n"),
+            "each key comes once",
+        ),
+        (
+            "l.csv",
+            format!("{header}122,1\n 122,2\n"),
+            "each key comes once",
+        ),
+        (
+            "m.csv",
+            format!("{header}122,1.5\n"),
+            "not a 64-bit integer",
+        ),
+        ("n.csv", format!("{header}1.5,1\n"), "owner_id is \"1.5\""),
+        (
+            "o.jsonl",
+            "{\"owner_id\":122,\"expected\":1}\n{\"owner_id\":122,\"expected\":1}\n".to_owned(),
+            "each key comes once",
+        ),
+        (
+            "p.jsonl",
+            "{\"owner_id\":122,\"expected\":0.5}\n".to_owned(),
+            "not a 64-bit integer",
+        ),
+        (
+            "q.jsonl",
+            "{\"owner_id\":122,\"expected\":1,\"expected\":2}\n".to_owned(),
+            "is there twice",
+        ),
+    ] {
+        let (status, said) = compare(name, &text);
+        assert_eq!(status, Some(2), "{name}: {said}");
+        assert!(said.contains(name) && said.contains(reason), "{said}");
+    }
+}
