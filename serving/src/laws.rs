@@ -421,10 +421,8 @@ async fn check_others(
         }
     }
     // Keys whose count is 0 have a part in the answer, too.
-    let keys = counts(asked, plays);
-    let is_batch = keys
-        .iter()
-        .all(|(key, _)| in_batch.contains_key(&key.to_string()));
+    let mut keys = counts(asked, plays).into_iter();
+    let is_batch = keys.all(|(key, _)| in_batch.contains_key(&key.to_string()));
     let told = breakdown["provenance"]["source"] == "batch";
     prop_assert_eq!(told, is_batch, "{}: {}", uri, breakdown);
 

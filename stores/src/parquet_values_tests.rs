@@ -41,6 +41,15 @@ fn int96(day: i64, nanos: i64) -> Int96 {
     value
 }
 
+/// Texts that are annotated, and bytes that are not UTF-8 among them.
+const NOTED: [&str; 5] = [
+    r#"Text("a")"#,
+    "Bytes([99, 97, 102, 233])",
+    r#"Text("b")"#,
+    "Bytes([255])",
+    r#"Text("c")"#,
+];
+
 /// As Impala, Hive and older Spark write it: INT96, and texts without annotation; with and without
 /// dictionaries, in several pages.
 #[test]
@@ -105,16 +114,7 @@ fn int96_and_texts_without_annotation_are_read() {
                 r#"Text("\0")"#
             ]
         );
-        assert_eq!(
-            read("noted"),
-            [
-                r#"Text("a")"#,
-                "Bytes([99, 97, 102, 233])",
-                r#"Text("b")"#,
-                "Bytes([255])",
-                r#"Text("c")"#
-            ]
-        );
+        assert_eq!(read("noted"), NOTED);
     }
 }
 

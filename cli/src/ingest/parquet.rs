@@ -134,7 +134,7 @@ fn write_line(line: &mut Vec<u8>, fields: &[Field], rows: &Rows, row: usize) -> 
             continue;
         }
         // Writing into memory does not fail.
-        let _ = write!(line, "{separator}\"{}\":", field.name);
+        drop(write!(line, "{separator}\"{}\":", field.name));
         separator = ",";
         outcome = outcome.and(write_value(line, *field, &value));
     }
@@ -145,7 +145,7 @@ fn write_line(line: &mut Vec<u8>, fields: &[Field], rows: &Rows, row: usize) -> 
 fn write_value(line: &mut Vec<u8>, field: Field, value: &Value<'_>) -> Result<(), String> {
     let mut json = |value: serde_json::Value| {
         // Writing into memory does not fail.
-        let _ = serde_json::to_writer(&mut *line, &value);
+        drop(serde_json::to_writer(&mut *line, &value));
     };
     match value {
         Value::Null => json(serde_json::Value::Null),
@@ -202,7 +202,7 @@ fn write_bytes(line: &mut Vec<u8>, bytes: &[u8]) {
             b'"' | b'\\' => line.extend([b'\\', *byte]),
             0..0x20 => {
                 // Writing into memory does not fail.
-                let _ = write!(line, "\\u{byte:04x}");
+                drop(write!(line, "\\u{byte:04x}"));
             }
             _ => line.push(*byte),
         }

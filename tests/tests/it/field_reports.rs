@@ -298,83 +298,76 @@ fn a_byte_order_mark_and_empty_lines_are_an_empty_file() {
     }
 }
 
-/// What is expected, in every text format: a byte order mark is passed over, and what is not clear is refused.
-#[test]
-fn files_of_expected_counts_are_taken_or_refused_clearly() {
+/// An installation where owner 122 has one play.
+fn one_play() -> (tempfile::TempDir, PathBuf) {
     let (folder, data) = new_folder();
     done(&data, &["ingest", "plays", &case("never.parquet")]);
     done(&data, &["speed", "--until-caught-up"]);
     done(&data, &["batch", "run"]);
-    let compare = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, text).expect("a file");
-        let path = path.to_string_lossy();
-        let view = "plays_owner_day_track";
-        let args = ["restorate", "--view", view, "--expected", &path];
-        let output = run(&data, &args);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        (output.status.code(), said)
-    };
-    let header = "owner_id,expected\n";
+    (folder, data)
+}
+
+/// Compares plays with a file of expected counts: the exit status, and the error.
+fn compared(data: &Path, name: &str, text: &str) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).expect("a file");
+    let path = path.to_string_lossy();
+    let view = "plays_owner_day_track";
+    let args = ["restorate", "--view", view, "--expected", &path];
+    let output = run(data, &args);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), said)
+}
+
+#[test]
+fn expected_counts_may_begin_with_a_byte_order_mark() {
+    let (_folder, data) = one_play();
     for (name, text) in [
-        ("a.csv", format!("\u{feff}{header}122,1\n")),
-        (
-            "b.csv",
-            format!("\u{feff}\"owner_id\",\"expected\"\r\n122,1\r\n"),
-        ),
-        (
-            "c.jsonl",
-            "\u{feff}{\"owner_id\":122,\"expected\":1}\n".to_owned(),
-        ),
-        (
-            "d.jsonl",
-            "\u{feff}\n\n{\"owner_id\":122,\"expected\":1}\n".to_owned(),
-        ),
+        ("a.csv", "\u{feff}owner_id,expected\n122,1\n"),
+        ("b.csv", "\u{feff}\"owner_id\",\"expected\"\r\n122,1\r\n"),
+        ("c.jsonl", "\u{feff}{\"owner_id\":122,\"expected\":1}\n"),
+        ("d.jsonl", "\u{feff}\n\n{\"owner_id\":122,\"expected\":1}\n"),
     ] {
-        let (status, said) = compare(name, &text);
+        let (status, said) = compared(&data, name, text);
         assert_eq!((status, said.as_str()), (Some(0), ""), "{name}");
     }
-    let nothing = "there is no line in it";
+}
+
+#[test]
+fn expected_counts_that_are_not_clear_are_refused() {
+    const NOTHING: &str = "there is no line in it";
+    const TWICE: &str = "each key comes once";
+    const NO_INTEGER: &str = "not a 64-bit integer";
+    let (_folder, data) = one_play();
     for (name, text, reason) in [
-        ("e.csv", String::new(), nothing),
-        ("f.csv", "\u{feff}\n".to_owned(), nothing),
-        ("g.csv", header.to_owned(), nothing),
-        ("h.jsonl", String::new(), nothing),
-        ("i.jsonl", "\u{feff}\n\n".to_owned(), nothing),
-        ("j.parquet", String::new(), nothing),
-        (
-            "k.csv",
-            format!("{header}122,1\n122,1\n"),
-            "each key comes once",
-        ),
-        (
-            "l.csv",
-            format!("{header}122,1\n 122,2\n"),
-            "each key comes once",
-        ),
-        (
-            "m.csv",
-            format!("{header}122,1.5\n"),
-            "not a 64-bit integer",
-        ),
-        ("n.csv", format!("{header}1.5,1\n"), "owner_id is \"1.5\""),
+        ("e.csv", "", NOTHING),
+        ("f.csv", "\u{feff}\n", NOTHING),
+        ("g.csv", "owner_id,expected\n", NOTHING),
+        ("h.jsonl", "", NOTHING),
+        ("i.jsonl", "\u{feff}\n\n", NOTHING),
+        ("j.parquet", "", NOTHING),
+        ("k.csv", "owner_id,expected\n122,1\n122,1\n", TWICE),
+        ("l.csv", "owner_id,expected\n122,1\n 122,2\n", TWICE),
+        ("m.csv", "owner_id,expected\n122,1.5\n", NO_INTEGER),
+        ("n.csv", "owner_id,expected\n1.5,1\n", "owner_id is \"1.5\""),
         (
             "o.jsonl",
-            "{\"owner_id\":122,\"expected\":1}\n{\"owner_id\":122,\"expected\":1}\n".to_owned(),
-            "each key comes once",
+            "{\"owner_id\":122,\"expected\":1}\n{\"owner_id\":122,\"expected\":1}\n",
+            TWICE,
         ),
         (
             "p.jsonl",
-            "{\"owner_id\":122,\"expected\":0.5}\n".to_owned(),
-            "not a 64-bit integer",
+            "{\"owner_id\":122,\"expected\":0.5}\n",
+            NO_INTEGER,
         ),
         (
             "q.jsonl",
-            "{\"owner_id\":122,\"expected\":1,\"expected\":2}\n".to_owned(),
+            "{\"owner_id\":122,\"expected\":1,\"expected\":2}\n",
             "is there twice",
         ),
     ] {
-        let (status, said) = compare(name, &text);
+        let (status, said) = compared(&data, name, text);
         assert_eq!(status, Some(2), "{name}: {said}");
         assert!(said.contains(name) && said.contains(reason), "{said}");
     }
