@@ -100,6 +100,10 @@ impl Scene {
     }
 
     /// A worker that waits, with the run records of an installation without runs.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test ends with its runtime, and its tasks with it"
+    )]
     async fn wait(&self, partition: u32) -> JoinHandle<Wake> {
         let before = self.watch.seen.receiver_count();
         let (watch, fence) = (Arc::clone(&self.watch), self.fences[partition as usize]);

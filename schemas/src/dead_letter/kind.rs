@@ -37,7 +37,7 @@ pub fn kind_of(reason: &str) -> String {
         let inside = before.is_some_and(|c: char| c.is_alphanumeric() || c == '_');
         let begins = |text: &&str| rest.starts_with(*text);
         if is_expectation {
-            is_expectation = !EXPECTATION_ENDS.iter().any(|end| begins(&end));
+            is_expectation = !EXPECTATION_ENDS.iter().any(&begins);
         } else if !(inside && first.is_alphanumeric())
             && let Some(text) = EXPECTATIONS.into_iter().find(begins)
         {

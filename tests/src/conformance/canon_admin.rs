@@ -254,7 +254,10 @@ pub async fn requests_are_decided(ports: &Stores) -> Result<()> {
     );
     assert_eq!((raised.granted_capacity, now), (Some(20), 20));
     let audit = canon.audit(5, None, LIMIT).await?;
-    let audit: Vec<_> = audit.iter().map(|e| (e.changed, e.request_id)).collect();
+    let audit: Vec<_> = audit
+        .into_iter()
+        .map(|e| (e.changed, e.request_id))
+        .collect();
     let expected_audit = [(capacity(7, 20), None), (capacity(4, 7), Some(second.id))];
     assert_eq!(audit, expected_audit);
 
