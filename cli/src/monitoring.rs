@@ -39,7 +39,7 @@ const COUNTERS: &[(&str, &str)] = &[
     ),
     (
         "backstitch_http_requests_total",
-        "Requests over HTTP, by method, route and status",
+        "Requests of the API over HTTP, by method, route and status; pages are counted apart",
     ),
     (
         "backstitch_kafka_client_errors_total",
@@ -56,6 +56,14 @@ const COUNTERS: &[(&str, &str)] = &[
     (
         "backstitch_kafka_queue_full_total",
         "Times that records waited since what is to be sent to Kafka was too much",
+    ),
+    (
+        "backstitch_pages_reads_total",
+        "Requests of the API that pages made within this process, by method, route and status",
+    ),
+    (
+        "backstitch_pages_requests_total",
+        "Requests of pages over HTTP, by method, route and status",
     ),
     (
         "backstitch_reconcile_alert_failures_total",
@@ -276,7 +284,15 @@ const GAUGES: &[(&str, &str)] = &[
 const HISTOGRAMS: &[(&str, &str)] = &[
     (
         "backstitch_http_request_duration_seconds",
-        "How long answers over HTTP took, by method and route",
+        "How long answers of the API over HTTP took, by method and route",
+    ),
+    (
+        "backstitch_pages_read_duration_seconds",
+        "How long the API took to answer pages within this process, by method and route",
+    ),
+    (
+        "backstitch_pages_request_duration_seconds",
+        "How long pages took, by method and route",
     ),
     (
         "backstitch_speed_recount_handler_seconds",

@@ -114,8 +114,12 @@ pub struct ServingOptions {
     /// How long run records that were read are used, less than the batch layer's grace: where they are too old, they are
     /// read anew before anything is answered. 0 for not at all.
     pub runs_kept_for_ms: u64,
+    /// How many bytes of a body of events must come in a second, on average and after `body_idle_timeout_ms`; 0 for no limit.
+    pub body_bytes_per_second_min: u64,
     /// Bodies of events that are taken at once, at most; who comes then is asked to come again (429).
     pub ingests_max: usize,
+    /// Those of one key, or of one address while there is no key; 0 for a quarter of `ingests_max`.
+    pub ingests_per_key_max: usize,
     /// The largest body of events, in bytes.
     pub body_bytes_max: u64,
     /// Pages that are told when something has moved, at most.
@@ -161,7 +165,9 @@ impl Default for ServingOptions {
             request_timeout_ms: 30_000,
             body_idle_timeout_ms: 30_000,
             runs_kept_for_ms: 500,
+            body_bytes_per_second_min: 4_096,
             ingests_max: 64,
+            ingests_per_key_max: 0,
             body_bytes_max: 64 * 1024 * 1024,
             followers_max: 256,
             requests_max: 4_096,
@@ -255,6 +261,14 @@ impl ServingOptions {
 
     pub(crate) const fn body_idle_timeout(&self) -> Duration {
         Duration::from_millis(self.body_idle_timeout_ms)
+    }
+
+    /// Bodies of events that are taken at once of one writer, at most.
+    pub(crate) fn ingests_share(&self) -> usize {
+        match self.ingests_per_key_max {
+            0 => self.ingests_max.div_ceil(4),
+            share => share.min(self.ingests_max),
+        }
     }
 
     pub(crate) const fn drain_timeout(&self) -> Duration {

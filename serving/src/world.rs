@@ -639,11 +639,11 @@ impl CanonRead for World {
     }
 
     async fn club_members(&self, _: i64) -> Result<Vec<i64>> {
-        Ok(Vec::new())
+        Ok(self.boards.lock().unwrap().club.clone())
     }
 
     async fn followed_by(&self, _: i64) -> Result<Vec<i64>> {
-        Ok(Vec::new())
+        self.club_members(0).await
     }
 
     async fn application(&self, id: i64) -> Result<Option<Application>> {

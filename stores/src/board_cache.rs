@@ -42,6 +42,15 @@ pub enum BoardWant {
         /// Rows, at most.
         limit: usize,
     },
+    /// So many of those that rank after a score and a member, whether the board has such a row or not.
+    After {
+        /// The encoded score.
+        score: Vec<u8>,
+        /// The encoded member.
+        member: Vec<u8>,
+        /// Rows, at most.
+        limit: usize,
+    },
     /// A member's, and so many before and after.
     Around {
         /// The encoded member.

@@ -89,9 +89,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// A cursor with what it holds, as it stands there.
 const OPEN_CURSOR: &str = "cursor=~";
 /// What has a second page.
-const PAGED: [&str; 5] = [
+const PAGED: [&str; 6] = [
     "/api/v1/stats/plays/breakdown?owner_id=1&by=track&limit=1",
     "/api/v1/applications?limit=1",
+    "/api/v1/boards/applications/1?limit=1",
     "/api/v1/batch/runs?source=plays&limit=1",
     "/api/v1/dead-letters?source=plays&limit=1",
     "/api/v1/reconciliations?limit=1",
@@ -163,6 +164,16 @@ async fn filled(world: &World) {
     let applications = (1..4).map(|id| format!(r#"{{"id":{id},"name":"A","owner":1}}"#));
     let applications: Vec<String> = applications.collect();
     world.ingest_into(Source::Applications, &applications).await;
+    let authorizations = (1..4).map(|id| {
+        format!(
+            r#"{{"id":{id},"application_id":1,"athlete_id":{id},"created_at":"2026-03-01T10:00:00Z"}}"#
+        )
+    });
+    let authorizations: Vec<String> = authorizations.collect();
+    world
+        .ingest_into(Source::Authorizations, &authorizations)
+        .await;
+    world.catch_up_on(Source::Authorizations).await;
     for (events, is_covered) in [(0..40, true), (40..60, true), (60..70, false)] {
         let mut lines: Vec<String> = events.map(play).collect();
         lines.push("no play".to_owned());

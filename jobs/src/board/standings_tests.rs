@@ -237,6 +237,7 @@ async fn check_all(case: &Case) {
                 assert_eq!(page, sorted[offset..until], "{board} {offset} {limit}");
             }
         }
+        check_counts_up_to(case, &on_board, &sorted).await;
         for member in (0..45_u8).step_by(4) {
             let place = sorted.iter().position(|row| row.member == [member]);
             let found = on_board.find(&[member]).await.unwrap();
@@ -263,6 +264,24 @@ async fn check_all(case: &Case) {
             .await
             .unwrap();
         assert_eq!(scanned, sorted);
+    }
+}
+
+/// A list goes on after any row, also after one that the board does not have.
+async fn check_counts_up_to(case: &Case, on_board: &OnBoard<'_, Stored>, sorted: &[Ranked]) {
+    let scores = if case.has_scores { 0..7_u8 } else { 0..1 };
+    for score in scores {
+        let score = if case.has_scores {
+            vec![score]
+        } else {
+            Vec::new()
+        };
+        for member in (0..46_u8).step_by(5) {
+            let key: (&[u8], &[u8]) = (&score, &[member]);
+            let expected = sorted.iter().filter(|row| row.order() <= key).count();
+            let count = on_board.count_up_to(key.0, key.1).await.unwrap();
+            assert_eq!(count, expected as u64, "{key:?}");
+        }
     }
 }
 

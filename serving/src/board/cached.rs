@@ -325,6 +325,11 @@ impl Reader<'_> {
                 offset: *offset,
                 limit: *limit,
             },
+            (None, Want::After { last, limit }) => BoardWant::After {
+                score: last.score.clone(),
+                member: last.member.clone(),
+                limit: *limit,
+            },
             (None, Want::Around { member, around }) => BoardWant::Around {
                 member: self.member(*member)?,
                 around: *around,

@@ -157,7 +157,7 @@ fn each(answers: stores::Result<Vec<BoardAnswer>>) -> Answered {
 fn rows_of(query: &BoardQuery) -> u64 {
     match &query.want {
         BoardWant::Sums => 0,
-        BoardWant::Page { limit, .. } => *limit as u64,
+        BoardWant::Page { limit, .. } | BoardWant::After { limit, .. } => *limit as u64,
         BoardWant::Around { around, .. } => around.saturating_mul(2).saturating_add(1),
         BoardWant::Members(members) | BoardWant::Places(members) => members.len() as u64,
     }

@@ -53,12 +53,34 @@ pub(crate) enum Want {
     Sums,
     /// So many from a place on.
     Page { offset: u64, limit: usize },
+    /// So many of those that rank after a row, whether that is still there or not.
+    After { last: RankedKey, limit: usize },
     /// A member's, and so many before and after.
     Around { member: i64, around: u64 },
     /// Those of some members.
     Each(Vec<i64>),
     /// How many there are, and a member's row, each with what it is made of.
     Explained(Option<i64>),
+}
+
+/// What decides the order of ranks: an encoded score, then an encoded member.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct RankedKey {
+    pub(crate) score: Vec<u8>,
+    pub(crate) member: Vec<u8>,
+}
+
+impl RankedKey {
+    pub(crate) fn of(row: &Ranked) -> Self {
+        Self {
+            score: row.score.clone(),
+            member: row.member.clone(),
+        }
+    }
+
+    fn order(&self) -> (&[u8], &[u8]) {
+        (&self.score, &self.member)
+    }
 }
 
 /// What was read of one key's board.
@@ -434,6 +456,10 @@ impl Reader<'_> {
                 reading.first = *offset;
                 reading.rows = on_board.page(*offset, *limit).await?;
             }
+            Want::After { last, limit } => {
+                reading.first = on_board.count_up_to(&last.score, &last.member).await?;
+                reading.rows = on_board.page(reading.first, *limit).await?;
+            }
             Want::Each(members) => {
                 let members = self.members(members)?;
                 let members: Vec<&[u8]> = members.iter().map(Vec::as_slice).collect();
@@ -513,6 +539,10 @@ impl Reader<'_> {
             Want::Sums | Want::Explained(_) => Wanted::Nothing,
             Want::Page { offset, limit } => Wanted::Page {
                 offset: *offset,
+                limit: *limit,
+            },
+            Want::After { last, limit } => Wanted::After {
+                last: last.clone(),
                 limit: *limit,
             },
             Want::Each(members) => Wanted::Each(self.members(members)?.into_iter().collect()),
@@ -623,6 +653,7 @@ pub(super) struct Kept {
 pub(super) enum Wanted {
     Nothing,
     Page { offset: u64, limit: usize },
+    After { last: RankedKey, limit: usize },
     Around { member: Vec<u8>, around: u64 },
     Each(HashSet<Vec<u8>>),
 }
@@ -647,6 +678,13 @@ impl Kept {
             Wanted::Nothing => {}
             Wanted::Page { offset, limit } => {
                 if place >= *offset && self.rows.len() < *limit {
+                    self.rows.push_back(row);
+                }
+            }
+            Wanted::After { last, limit } => {
+                if row.order() <= last.order() {
+                    reading.first = place + 1;
+                } else if self.rows.len() < *limit {
                     self.rows.push_back(row);
                 }
             }
@@ -680,6 +718,7 @@ impl Kept {
         reading.first = match (&self.wanted, reading.found) {
             (Wanted::Nothing | Wanted::Each(_), _) => 0,
             (Wanted::Page { offset, .. }, _) => *offset,
+            (Wanted::After { .. }, _) => reading.first,
             (Wanted::Around { around, .. }, Some(place)) => stretch(place, *around).0,
             (Wanted::Around { .. }, None) => return reading,
         };

@@ -19,11 +19,18 @@ fn only_what_is_wanted_is_kept() {
         around,
     };
     let page = |offset, limit| Wanted::Page { offset, limit };
+    let after = |member: u8, limit| Wanted::After {
+        last: RankedKey::of(&row(member)),
+        limit,
+    };
     for (wanted, held_max, first, members) in [
         (Wanted::Nothing, 0, 0, 0..0),
         (page(0, 5), 5, 0, 0..5),
         (page(97, 5), 3, 97, 97..100),
         (page(100, 5), 0, 100, 0..0),
+        (after(0, 5), 5, 1, 1..6),
+        (after(96, 5), 3, 97, 97..100),
+        (after(99, 5), 0, 100, 0..0),
         (around(0, 3), 4, 0, 0..4),
         (around(2, 3), 6, 0, 0..6),
         (around(50, 3), 7, 47, 47..54),

@@ -10,6 +10,7 @@ use jiff::tz::TimeZone;
 use jobs::{Board, Job};
 use schemas::provenance::Provenance;
 
+use super::cursor::BoardStart;
 use super::params::{Params, Path, integer};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::stats::link_to_next;
@@ -21,7 +22,7 @@ use crate::board::answer::{
 use crate::board::earlier::{Earlier, read_earlier};
 use crate::board::entries::{Entries, SINCE};
 use crate::board::question::{Named, Section, Window, has_sections, named, section, window};
-use crate::board::read::{BoardQuestion, BoardReading, BoardsReading, Want, read};
+use crate::board::read::{BoardQuestion, BoardReading, BoardsReading, RankedKey, Want, read};
 use crate::gather::key_of;
 
 /// Neighbours before and after, unless it is said.
@@ -46,8 +47,8 @@ const SEGMENTS: &str = "segments";
         ("club_id" = Option<i64>, Query, description = "Only athletes of this club"),
         ("following" = Option<i64>, Query, description = "Only this athlete and those that this athlete follows"),
         ("limit" = Option<usize>, Query, description = "Rows of a page, at most 1,000; 50 if left out"),
-        ("offset" = Option<u64>, Query, description = "Rows before the page"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before, in the place of offset"),
+        ("offset" = Option<u64>, Query, description = "Rows before the page, to jump to a rank"),
+        ("cursor" = Option<String>, Query, description = "cursor of the page before, in the place of offset: the page begins after the last row of that page, so it skips and repeats no row because others have moved"),
         ("history" = Option<bool>, Query, description = "true: each row has previous_rank and change, which tell of the place after the last batch run of an earlier day"),
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
@@ -71,27 +72,31 @@ pub(crate) async fn page(
     let today = today(&api);
     let asked = Asked::read(job, &key, &params, today)?;
     let fingerprint = cursor::fingerprint(&format!("board {name} {asked:?}"));
-    let offset = match (params.get("offset"), params.get("cursor")) {
+    let start = match (params.get("offset"), params.get("cursor")) {
         (Some(_), Some(_)) => {
             return Err(Problem::parameter(
                 "offset and cursor say both where the page begins: leave one of them out",
             ));
         }
-        (Some(text), None) => natural("offset", text)?,
-        (None, Some(text)) => cursor::run(fingerprint, text)?,
-        (None, None) => 0,
+        (Some(text), None) => BoardStart::Place(natural("offset", text)?),
+        (None, Some(text)) => cursor::board_start(fingerprint, text, key_bytes(job))?,
+        (None, None) => BoardStart::Place(0),
     };
-    let asked = asked.question(&api, Want::Page { offset, limit }).await?;
+    let want = match start {
+        BoardStart::Place(offset) => Want::Page { offset, limit },
+        BoardStart::After(last) => Want::After { last, limit },
+    };
+    let asked = asked.question(&api, want).await?;
     let history = has_history.then(|| asked.clone());
     let reading = read_boards(&api, job, asked).await?;
     let board = first(&reading);
     let earlier = earlier(&api, (job, history), board, today).await?;
-    let next = offset.saturating_add(board.rows.len() as u64);
-    let more = !board.rows.is_empty() && next < board.sum.count;
+    let read = board.first.saturating_add(board.rows.len() as u64);
+    let last = board.rows.last().filter(|_| read < board.sum.count);
     let page = BoardPage {
         total: board.sum.count,
         entries: Entries::of(job, board, earlier.as_ref())?,
-        cursor: more.then(|| cursor::of_run(fingerprint, next)),
+        cursor: last.map(|last| cursor::after_row(fingerprint, &RankedKey::of(last))),
         previous: earlier.map(|earlier| earlier.as_ref().map(PreviousBoard::of)),
         provenance: of_reading([board], reading.standing.clone()),
     };
@@ -106,6 +111,11 @@ pub(crate) async fn page(
         as_csv((job, has_history), &page.entries, &page.provenance)
     });
     Ok((link.map(|link| [link]), answer).into_response())
+}
+
+/// How many bytes scores and members of a board have: both are of numbers.
+fn key_bytes(job: &Job<Board>) -> (usize, usize) {
+    (8 * job.score().0.len(), 8 * job.member().0.len())
 }
 
 /// Rows of a board, of an earlier day too where that is asked for.

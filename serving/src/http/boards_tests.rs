@@ -4,6 +4,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::civil::{Date, date};
 use jobs::{Board, Job};
 use serde_json::{Value, json};
@@ -143,6 +145,82 @@ async fn a_board_is_followed_to_its_end() {
         let (status, document) = get(&fixture.serving, &uri).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{uri}: {document}");
     }
+}
+
+/// Each row that stays where it is is on one page, whoever moves between two pages: also where all times are equal, where rows
+/// are filtered, and where the last row of a page is gone.
+#[tokio::test]
+async fn a_cursor_goes_on_after_the_last_row_whoever_moves() {
+    for (query, has_ties) in [
+        ("window=all", false),
+        ("window=all", true),
+        (WOMEN, false),
+        ("club_id=1", false),
+        ("club_id=1&following=200", true),
+    ] {
+        let fixture = Fixture::of(impatient());
+        let row = |member: i64| Best {
+            time: if has_ties { 100 } else { 100 + member },
+            gender: "F",
+            period: if query == WOMEN { 2013 } else { 0 },
+            ..best(member)
+        };
+        let rows: Vec<Best> = (0..40).map(row).collect();
+        fixture.publish(&rows);
+        fixture.world.boards.lock().unwrap().club = (0..60).collect();
+        let begin = format!("{BOARD}?limit=5&{query}");
+        let (page, link) = fixture.page(&begin).await;
+        assert_eq!(members(&page), [0, 1, 2, 3, 4], "{query}");
+        // Two come before the first, and the last one that was shown goes.
+        for member in [41, 42] {
+            let faster = Best {
+                time: 1,
+                ..row(member)
+            };
+            fixture.put(member, &[faster]);
+        }
+        fixture.put(4, &[]);
+        let (page, link) = fixture.page(&link.unwrap()).await;
+        assert_eq!(members(&page), [5, 6, 7, 8, 9], "{query}");
+        assert_eq!(page["entries"][0]["rank"], 7, "{query}");
+        // Three of those that were shown go.
+        for member in 0..3 {
+            fixture.put(member, &[]);
+        }
+        let csv = fixture.response(&format!("{begin}&format=csv")).await;
+        assert!(csv.headers().contains_key("link"));
+        let (mut page, mut link) = fixture.page(&link.unwrap()).await;
+        let mut read = members(&page);
+        assert_eq!(page["entries"][0]["rank"], 9, "{query}");
+        while let Some(next) = link {
+            (page, link) = fixture.page(&next).await;
+            read.extend(members(&page));
+        }
+        assert_eq!(read, (10..40).collect::<Vec<_>>(), "{query}");
+    }
+}
+
+/// A cursor of version 0.1.0 is a place, and leads on to cursors that are rows.
+#[tokio::test]
+async fn a_cursor_of_an_earlier_version_is_a_place() {
+    let fixture = Fixture::of(impatient());
+    fixture.publish(&(0..23).map(best).collect::<Vec<_>>());
+    let (page, _) = fixture.page(&format!("{BOARD}?limit=5")).await;
+    let (of, _): (u64, String) = serde_json::from_slice(
+        &URL_SAFE_NO_PAD
+            .decode(page["cursor"].as_str().unwrap())
+            .unwrap(),
+    )
+    .unwrap();
+    let earlier = URL_SAFE_NO_PAD.encode(format!("[{of},10]"));
+    let (page, link) = fixture
+        .page(&format!("{BOARD}?limit=5&cursor={earlier}"))
+        .await;
+    assert_eq!(members(&page), [10, 11, 12, 13, 14]);
+    assert_eq!(
+        members(&fixture.page(&link.unwrap()).await.0),
+        [15, 16, 17, 18, 19]
+    );
 }
 
 /// Without `date` the period is that of the request's day: a cursor goes on in the period that it was

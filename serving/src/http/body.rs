@@ -1,12 +1,19 @@
-//! The body of a request: read as it comes, and never waited for without end.
+//! The body of a request: read as it comes, decompressed where that is permitted, and never waited for without end.
 
-use axum::body::BodyDataStream;
+use std::io;
+use std::time::Duration;
+
+use async_compression::tokio::bufread::{GzipDecoder, ZstdDecoder};
+use async_compression::zstd::DParameter;
+use axum::body::{Body, BodyDataStream};
 use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
+use futures::stream::{self, BoxStream};
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
+use tokio_util::io::{ReaderStream, StreamReader};
 
 use super::Api;
 use super::problem::{Kind, Problem};
@@ -15,18 +22,81 @@ use super::problem::{Kind, Problem};
 const OBJECT_BYTES_MAX: u64 = 16 * 1024;
 /// The largest one that has lists of ids.
 pub(crate) const LISTS_BYTES_MAX: u64 = 256 * 1024;
+/// Decompressed bytes that are given on at once, at most.
+const DECODED_BYTES: usize = 64 * 1024;
+/// A frame of zstd may refer back to 2^23 bytes, as RFC 9659 bounds it: each body holds as many in memory.
+const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
-/// Refuses what the head of a request says to be too large or encoded.
-pub(crate) fn check_head(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let encoding = text(header::CONTENT_ENCODING).unwrap_or("identity");
-    if !encoding.eq_ignore_ascii_case("identity") {
-        return Err(Problem::new(
-            Kind::EncodedBody,
-            format!("content-encoding {encoding} is not read here: send plain text"),
-        ));
+/// How a body is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Coding {
+    Identity,
+    Gzip,
+    Zstd,
+}
+
+impl Coding {
+    /// The one of a request. `identity` says nothing, and a second compression is not undone: nothing is gained by one.
+    fn of(headers: &HeaderMap) -> Result<Self, Problem> {
+        let mut coding = Self::Identity;
+        for value in headers.get_all(header::CONTENT_ENCODING) {
+            let value = String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase();
+            for name in value.split(',').map(str::trim) {
+                coding = match (coding, name) {
+                    (coding, "" | "identity") => coding,
+                    (Self::Identity, "gzip" | "x-gzip") => Self::Gzip,
+                    (Self::Identity, "zstd") => Self::Zstd,
+                    (Self::Identity, other) => {
+                        return Err(not_read(&format!("content-encoding {other:?}")));
+                    }
+                    (Self::Gzip | Self::Zstd, _) => {
+                        return Err(not_read("more than one content-encoding"));
+                    }
+                };
+            }
+        }
+        Ok(coding)
     }
-    let length = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Identity => "plain",
+            Self::Gzip => "gzip",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+/// What `Accept-Encoding` of a refusal says: of bodies that may be compressed, and of others.
+const ACCEPTED: &str = "gzip, zstd";
+const PLAIN_ONLY: &str = "identity";
+
+fn not_read(what: &str) -> Problem {
+    let detail = format!("{what} is not read here: send plain text, or one of {ACCEPTED}");
+    Problem::new(Kind::EncodedBody, detail).accepting(ACCEPTED)
+}
+
+/// Refuses what the head of a request says to be too large, or compressed in a way that is not undone here.
+pub(crate) fn check_events(headers: &HeaderMap, limit: u64) -> Result<Coding, Problem> {
+    let coding = Coding::of(headers)?;
+    check_length(headers, limit)?;
+    Ok(coding)
+}
+
+/// The same of a body that must not be compressed at all.
+fn check_plain(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
+    match Coding::of(headers) {
+        Ok(Coding::Identity) => check_length(headers, limit),
+        Ok(Coding::Gzip | Coding::Zstd) | Err(_) => {
+            let detail = "a compressed body is not read here: send plain text";
+            Err(Problem::new(Kind::EncodedBody, detail).accepting(PLAIN_ONLY))
+        }
+    }
+}
+
+fn check_length(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
+    let length = headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if length.is_some_and(|length| length > limit) {
         return Err(too_large(limit));
     }
@@ -34,24 +104,160 @@ pub(crate) fn check_head(headers: &HeaderMap, limit: u64) -> Result<(), Problem>
 }
 
 /// The problem of a body of more than `limit` bytes.
-pub(crate) fn too_large(limit: u64) -> Problem {
+fn too_large(limit: u64) -> Problem {
     Problem::new(
         Kind::BodyTooLarge,
-        format!("at most {limit} bytes are taken at a time: send less"),
+        format!("at most {limit} bytes are taken at a time, decompressed: send less"),
     )
 }
 
-/// The next piece of a body.
-pub(crate) async fn next(api: &Api, body: &mut BodyDataStream) -> Result<Option<Bytes>, Problem> {
-    let limit = api.options.body_idle_timeout();
-    match timeout(limit, body.next()).await {
-        Ok(None) => Ok(None),
-        Ok(Some(Ok(data))) => Ok(Some(data)),
-        Ok(Some(Err(error))) => Err(Problem::new(
-            Kind::BadBody,
-            format!("the body broke off: {error}; send it again"),
-        )),
-        Err(_) => Err(slow(api)),
+/// A body in pieces: as it was before it was compressed.
+pub(crate) struct Pieces {
+    pieces: BoxStream<'static, io::Result<Bytes>>,
+    coding: Coding,
+    bytes_left: u64,
+    bytes_max: u64,
+}
+
+impl Pieces {
+    /// The pieces of a body of at most `bytes_max` bytes, also before it is decompressed.
+    pub(crate) fn new(api: &Api, body: Body, coding: Coding, bytes_max: u64) -> Self {
+        let sent = Sent {
+            body: body.into_data_stream(),
+            bytes_max,
+            pace: Pace::new(api),
+        };
+        let sent = stream::try_unfold(sent, Sent::next).boxed();
+        let pieces = match coding {
+            Coding::Identity => sent,
+            Coding::Gzip => {
+                let mut decoder = GzipDecoder::new(StreamReader::new(sent));
+                decoder.multiple_members(true);
+                ReaderStream::with_capacity(decoder, DECODED_BYTES).boxed()
+            }
+            Coding::Zstd => {
+                let window = DParameter::window_log_max(ZSTD_WINDOW_LOG_MAX);
+                let sent = StreamReader::new(sent);
+                let mut decoder = ZstdDecoder::with_params(sent, &[window]);
+                decoder.multiple_members(true);
+                ReaderStream::with_capacity(decoder, DECODED_BYTES).boxed()
+            }
+        };
+        Self {
+            pieces,
+            coding,
+            bytes_left: bytes_max,
+            bytes_max,
+        }
+    }
+
+    /// The next piece.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
+        let piece = match self.pieces.next().await {
+            None => return Ok(None),
+            Some(Ok(piece)) => piece,
+            Some(Err(error)) => return Err(self.problem(error)),
+        };
+        let left = self.bytes_left.checked_sub(piece.len() as u64);
+        self.bytes_left = left.ok_or_else(|| too_large(self.bytes_max))?;
+        Ok(Some(piece))
+    }
+
+    fn problem(&self, error: io::Error) -> Problem {
+        let error = match error.downcast::<Unread>() {
+            Ok(Unread(problem)) => return problem,
+            Err(error) => error,
+        };
+        let coding = self.coding.name();
+        let detail = match error.kind() {
+            io::ErrorKind::UnexpectedEof => format!("the body ends within a {coding} stream"),
+            _ => format!("the body is not a {coding} stream: {error}"),
+        };
+        Problem::new(Kind::BadBody, format!("{detail}; send it again"))
+    }
+}
+
+/// Why a body could not be read to its end, on its way through a decoder.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.detail())]
+struct Unread(Problem);
+
+/// A body as it was sent.
+struct Sent {
+    body: BodyDataStream,
+    bytes_max: u64,
+    pace: Pace,
+}
+
+impl Sent {
+    async fn next(mut self) -> io::Result<Option<(Bytes, Self)>> {
+        match self.piece().await {
+            Ok(piece) => Ok(piece.map(|piece| (piece, self))),
+            Err(problem) => Err(io::Error::other(Unread(problem))),
+        }
+    }
+
+    async fn piece(&mut self) -> Result<Option<Bytes>, Problem> {
+        let begun = Instant::now();
+        let piece = match timeout(self.pace.left(), self.body.next()).await {
+            Ok(None) => return Ok(None),
+            Ok(Some(Ok(piece))) => piece,
+            Ok(Some(Err(error))) => {
+                let detail = format!("the body broke off: {error}; send it again");
+                return Err(Problem::new(Kind::BadBody, detail));
+            }
+            Err(_) => return Err(self.pace.slow()),
+        };
+        self.pace.waited += begun.elapsed();
+        self.pace.bytes += piece.len() as u64;
+        if self.pace.bytes > self.bytes_max {
+            return Err(too_large(self.bytes_max));
+        }
+        Ok(Some(piece))
+    }
+}
+
+/// How fast a body comes. Only the time counts in which it was waited for.
+struct Pace {
+    /// How long a client may be silent, and how long a body may take before its rate counts.
+    idle: Duration,
+    /// 0 for any.
+    bytes_per_second_min: u64,
+    bytes: u64,
+    waited: Duration,
+}
+
+impl Pace {
+    fn new(api: &Api) -> Self {
+        Self {
+            idle: api.options.body_idle_timeout(),
+            bytes_per_second_min: api.options.body_bytes_per_second_min,
+            bytes: 0,
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// How long the next piece may take.
+    fn left(&self) -> Duration {
+        let Some(earned_ms) =
+            (self.bytes.saturating_mul(1_000)).checked_div(self.bytes_per_second_min)
+        else {
+            return self.idle;
+        };
+        let all = self.idle.saturating_add(Duration::from_millis(earned_ms));
+        all.saturating_sub(self.waited).min(self.idle)
+    }
+
+    fn slow(&self) -> Problem {
+        let (idle_ms, rate) = (self.idle.as_millis(), self.bytes_per_second_min);
+        let rate = match rate {
+            0 => String::new(),
+            rate => format!(", or in all came at less than {rate} bytes a second"),
+        };
+        Problem::new(
+            Kind::SlowBody,
+            format!("the body paused for {idle_ms} ms{rate}: send it again"),
+        )
     }
 }
 
@@ -93,26 +299,47 @@ pub(crate) async fn text_up_to(
     request: Request,
     bytes_max: u64,
 ) -> Result<BytesMut, Problem> {
-    check_head(request.headers(), bytes_max)?;
-    let mut stream = request.into_body().into_data_stream();
+    check_plain(request.headers(), bytes_max)?;
+    let mut pieces = Pieces::new(api, request.into_body(), Coding::Identity, bytes_max);
     let whole = async {
         let mut body = BytesMut::new();
-        while let Some(data) = next(api, &mut stream).await? {
+        while let Some(data) = pieces.next().await? {
             body.extend_from_slice(&data);
-            if body.len() as u64 > bytes_max {
-                return Err(too_large(bytes_max));
-            }
         }
         Ok(body)
     };
-    let body = timeout(api.options.body_idle_timeout(), whole).await;
-    body.map_err(|_| slow(api))?
+    let limit = api.options.body_idle_timeout();
+    timeout(limit, whole).await.map_err(|_| {
+        let limit = limit.as_millis();
+        let detail = format!("the body did not come within {limit} ms: send it again");
+        Problem::new(Kind::SlowBody, detail)
+    })?
 }
 
-fn slow(api: &Api) -> Problem {
-    let limit = api.options.body_idle_timeout_ms;
-    Problem::new(
-        Kind::SlowBody,
-        format!("the body did not come within {limit} ms: send it again"),
-    )
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_earns_its_time_by_what_has_come() {
+        let idle = Duration::from_secs(30);
+        let left = |bytes_per_second_min, bytes, waited_s| {
+            let waited = Duration::from_secs(waited_s);
+            let pace = Pace {
+                idle,
+                bytes_per_second_min,
+                bytes,
+                waited,
+            };
+            pace.left().as_secs()
+        };
+        assert_eq!(left(4_096, 0, 0), 30);
+        assert_eq!(left(4_096, 7, 28), 2);
+        assert_eq!(left(4_096, 7, 40), 0);
+        // At its rate it may go on for as long as it likes, and pause.
+        assert_eq!(left(4_096, 4_096 * 3_600, 3_600), 30);
+        assert_eq!(left(4_096, 4_096 * 3_600, 3_629), 1);
+        assert_eq!(left(1, u64::MAX, 0), 30);
+        assert_eq!(left(0, 7, 1_000_000), 30);
+    }
 }

@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::problem::Problem;
 use crate::answer::{Place, RowKey};
+use crate::board::read::RankedKey;
 
 /// The fingerprint of a question, to which a cursor is bound.
 pub(crate) fn fingerprint(question: &str) -> u64 {
@@ -50,6 +51,42 @@ pub(crate) fn place(fingerprint: u64, cursor: &str) -> Result<Place, Problem> {
         Some(RowKey::Text(text)) => KeyValue::Text(text),
     };
     Ok(Place { count, key })
+}
+
+/// Where a page of a board begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum BoardStart {
+    /// At a place, from 0 on.
+    Place(u64),
+    /// After a row, whether it is still there or not.
+    After(RankedKey),
+}
+
+/// The cursor after a row of a board.
+pub(crate) fn after_row(fingerprint: u64, row: &RankedKey) -> String {
+    let key = [row.score.as_slice(), &row.member].concat();
+    write(&(fingerprint, URL_SAFE_NO_PAD.encode(key)))
+}
+
+/// Where a cursor of a board leads, whose scores and members have so many bytes.
+pub(crate) fn board_start(
+    fingerprint: u64,
+    cursor: &str,
+    (score_bytes, member_bytes): (usize, usize),
+) -> Result<BoardStart, Problem> {
+    // Cursors of version 0.1.0 hold a place.
+    if let Ok((of, place)) = read::<(u64, u64)>(cursor) {
+        same(of, fingerprint)?;
+        return storable(place).map(BoardStart::Place);
+    }
+    let (of, key): (u64, String) = read(cursor)?;
+    same(of, fingerprint)?;
+    let mut score = URL_SAFE_NO_PAD.decode(key).map_err(|_| unknown())?;
+    if score.len() != score_bytes + member_bytes {
+        return Err(unknown());
+    }
+    let member = score.split_off(score_bytes);
+    Ok(BoardStart::After(RankedKey { score, member }))
 }
 
 /// The cursor after a run.
@@ -159,7 +196,11 @@ fn read<T: serde::de::DeserializeOwned>(cursor: &str) -> Result<T, Problem> {
         .decode(cursor)
         .ok()
         .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-        .ok_or_else(|| Problem::parameter("cursor is not one that this service gave: leave it out"))
+        .ok_or_else(unknown)
+}
+
+fn unknown() -> Problem {
+    Problem::parameter("cursor is not one that this service gave: leave it out")
 }
 
 #[cfg(test)]
@@ -211,10 +252,30 @@ mod tests {
     }
 
     #[test]
+    fn a_cursor_of_a_board_holds_a_row() {
+        let row = RankedKey {
+            score: vec![0, 255],
+            member: vec![b'"', 7, 128],
+        };
+        let cursor = after_row(1, &row);
+        let start = board_start(1, &cursor, (2, 3)).unwrap();
+        assert_eq!(start, BoardStart::After(row));
+        for (fingerprint, bytes) in [(2, (2, 3)), (1, (2, 2)), (1, (0, 3))] {
+            board_start(fingerprint, &cursor, bytes).unwrap_err();
+        }
+        // As it was given by version 0.1.0.
+        let start = board_start(1, &of_run(1, 7), (2, 3)).unwrap();
+        assert_eq!(start, BoardStart::Place(7));
+        board_start(2, &of_run(1, 7), (2, 3)).unwrap_err();
+        board_start(1, &of_run(1, u64::MAX), (2, 3)).unwrap_err();
+    }
+
+    #[test]
     fn what_is_no_cursor_is_refused() {
         for text in ["", "x", "bnVsbA", "WzFd", "!!!!", "W10="] {
             assert!(place(1, text).is_err(), "{text}");
             assert!(run(1, text).is_err(), "{text}");
+            assert!(board_start(1, text, (0, 0)).is_err(), "{text}");
         }
     }
 }

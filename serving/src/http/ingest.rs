@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use axum::body::BodyDataStream;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Uri};
 use axum::{Extension, Json};
@@ -12,13 +11,14 @@ use schemas::plays::LINE_BYTES_MAX;
 use schemas::source::Source;
 use serde::Serialize;
 use stores::intake::{Intake, IntakePorts};
-use tokio::sync::SemaphorePermit;
 use utoipa::ToSchema;
 
-use super::body::{check_head, next, too_large};
+use super::access::Writer;
+use super::body::{Pieces, check_events};
 use super::params::{Params, Path};
+use super::places::NoPlace;
 use super::problem::{Kind, Problem, ProblemShape};
-use super::{Api, Caller};
+use super::{Api, Caller, Place};
 
 /// How much is read before it is written: a few thousand events.
 const CHUNK_BYTES: usize = 1024 * 1024;
@@ -60,14 +60,17 @@ pub(crate) struct Rejected {
     tag = "ingest",
     params(
         ("source" = String, Path, description = "plays, efforts, authorizations, athletes, clubs, follows or applications"),
+        ("Content-Encoding" = Option<String>, Header, description = "gzip or zstd if the body is compressed, in one frame or several"),
         ("Idempotency-Key" = Option<String>, Header, description = "A name for this body, the same whenever it is sent again: 1 to 128 letters, digits, -, _, . or :")
     ),
-    request_body(content = String, content_type = "application/x-ndjson", description = "JSON lines, at most 64 MiB"),
+    request_body(content = String, content_type = "application/x-ndjson", description = "JSON lines, at most 64 MiB, also when decompressed"),
     responses(
         (status = 200, description = "What became of the lines", body = Ingested),
-        (status = 400, description = "The body broke off", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 400, description = "The body broke off, or is not compressed as Content-Encoding says", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such source", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 429, description = "Too many are writing at once: come again after Retry-After seconds", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 408, description = "The body paused, or came too slowly", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 415, description = "Content-Encoding is neither gzip nor zstd, or names several: Accept-Encoding lists what is read", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 429, description = "Too many are writing at once, in all or with this key: come again after Retry-After seconds", body = ProblemShape, content_type = "application/problem+json"),
         (status = 413, description = "Too large", body = ProblemShape, content_type = "application/problem+json"),
         (status = 503, description = "The log can't be written", body = ProblemShape, content_type = "application/problem+json")
     )
@@ -86,9 +89,12 @@ pub(crate) async fn ingest(
             Problem::new(Kind::UnknownSource, error.to_string())
         })?;
     let limit = api.options.body_bytes_max;
-    check_head(request.headers(), limit)?;
+    let coding = check_events(request.headers(), limit)?;
     let origin = origin(request.headers())?;
-    let _place = place(&api)?;
+    let _place = place(
+        &api,
+        Writer::of(&api, request.headers(), request.extensions()),
+    )?;
     let intake = intake(&api, source, &caller).await?;
     let mut lines = Lines {
         intake: &intake,
@@ -96,8 +102,8 @@ pub(crate) async fn ingest(
         number: 0,
         ingested: Ingested::default(),
     };
-    let mut body = request.into_body().into_data_stream();
-    match lines.take_all(&api, &mut body, limit).await {
+    let mut body = Pieces::new(&api, request.into_body(), coding, limit);
+    match lines.take_all(&mut body).await {
         Ok(()) => Ok(Json(lines.ingested)),
         Err(problem) => Err(problem
             .with("accepted", lines.ingested.accepted)
@@ -105,12 +111,16 @@ pub(crate) async fn ingest(
     }
 }
 
-/// A place among those who write; there are only so many.
-pub(super) fn place(api: &Api) -> Result<SemaphorePermit<'_>, Problem> {
-    api.ingests.try_acquire().map_err(|_| {
-        let most = api.options.ingests_max;
-        let detail =
-            format!("{most} bodies are being taken already: send this one again in a second");
+/// A place among those who write; there are only so many, and one writer has a share of them.
+pub(super) fn place(api: &Api, writer: Option<Writer>) -> Result<Place, Problem> {
+    api.ingests.take(writer).map_err(|none| {
+        let (most, whose) = match none {
+            NoPlace::Full => (api.options.ingests_max, ""),
+            NoPlace::Share => (api.options.ingests_share(), " of this key or address"),
+        };
+        let detail = format!(
+            "{most} bodies{whose} are being taken already: send this one again in a second"
+        );
         Problem::new(Kind::TooManyWriters, detail)
     })
 }
@@ -163,23 +173,13 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    async fn take_all(
-        &mut self,
-        api: &Api,
-        body: &mut BodyDataStream,
-        limit: u64,
-    ) -> Result<(), Problem> {
+    async fn take_all(&mut self, body: &mut Pieces) -> Result<(), Problem> {
         let mut pending = BytesMut::new();
         // Up to here there is no end of a line.
         let mut searched = 0;
         // Whether the rest of the line that is pending is passed over.
         let mut skipping = false;
-        let mut read_bytes = 0_u64;
-        while let Some(data) = next(api, body).await? {
-            read_bytes = read_bytes.saturating_add(data.len() as u64);
-            if read_bytes > limit {
-                return Err(too_large(limit));
-            }
+        while let Some(data) = body.next().await? {
             let data = if skipping {
                 let Some(end) = data.iter().position(|byte| *byte == b'\n') else {
                     continue;

@@ -1,6 +1,338 @@
 //! Lines that come in over HTTP: taken, numbered, refused.
 
+use std::io;
+use std::net::SocketAddr;
+
+use async_compression::tokio::bufread::{GzipEncoder, ZstdEncoder};
+use async_compression::zstd::CParameter;
+use futures::channel::mpsc::{UnboundedSender, unbounded};
+use futures::stream::{self, StreamExt};
+
 use super::*;
+use crate::http::Peer;
+
+const INGEST: &str = "/api/v1/ingest/plays";
+
+async fn compressed(coding: &str, content: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let read = match coding {
+        "gzip" => GzipEncoder::new(content).read_to_end(&mut bytes).await,
+        _ => ZstdEncoder::new(content).read_to_end(&mut bytes).await,
+    };
+    read.unwrap();
+    bytes
+}
+
+fn encoded(coding: &str, body: impl Into<Body>) -> Request<Body> {
+    let request = Request::post(INGEST).header("content-encoding", coding);
+    request.body(body.into()).unwrap()
+}
+
+/// A body in pieces, which end or do not.
+fn pieces(content: &[u8], size: usize, ends: bool) -> Body {
+    let pieces = content
+        .chunks(size)
+        .map(<[u8]>::to_vec)
+        .map(Ok::<_, io::Error>);
+    let pieces = stream::iter(pieces.collect::<Vec<_>>());
+    match ends {
+        true => Body::from_stream(pieces),
+        false => Body::from_stream(pieces.chain(stream::pending())),
+    }
+}
+
+#[tokio::test]
+async fn compressed_bodies_are_taken() {
+    let (one, two) = (
+        format!("{}bad\n{}", line(1), line(2)),
+        format!("{}bad", line(3)),
+    );
+    for (name, coding) in [
+        ("gzip", "gzip"),
+        ("X-GZip", "gzip"),
+        ("identity, gzip", "gzip"),
+        ("zstd", "zstd"),
+        ("ZSTD,", "zstd"),
+    ] {
+        // In one member or frame, and in two; in one piece, and in many.
+        let whole = compressed(coding, format!("{one}{two}").as_bytes()).await;
+        let parts = [one.as_bytes(), two.as_bytes()].map(|part| compressed(coding, part));
+        let parts = futures::future::join_all(parts).await.concat();
+        for body in [whole, parts] {
+            for size in [1, 7, usize::MAX] {
+                let (serving, world) = world(impatient());
+                let sent = encoded(name, pieces(&body, size.min(body.len()), true));
+                let (response, text) = send(&serving, sent).await;
+                assert_eq!(response.status(), StatusCode::OK, "{name} {size}: {text}");
+                let taken: Value = serde_json::from_str(&text).unwrap();
+                assert_eq!(taken["accepted"], 3, "{text}");
+                assert_eq!(taken["rejected"][0]["line"], 2, "{text}");
+                assert_eq!(taken["rejected"][1]["line"], 5, "{text}");
+                assert_eq!(world.appended().len(), 5);
+            }
+        }
+    }
+    let (serving, _) = world(impatient());
+    for plain in ["", "identity", "identity, identity"] {
+        let (response, text) = send(&serving, encoded(plain, line(1))).await;
+        assert_eq!(response.status(), StatusCode::OK, "{plain}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn other_codings_are_refused_with_those_that_are_read() {
+    let (serving, world) = world(impatient());
+    for coding in [
+        "br",
+        "deflate",
+        "compress",
+        "gzip, br",
+        "gzip, gzip",
+        "gzip, zstd",
+        "br, identity",
+        "gzip;q=1",
+    ] {
+        let (response, text) = send(&serving, encoded(coding, line(1))).await;
+        assert_eq!(
+            response.status(),
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "{coding}: {text}"
+        );
+        assert_eq!(response.headers()["accept-encoding"], "gzip, zstd");
+        assert!(
+            text.contains("gzip, zstd") && text.contains("/problems/encoded-body"),
+            "{text}"
+        );
+    }
+    // Two headers are one list.
+    let twice = Request::post(INGEST)
+        .header("content-encoding", "gzip")
+        .header("content-encoding", "zstd");
+    let (response, _) = send(&serving, twice.body(Body::empty()).unwrap()).await;
+    assert_eq!(response.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    for coding in ["gzip", "br"] {
+        let small = Request::patch("/api/v1/applications/1").header("content-encoding", coding);
+        let (response, text) = send(&serving, small.body(Body::from("{}")).unwrap()).await;
+        assert_eq!(
+            response.status(),
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "{text}"
+        );
+        assert_eq!(response.headers()["accept-encoding"], "identity");
+    }
+    assert!(world.appended().is_empty());
+}
+
+/// The answer comes before the rest of the body, and no more of it is held than the limit.
+#[tokio::test]
+async fn a_body_that_expands_beyond_the_limit_is_refused_at_once() {
+    let (serving, world) = world(ServingOptions {
+        body_bytes_max: 3 << 20,
+        ..impatient()
+    });
+    let bomb = vec![b' '; 64 << 20];
+    for coding in ["gzip", "zstd"] {
+        let body = compressed(coding, &bomb).await;
+        assert!(body.len() < 1 << 20, "{coding}: {}", body.len());
+        let (response, text) =
+            send(&serving, encoded(coding, pieces(&body, body.len(), false))).await;
+        assert_eq!(
+            response.status(),
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "{coding}: {text}"
+        );
+        // Members that hold nothing count as they were sent.
+        let nothing = compressed(coding, b"").await;
+        let many = nothing.repeat((3 << 20) / nothing.len() + 1);
+        let (response, text) =
+            send(&serving, encoded(coding, pieces(&many, 64 << 10, false))).await;
+        assert_eq!(
+            response.status(),
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "{coding}: {text}"
+        );
+    }
+    assert!(world.appended().len() < 2, "no more than one line");
+}
+
+#[tokio::test]
+async fn a_compressed_body_that_is_cut_off_is_no_whole_one() {
+    let (serving, _) = world(impatient());
+    for coding in ["gzip", "zstd"] {
+        let one = compressed(coding, line(1).as_bytes()).await;
+        let two = [one.as_slice(), &one].concat();
+        for length in 0..=two.len() {
+            let (response, text) = send(&serving, encoded(coding, two[..length].to_vec())).await;
+            let is_whole = length == one.len() || length == two.len();
+            let expected = if is_whole {
+                StatusCode::OK
+            } else {
+                StatusCode::BAD_REQUEST
+            };
+            assert_eq!(response.status(), expected, "{coding} {length}: {text}");
+            if !is_whole {
+                assert!(
+                    text.contains(coding) && text.contains("/problems/bad-body"),
+                    "{text}"
+                );
+            }
+        }
+        for wrong in [[one.as_slice(), b"garbage"].concat(), line(1).into_bytes()] {
+            let (response, text) = send(&serving, encoded(coding, wrong)).await;
+            assert_eq!(
+                response.status(),
+                StatusCode::BAD_REQUEST,
+                "{coding}: {text}"
+            );
+        }
+        // What was sent before it broke off says so, and not that it is no such stream.
+        let broken = stream::iter([Ok(one), Err(io::Error::other("gone"))]);
+        let (response, text) = send(&serving, encoded(coding, Body::from_stream(broken))).await;
+        assert_eq!(
+            response.status(),
+            StatusCode::BAD_REQUEST,
+            "{coding}: {text}"
+        );
+        assert!(
+            text.contains("broke off") && text.contains("\"accepted\":"),
+            "{text}"
+        );
+    }
+}
+
+/// A frame may make the reader hold as much as it says: 128 MiB here.
+#[tokio::test]
+async fn a_frame_that_refers_back_too_far_is_refused() {
+    let (serving, _) = world(impatient());
+    let content = line(1).repeat(10);
+    for (window, status) in [(23, StatusCode::OK), (27, StatusCode::BAD_REQUEST)] {
+        let level = async_compression::Level::Default;
+        let window = [CParameter::window_log(window)];
+        let mut encoder = ZstdEncoder::with_quality_and_params(content.as_bytes(), level, &window);
+        let mut body = Vec::new();
+        encoder.read_to_end(&mut body).await.unwrap();
+        let (response, text) = send(&serving, encoded("zstd", body)).await;
+        assert_eq!(response.status(), status, "{window:?}: {text}");
+    }
+}
+
+/// Never silent for long, and never there: such a body gives its place back.
+#[tokio::test]
+async fn a_body_that_trickles_is_not_waited_for() {
+    for coding in ["identity", "gzip"] {
+        let (serving, _) = world(ServingOptions {
+            body_idle_timeout_ms: 300,
+            body_bytes_per_second_min: 100_000,
+            ..impatient()
+        });
+        // Of its own it would end after a minute.
+        let trickle = stream::iter(0..6_000).then(|_| async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            Ok::<_, io::Error>(b" ".to_vec())
+        });
+        let body = compressed("gzip", line(1).as_bytes()).await;
+        let begin = if coding == "gzip" { &body[..12] } else { b" " };
+        let begin = stream::iter([Ok(begin.to_vec())]);
+        let body = Body::from_stream(begin.chain(trickle).boxed());
+        let (response, text) = send(&serving, encoded(coding, body)).await;
+        assert_eq!(
+            response.status(),
+            StatusCode::REQUEST_TIMEOUT,
+            "{coding}: {text}"
+        );
+        assert!(text.contains("100000 bytes a second"), "{text}");
+    }
+}
+
+/// Sends a body that has begun and does not end from an address, until the sender is dropped.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test ends with its runtime, and its tasks with it"
+)]
+fn begun(
+    serving: &Serving,
+    from: &str,
+) -> (
+    UnboundedSender<io::Result<String>>,
+    tokio::task::JoinHandle<StatusCode>,
+) {
+    let (sender, receiver) = unbounded();
+    sender.unbounded_send(Ok(line(1))).unwrap();
+    let sent = from_address(from, Body::from_stream(receiver));
+    let router = serving.router();
+    let answered = tokio::spawn(async move { router.oneshot(sent).await.unwrap().status() });
+    (sender, answered)
+}
+
+fn from_address(from: &str, body: impl Into<Body>) -> Request<Body> {
+    let peer: SocketAddr = from.parse().unwrap();
+    let request = Request::post(INGEST).extension(Peer(peer));
+    request.body(body.into()).unwrap()
+}
+
+/// However many bodies one address holds open, those of others are taken.
+#[tokio::test]
+async fn one_address_has_a_share_of_the_bodies_that_are_taken() {
+    let (serving, _) = world(ServingOptions {
+        ingests_max: 8,
+        ..impatient()
+    });
+    let (one, other) = ("127.0.0.1:1", "127.0.0.2:1");
+    let mut held: Vec<_> = (0..8).map(|_| begun(&serving, one)).collect();
+    // Those beyond its share are refused; the others wait for the rest.
+    let mut refused = 0;
+    while refused < 6 {
+        let (done, _, rest) =
+            futures::future::select_all(held.iter_mut().map(|(_, answered)| answered)).await;
+        drop(rest);
+        assert_eq!(done.unwrap(), StatusCode::TOO_MANY_REQUESTS);
+        refused += 1;
+        held.retain(|(_, answered)| !answered.is_finished());
+    }
+    let (response, text) = send(&serving, from_address(one, line(2))).await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS, "{text}");
+    assert!(text.contains("2 bodies of this key or address"), "{text}");
+    assert_eq!(response.headers()["retry-after"], "1");
+    let (response, text) = send(&serving, from_address(other, line(2))).await;
+    assert_eq!(response.status(), StatusCode::OK, "{text}");
+    for (sender, answered) in held {
+        drop(sender);
+        assert_eq!(answered.await.unwrap(), StatusCode::OK);
+    }
+    let (response, text) = send(&serving, from_address(one, line(2))).await;
+    assert_eq!(response.status(), StatusCode::OK, "{text}");
+}
+
+/// The same of a key, from whatever addresses it is used.
+#[tokio::test]
+async fn one_key_has_a_share_of_the_bodies_that_are_taken() {
+    let (serving, world) = world(ServingOptions {
+        ingests_max: 8,
+        ingests_per_key_max: 1,
+        ..impatient()
+    });
+    let [one, other] = [(); 2].map(|()| world.keys.make("ingest", None).reveal().to_owned());
+    let post = |key: &str, from: &str, body: Body| {
+        let mut request = from_address(from, body);
+        let key = format!("Bearer {key}").parse().unwrap();
+        request.headers_mut().insert("authorization", key);
+        request
+    };
+    let (sender, receiver) = unbounded::<io::Result<String>>();
+    let first = post(&one, "203.0.113.1:1", Body::from_stream(receiver));
+    let mut first = std::pin::pin!(send(&serving, first));
+    sender.unbounded_send(Ok(line(1))).unwrap();
+    assert!(futures::poll!(&mut first).is_pending());
+    let second = post(&one, "203.0.113.2:1", Body::from(line(2)));
+    let (response, text) = send(&serving, second).await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS, "{text}");
+    let third = post(&other, "203.0.113.1:1", Body::from(line(2)));
+    let (response, text) = send(&serving, third).await;
+    assert_eq!(response.status(), StatusCode::OK, "{text}");
+    drop(sender);
+    let (response, text) = first.await;
+    assert_eq!(response.status(), StatusCode::OK, "{text}");
+}
 
 #[tokio::test]
 async fn lines_are_taken_and_bad_ones_named() {
@@ -59,7 +391,7 @@ async fn a_line_without_end_is_one_dead_letter() {
     let (serving, world) = world(impatient());
     let pieces = |line: String| {
         let (head, tail) = line.split_at(line.len() / 2);
-        [head.to_owned(), tail.to_owned()].map(Ok::<_, std::io::Error>)
+        [head.to_owned(), tail.to_owned()].map(Ok::<_, io::Error>)
     };
     let mut body = Vec::from(pieces(line(1)));
     for _ in 0..5 {
@@ -67,7 +399,7 @@ async fn a_line_without_end_is_one_dead_letter() {
     }
     body.push(Ok("yy\n".to_owned()));
     body.extend(pieces(line(2)));
-    let body = Body::from_stream(futures::stream::iter(body));
+    let body = Body::from_stream(stream::iter(body));
     let uri = "/api/v1/ingest/plays";
     let (response, text) = send(&serving, request(Method::POST, uri, body)).await;
     assert_eq!(response.status(), StatusCode::OK, "{text}");
@@ -96,8 +428,8 @@ async fn blanks_hide_nothing_of_a_long_line() {
             let pieces: Vec<_> = body.as_bytes().chunks(size.min(body.len())).collect();
             let pieces = pieces
                 .into_iter()
-                .map(|piece| Ok::<_, std::io::Error>(piece.to_vec()));
-            let body = Body::from_stream(futures::stream::iter(pieces.collect::<Vec<_>>()));
+                .map(|piece| Ok::<_, io::Error>(piece.to_vec()));
+            let body = Body::from_stream(stream::iter(pieces.collect::<Vec<_>>()));
             let request = request(Method::POST, "/api/v1/ingest/plays", body);
             let (_, text) = send(&serving, request).await;
             let taken: Value = serde_json::from_str(&text).unwrap();

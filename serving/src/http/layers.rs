@@ -10,6 +10,7 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use metrics::Label;
 use schemas::traces;
 use tokio::time::{Instant, timeout};
 use tower_http::cors::CorsLayer;
@@ -30,6 +31,10 @@ const LIVEZ: &str = "/livez";
 const LIVE: &str = "/live";
 /// The page to which apps send people.
 const LIMIT: &str = "/api/v1/applications/{id}/limit";
+/// The route of a request that leads nowhere.
+const UNKNOWN: &str = "unknown";
+/// What is no page, beside the API.
+const NO_PAGES: [&str; 5] = [LIVEZ, "/readyz", "/metrics", "/openapi.json", UNKNOWN];
 /// The most of an origin that is repeated, in bytes.
 const ORIGIN_BYTES_MAX: usize = 200;
 /// Where a request's page is, as its browser says.
@@ -81,7 +86,7 @@ pub(crate) async fn within_limits(
     let place = match is_free {
         true => None,
         false => {
-            let Some(place) = api.requests.take(asking(&api, &request)) else {
+            let Ok(place) = api.requests.take(asking(&api, &request)) else {
                 let detail = "as many requests are answered at once as may be: ask again later";
                 return Problem::new(Kind::Busy, detail).into_response();
             };
@@ -145,6 +150,7 @@ pub(crate) fn cors(options: &ServingOptions) -> Option<CorsLayer> {
             .allow_methods([Method::GET, Method::POST, Method::PATCH, Method::DELETE])
             .allow_headers([
                 header::AUTHORIZATION,
+                header::CONTENT_ENCODING,
                 header::CONTENT_TYPE,
                 header::IF_NONE_MATCH,
                 HeaderName::from_static(X_API_KEY),
@@ -176,6 +182,51 @@ pub(crate) fn on_panic(panic: Box<dyn Any + Send>) -> Response {
     .into_response()
 }
 
+/// Whose request is measured: those of pages and those that pages make of the API have metrics of their own, so that no error
+/// rate is diluted by the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Traffic {
+    Api,
+    Page,
+    /// A request of the API that a page makes within this process.
+    PageRead,
+}
+
+impl Traffic {
+    fn of(request: &Request, route: &str) -> Self {
+        // Only this process can have said who asks before anything was looked at.
+        if request.extensions().get::<Caller>().is_some() {
+            return Self::PageRead;
+        }
+        match route.starts_with("/api/") || NO_PAGES.contains(&route) {
+            true => Self::Api,
+            false => Self::Page,
+        }
+    }
+
+    fn note(self, (method, route): (&'static str, String), status: StatusCode, took: Duration) {
+        let labels = vec![Label::new("method", method), Label::new("route", route)];
+        let mut of_request = labels.clone();
+        of_request.push(Label::new("status", status.as_u16().to_string()));
+        let (count, seconds) = match self {
+            Self::Api => (
+                metrics::counter!("backstitch_http_requests_total", of_request),
+                metrics::histogram!("backstitch_http_request_duration_seconds", labels),
+            ),
+            Self::Page => (
+                metrics::counter!("backstitch_pages_requests_total", of_request),
+                metrics::histogram!("backstitch_pages_request_duration_seconds", labels),
+            ),
+            Self::PageRead => (
+                metrics::counter!("backstitch_pages_reads_total", of_request),
+                metrics::histogram!("backstitch_pages_read_duration_seconds", labels),
+            ),
+        };
+        count.increment(1);
+        seconds.record(took.as_secs_f64());
+    }
+}
+
 /// Measures a request, and writes its problem document if there is one.
 pub(crate) async fn finish(request: Request, next: Next) -> Response {
     let begun = Instant::now();
@@ -184,7 +235,8 @@ pub(crate) async fn finish(request: Request, next: Next) -> Response {
     let route = request
         .extensions()
         .get::<MatchedPath>()
-        .map_or_else(|| "unknown".to_owned(), |path| path.as_str().to_owned());
+        .map_or_else(|| UNKNOWN.to_owned(), |path| path.as_str().to_owned());
+    let traffic = Traffic::of(&request, &route);
     let request_id = request_id(&request);
     let span = tracing::info_span!("request", id = request_id.as_deref(), %method, route);
     let trace = trace_of(&request, &route, request_id.as_deref());
@@ -205,19 +257,7 @@ pub(crate) async fn finish(request: Request, next: Next) -> Response {
     if response.status().is_server_error() {
         trace.record("otel.status_code", "ERROR");
     }
-
-    let seconds = begun.elapsed().as_secs_f64();
-    let status = response.status().as_u16().to_string();
-    metrics::counter!(
-        "backstitch_http_requests_total",
-        "method" => method, "route" => route.clone(), "status" => status
-    )
-    .increment(1);
-    metrics::histogram!(
-        "backstitch_http_request_duration_seconds",
-        "method" => method, "route" => route
-    )
-    .record(seconds);
+    traffic.note((method, route), response.status(), begun.elapsed());
     response
 }
 
@@ -365,7 +405,14 @@ fn method_label(method: &Method) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use axum::body::Body;
+    use metrics_exporter_prometheus::PrometheusBuilder;
+    use tower::ServiceExt;
+
     use super::*;
+    use crate::world::boards;
 
     #[test]
     fn methods_that_are_served_have_labels_of_their_own() {
@@ -374,5 +421,75 @@ mod tests {
             assert_eq!(method_label(&asked), method);
         }
         assert_eq!(method_label(&Method::PUT), "other");
+    }
+
+    #[test]
+    fn every_page_counts_as_one() {
+        let of = |route| Traffic::of(&Request::default(), route);
+        for path in crate::pages::paths() {
+            assert_eq!(of(path), Traffic::Page, "{path}");
+        }
+        for route in ["/api/v1/ingest/{source}", LIMIT, "/readyz", UNKNOWN] {
+            assert_eq!(of(route), Traffic::Api, "{route}");
+        }
+        let mut inside = Request::default();
+        inside.extensions_mut().insert(Caller::trusted());
+        assert_eq!(Traffic::of(&inside, "/api/v1/overview"), Traffic::PageRead);
+    }
+
+    /// What a page shows is asked within the process: that is no request of the API, and errors of the API are not diluted by it.
+    #[tokio::test]
+    async fn pages_and_what_they_ask_are_counted_apart() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        let _recorded = metrics::set_default_local_recorder(&recorder);
+        let (serving, _) = boards::serving(ServingOptions::default());
+        for uri in [
+            "/segments/1",
+            "/api/v1/boards/segments/1",
+            "/livez",
+            "/nowhere",
+        ] {
+            let request = Request::get(uri).body(Body::empty()).unwrap();
+            serving.router().oneshot(request).await.unwrap();
+        }
+        let text = handle.render();
+        let counted = |metric: &str| {
+            let lines = text
+                .lines()
+                .filter(|line| line.starts_with(&format!("{metric}{{")));
+            let route = |line: &str| {
+                let rest = line.split("route=\"").nth(1).unwrap();
+                rest.split('"').next().unwrap().to_owned()
+            };
+            let count = |line: &str| line.rsplit(' ').next().unwrap().parse::<u32>().unwrap();
+            lines
+                .map(|line| (route(line), count(line)))
+                .collect::<BTreeMap<_, _>>()
+        };
+        let of_api = [
+            ("/api/v1/boards/{name}/{key}", 1),
+            ("/livez", 1),
+            ("unknown", 1),
+        ];
+        let of_api = of_api.map(|(route, count)| (route.to_owned(), count));
+        assert_eq!(
+            counted("backstitch_http_requests_total"),
+            of_api.into(),
+            "{text}"
+        );
+        let of_pages = [("/segments/{segment_id}".to_owned(), 1)];
+        assert_eq!(
+            counted("backstitch_pages_requests_total"),
+            of_pages.into(),
+            "{text}"
+        );
+        let reads = counted("backstitch_pages_reads_total");
+        assert_eq!(reads["/api/v1/boards/{name}/{key}"], 1, "{text}");
+        assert_eq!(reads["/api/v1/segments/{segment_id}/counts"], 1, "{text}");
+        for name in ["http_request", "pages_request", "pages_read"] {
+            let sum = format!("backstitch_{name}_duration_seconds_sum{{");
+            assert!(text.contains(&sum), "{sum}: {text}");
+        }
     }
 }

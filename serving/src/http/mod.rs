@@ -25,6 +25,7 @@ mod runs;
 mod stats;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
@@ -56,6 +57,7 @@ use crate::metric::Metric;
 use crate::options::{MetricsText, ServingOptions, ServingPorts};
 use crate::pages::seal::Seal;
 use crate::read::{Memory, Reading};
+use access::Writer;
 use access::limits::Limits;
 pub(crate) use access::limits::network;
 use access::ring::KeyRing;
@@ -74,6 +76,8 @@ const LISTINGS_MAX: usize = 8;
 const LETTER_READS_MAX: usize = 2;
 /// This part of the reads of statistics may have many values.
 const LARGE_SHARE: usize = 8;
+/// One address has this part of the requests that are answered at once.
+const ADDRESS_SHARE: usize = 8;
 /// Sign-ins whose keys are looked up at once: whoever sends one has no key yet.
 const SIGN_INS_MAX: usize = 32;
 /// Keys that are looked up at once and may be made up: more than these wait for nothing.
@@ -90,8 +94,8 @@ pub(crate) struct Api {
     pub(crate) metrics_text: Option<MetricsText>,
     /// By source: the way into the stores, opened when the first lines come.
     pub(crate) intakes: Mutex<BTreeMap<Source, Arc<OnceCell<Arc<Intake>>>>>,
-    /// How many more bodies of events can be taken at once.
-    pub(crate) ingests: Semaphore,
+    /// Bodies of events that are taken, by writer.
+    pub(crate) ingests: Arc<Places<Writer>>,
     /// How many more statistics can be read at once, and of these how many that may have many values.
     pub(crate) tallies: Semaphore,
     pub(crate) large_tallies: Semaphore,
@@ -114,8 +118,9 @@ pub(crate) struct Api {
     pub(crate) gathered_members: Gather<Result<Arc<[i64]>, Problem>>,
     /// What was noted of cached boards.
     pub(crate) noted: Noted,
-    /// Requests that are answered.
-    pub(crate) requests: Arc<Places>,
+    /// Requests that are answered, by address. A request has its place until its answer has left, since what a client does not
+    /// take is in memory.
+    pub(crate) requests: Arc<Places<IpAddr>>,
     pub(crate) key_ring: KeyRing,
     pub(crate) limits: Limits,
     /// What who signs in on pages is known by.
@@ -156,14 +161,17 @@ impl Api {
             gathered_boards: Gather::new(),
             gathered_members: Gather::new(),
             noted: Noted::new(),
-            ingests: places(options.ingests_max),
+            ingests: Places::new(options.ingests_max, options.ingests_share()),
             tallies: places(options.tally_reads_max),
             large_tallies: places(options.tally_reads_max.div_ceil(LARGE_SHARE)),
             board_reads: places(options.board_reads_max),
             listings: Semaphore::new(LISTINGS_MAX),
             letter_reads: Semaphore::new(LETTER_READS_MAX),
             replays: Semaphore::new(1),
-            requests: Places::new(options.requests_max),
+            requests: Places::new(
+                options.requests_max,
+                options.requests_max.div_ceil(ADDRESS_SHARE),
+            ),
             key_ring: KeyRing::new(Arc::clone(&ports.keys), &options),
             limits: Limits::new(&options),
             seal: Seal::of(&options.session_secret),

@@ -1,81 +1,93 @@
-//! Requests that are answered at once: so many in all, and a part of them of one address. A request has its place until its answer
-//! has left, since what a client does not take is in memory.
+//! Work that is done at once: so much in all, and a share of it for one address or key.
 
+use std::any::Any;
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One address has this part of all places.
-const SHARE: usize = 8;
-
-/// All places.
+/// All places, and those that each `K` has.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct Places<K> {
     max: usize,
-    taken: Mutex<Taken>,
+    share: usize,
+    taken: Mutex<Taken<K>>,
 }
 
-#[derive(Debug, Default)]
-struct Taken {
+#[derive(Debug)]
+struct Taken<K> {
     all: usize,
-    by_network: HashMap<IpAddr, usize>,
+    by_owner: HashMap<K, usize>,
 }
 
-/// The place of a request.
+/// A place; it is free again once all copies are dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    _held: Arc<Held>,
+    _held: Arc<dyn Any + Send + Sync>,
 }
 
-#[derive(Debug)]
-struct Held {
-    places: Arc<Places>,
-    network: Option<IpAddr>,
+/// Why there is no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoPlace {
+    /// All are taken.
+    Full,
+    /// The owner has its share.
+    Share,
 }
 
-impl Places {
-    pub(crate) fn new(max: usize) -> Arc<Self> {
+struct Held<K: Hash + Eq> {
+    places: Arc<Places<K>>,
+    owner: Option<K>,
+}
+
+impl<K: Hash + Eq + Clone + Send + Sync + 'static> Places<K> {
+    /// So many places, of which one owner may have `share`.
+    pub(crate) fn new(max: usize, share: usize) -> Arc<Self> {
+        let taken = Taken {
+            all: 0,
+            by_owner: HashMap::new(),
+        };
         Arc::new(Self {
             max,
-            taken: Mutex::default(),
+            share,
+            taken: Mutex::new(taken),
         })
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A place for a request of an address, if there is one. One that is not named is this service's own, or this machine's: it may
-    /// have all of them.
-    pub(crate) fn take(self: &Arc<Self>, network: Option<IpAddr>) -> Option<Place> {
+    /// A place, if there is one. Without an owner, as for this service's own requests, no share limits it.
+    pub(crate) fn take(self: &Arc<Self>, owner: Option<K>) -> Result<Place, NoPlace> {
         let mut taken = self.taken();
         if taken.all >= self.max {
-            return None;
+            return Err(NoPlace::Full);
         }
-        if let Some(network) = network {
-            let own = taken.by_network.entry(network).or_default();
-            if *own >= self.max.div_ceil(SHARE) {
-                return None;
+        if let Some(owner) = &owner {
+            let own = taken.by_owner.entry(owner.clone()).or_default();
+            if *own >= self.share {
+                return Err(NoPlace::Share);
             }
             *own += 1;
         }
         taken.all += 1;
         let places = Arc::clone(self);
-        Some(Place {
-            _held: Arc::new(Held { places, network }),
-        })
+        let _held = Arc::new(Held { places, owner });
+        Ok(Place { _held })
     }
 }
 
-impl Drop for Held {
+impl<K> Places<K> {
+    fn taken(&self) -> MutexGuard<'_, Taken<K>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Hash + Eq> Drop for Held<K> {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
         taken.all -= 1;
-        let Some(network) = self.network else { return };
-        if let Some(own) = taken.by_network.get_mut(&network) {
+        let Some(owner) = &self.owner else { return };
+        if let Some(own) = taken.by_owner.get_mut(owner) {
             *own -= 1;
             if *own == 0 {
-                taken.by_network.remove(&network);
+                taken.by_owner.remove(owner);
             }
         }
     }
@@ -83,38 +95,34 @@ impl Drop for Held {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use super::*;
 
     #[test]
-    fn one_address_leaves_most_places_to_others() {
-        let places = Places::new(2 * SHARE);
-        let [one, other] = [1, 2].map(|last| Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, last))));
-        let mut held: Vec<_> = (0..2).map(|_| places.take(one).expect("a place")).collect();
-        assert!(places.take(one).is_none());
-        held.push(places.take(other).expect("a place"));
-        while let Some(place) = places.take(None) {
+    fn one_owner_leaves_most_places_to_others() {
+        let places = Places::new(16, 2);
+        let mut held: Vec<_> = (0..2).map(|_| places.take(Some(1)).unwrap()).collect();
+        assert_eq!(places.take(Some(1)).unwrap_err(), NoPlace::Share);
+        held.push(places.take(Some(2)).unwrap());
+        while let Ok(place) = places.take(None) {
             held.push(place);
         }
-        assert_eq!(held.len(), 2 * SHARE);
-        assert!(places.take(other).is_none());
-        // An answer holds it as long as the request does.
+        assert_eq!(held.len(), 16);
+        assert_eq!(places.take(Some(2)).unwrap_err(), NoPlace::Full);
+        // A copy holds it as long as the place does.
         let answer = held[0].clone();
         drop(held.remove(0));
-        assert!(places.take(None).is_none());
+        places.take(None).unwrap_err();
         drop(answer);
-        held.push(places.take(one).expect("a place"));
+        held.push(places.take(Some(1)).unwrap());
         drop(held);
         assert_eq!(places.taken().all, 0);
-        assert!(places.taken().by_network.is_empty());
+        assert!(places.taken().by_owner.is_empty());
     }
 
     #[test]
     fn one_place_alone_is_for_anybody() {
-        let places = Places::new(1);
-        let one = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let held = places.take(one);
-        assert!(held.is_some() && places.take(None).is_none());
+        let places = Places::new(1, 1);
+        let held = places.take(Some(1));
+        assert!(held.is_ok() && places.take(None).is_err());
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Problem {
     extensions: Map<String, Value>,
     /// After how many seconds to ask again, where that is known.
     retry_after_s: Option<u64>,
+    /// The codings in which a body is read, where it came in another.
+    accept_encoding: Option<&'static str>,
 }
 
 /// What kind of problem it is: the `type` of the document and its status.
@@ -153,7 +155,7 @@ impl Kind {
             Self::MethodNotAllowed => "The method is not allowed here",
             Self::SlowBody => "The body came too slowly",
             Self::BodyTooLarge => "The body is too large",
-            Self::EncodedBody => "The body is encoded",
+            Self::EncodedBody => "The body is encoded in a way that is not read here",
             Self::TooManyWriters => "Too many are writing at once",
             Self::CountOverflow => "The count is too large",
             Self::Internal => "The service failed",
@@ -210,6 +212,7 @@ impl Problem {
             detail: detail.into(),
             extensions: Map::new(),
             retry_after_s: None,
+            accept_encoding: None,
         }
     }
 
@@ -232,6 +235,12 @@ impl Problem {
     /// The same, with when to ask again.
     pub(crate) const fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after_s = Some(seconds);
+        self
+    }
+
+    /// The same, with the codings in which a body is read.
+    pub(crate) const fn accepting(mut self, codings: &'static str) -> Self {
+        self.accept_encoding = Some(codings);
         self
     }
 
@@ -270,6 +279,12 @@ impl Problem {
         let mut response = document.into_response();
         if let Some(soon) = self.ask_again() {
             response.headers_mut().insert(header::RETRY_AFTER, soon);
+        }
+        if let Some(codings) = self.accept_encoding {
+            let codings = HeaderValue::from_static(codings);
+            response
+                .headers_mut()
+                .insert(header::ACCEPT_ENCODING, codings);
         }
         if status == StatusCode::UNAUTHORIZED {
             let bearer = HeaderValue::from_static("Bearer realm=\"backstitch\"");

@@ -392,7 +392,7 @@ async fn bodies_that_are_too_large_or_encoded_are_refused() {
     assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE, "{text}");
     assert!(text.contains("\"accepted\":0"), "{text}");
     let encoded = Request::post(uri)
-        .header("content-encoding", "gzip")
+        .header("content-encoding", "br")
         .body(Body::empty())
         .unwrap();
     let (response, _) = send(&serving, encoded).await;

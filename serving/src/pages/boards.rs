@@ -153,14 +153,19 @@ fn page_shown(
     page: &api::BoardPage,
     places: Places,
     tools: Tools,
-    (offset, at): (u64, impl Fn(u64) -> String),
+    (is_first, at): (bool, impl Fn(Option<u64>, Option<&str>) -> String),
 ) -> PageShown {
-    let next = || at(offset.saturating_add(LIMIT));
+    // A page that begins after a row may begin at any place.
+    let first = page
+        .entries
+        .first()
+        .map(|entry| entry.rank.saturating_sub(1));
+    let first = first.unwrap_or(page.total);
     PageShown {
         total: number(page.total),
         places,
-        back: (offset > 0).then(|| at(offset.saturating_sub(LIMIT))),
-        more: page.cursor.is_some().then(next),
+        back: (!is_first && first > 0).then(|| at(first.checked_sub(LIMIT), None)),
+        more: page.cursor.as_deref().map(|next| at(None, Some(next))),
         from: From::of(&page.provenance),
         tools,
     }
@@ -230,7 +235,10 @@ fn paths(
     let (limit, from) = (LIMIT.to_string(), offset.to_string());
     let mut of_page = shared.clone();
     of_page.push(("limit", Some(&limit)));
-    of_page.push(("offset", (offset > 0).then_some(from.as_str())));
+    of_page.push(match query.get("cursor") {
+        Some(cursor) => ("cursor", Some(cursor)),
+        None => ("offset", (offset > 0).then_some(from.as_str())),
+    });
     let mut of_place = shared;
     of_place.extend([("around", Some("5")), HISTORY]);
     let place = |athlete| path(&format!("{of_board}/athletes/{athlete}"), &of_place);
@@ -282,6 +290,38 @@ async fn looked_for(asker: &Asker, query: &Query) -> Answer<Option<String>> {
     }
 }
 
+fn board_frame(heading: String, asker: &Asker) -> Frame {
+    Frame::new(heading, "boards", &asker.caller)
+        .following("efforts")
+        .of_kind("segment")
+        .with_keys(&[("b", "board"), ("w", "window"), ("f", "find an athlete")])
+}
+
+/// The day that links to further pages name, so that they show the same day's board after midnight, too.
+fn board_date(query: &Query, window: &str, now: Timestamp) -> Option<String> {
+    match query.get("date") {
+        None if window != "all" => Some(now.to_zoned(TimeZone::UTC).date().to_string()),
+        date => date.map(str::to_owned),
+    }
+}
+
+/// Links to the page that begins at an offset or after a cursor.
+fn page_links(
+    query: &Query,
+    this: &str,
+    date: Option<String>,
+) -> impl Fn(Option<u64>, Option<&str>) -> String {
+    move |offset, cursor| {
+        let offset = offset.map(|offset| offset.to_string());
+        let begin = [
+            ("offset", offset.as_deref()),
+            ("cursor", cursor),
+            ("date", date.as_deref()),
+        ];
+        query.with(this, &begin)
+    }
+}
+
 pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Query) -> BoardPage {
     let board = query.get("board").unwrap_or("overall");
     let window = query.get("window").unwrap_or("all");
@@ -308,7 +348,8 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
     let (called, name) = names(asker, segment, page.as_ref().ok(), found_place).await;
     let this = format!("/segments/{segment}");
     let link = |athlete: i64| query.with(&this, &[("athlete", Some(&athlete.to_string()))]);
-    let at = |offset: u64| query.with(&this, &[("offset", Some(&offset.to_string()))]);
+    let is_first = offset == 0 && query.get("cursor").is_none();
+    let at = page_links(query, &this, board_date(query, window, asker.now()));
     let own = known.and_then(|athlete| athlete.parse().ok());
     let tools = here.tools(&page_path, true, &asker.caller);
     let page = page.map_err(TroubleShown::of);
@@ -316,7 +357,7 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
     let since = before.map(|before| before.date.clone());
     let page = page.map(|page| {
         let places = places(&page.entries, (own, since.clone()), (&called, link));
-        page_shown(&page, places, tools, (offset, at))
+        page_shown(&page, places, tools, (is_first, at))
     });
     let place = match (athlete, found.zip(place_path)) {
         (Err(trouble), _) => Some(Err(TroubleShown::of(trouble))),
@@ -330,10 +371,7 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
     let heading = name.clone().unwrap_or_else(|| format!("Segment {segment}"));
     let text = |name: &str| query.get(name).unwrap_or_default().to_owned();
     BoardPage {
-        frame: Frame::new(heading.clone(), "boards", &asker.caller)
-            .following("efforts")
-            .of_kind("segment")
-            .with_keys(&[("b", "board"), ("w", "window"), ("f", "find an athlete")]),
+        frame: board_frame(heading.clone(), asker),
         segment: segment.to_owned(),
         name,
         heading,

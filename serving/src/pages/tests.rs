@@ -701,3 +701,69 @@ async fn pages_are_told_when_something_has_moved() {
     serving.api().closing.cancel();
     assert!(events.next().await.is_none());
 }
+
+/// The next page goes on after the last row of this one, whoever has moved; the one before is a jump.
+#[tokio::test]
+async fn a_page_of_a_board_goes_on_after_its_last_row() {
+    let (serving, world) = service();
+    let job = boards::job("segments");
+    let row = |member: i64| Best {
+        member,
+        time: 1_000 + member,
+        period: 0,
+        gender: "F",
+    };
+    {
+        let mut boards = world.boards.lock().unwrap();
+        boards.publish(&job, 1, &(0..120).map(row).collect::<Vec<_>>());
+    }
+    let link = |text: &str, rel: &str| {
+        let found = text.split("<a class=\"button\" href=\"");
+        let found = found.filter(|rest| rest.split('>').next().unwrap().contains(rel));
+        let links = found.map(|rest| rest.split('"').next().unwrap());
+        links
+            .map(|link| link.replace("&#38;", "&").replace("&amp;", "&"))
+            .next()
+    };
+    let shows = |text: &str, athlete: i64| {
+        ["\"", "&"]
+            .iter()
+            .any(|end| text.contains(&format!("athlete={athlete}{end}")))
+    };
+    let (_, first) = get(&serving, "/segments/1", None).await;
+    assert!(shows(&first, 49) && !shows(&first, 50), "{first}");
+    assert_eq!(link(&first, "prev"), None);
+    let next = link(&first, "next").unwrap();
+    // Two come before all others.
+    {
+        let mut boards = world.boards.lock().unwrap();
+        for member in [118, 119] {
+            boards.put(
+                &job,
+                1,
+                member,
+                &[Best {
+                    time: 1,
+                    ..row(member)
+                }],
+            );
+        }
+    }
+    let (_, second) = get(&serving, &next, None).await;
+    assert!(
+        !shows(&second, 49) && shows(&second, 50) && shows(&second, 99),
+        "{second}"
+    );
+    assert_eq!(
+        link(&second, "prev").as_deref(),
+        Some("/segments/1?offset=2")
+    );
+    let (_, third) = get(&serving, &link(&second, "next").unwrap(), None).await;
+    assert!(
+        !shows(&third, 99) && shows(&third, 100) && shows(&third, 117),
+        "{third}"
+    );
+    assert_eq!(link(&third, "next"), None);
+    let (_, year) = get(&serving, "/segments/1?window=year&offset=7", None).await;
+    assert_eq!(link(&year, "next"), None, "{year}");
+}

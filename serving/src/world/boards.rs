@@ -76,6 +76,8 @@ pub(crate) struct Boards {
     nodes: BTreeMap<NodeName, Bytes>,
     states: BTreeMap<StateName, Option<Vec<u8>>>,
     pub(crate) applications: Vec<Application>,
+    /// The members of every club, whom everybody follows.
+    pub(crate) club: Vec<i64>,
     /// What things are called.
     pub(crate) names: BTreeMap<(Named, i64), String>,
     /// By application.

@@ -3,8 +3,8 @@
 --
 -- KEYS[1]: the record. ARGV: what all keys of the slot begin with; the mark of the record that the asker
 -- has (empty: none); then for each question the board's field in the register, the length of the rest of
--- its scores, a letter, and what that needs: `s` (sums): nothing; `p` (page): offset and limit; `a`
--- (around): member and how many; `m` (members) and `r` (their places too): how many, and these.
+-- its scores, a letter, and what that needs: `s` (sums): nothing; `p` (page): offset and limit; `f`
+-- (after): the score's first number, its rest with the member, and limit; `a` (around): member and how many; `m` (members) and `r` (their places too): how many, and these.
 -- Answers the record (empty: missing; 1: the one that the asker has), then for each question what the
 -- register says of the board (empty: nothing) and, if it is filled: sums (none: it is gone), place of the first row,
 -- place of the member (-1: none), members with their values by turns, and places where they are wanted.
@@ -43,6 +43,33 @@ local function place_of(ranks, member, value)
     return redis.call('ZRANK', ranks, score .. member) or -1
 end
 
+-- Whether bytes sort after others: `<` of Lua goes by the server's locale.
+local function is_after(one, other)
+    for index = 1, math.min(#one, #other) do
+        local left, right = string.byte(one, index), string.byte(other, index)
+        if left ~= right then
+            return left > right
+        end
+    end
+    return #one > #other
+end
+
+-- How many rows rank at or before a number and, among those of the same number, a name.
+local function count_up_to(ranks, number, name)
+    local low, high = 0, redis.call('ZCARD', ranks)
+    while low < high do
+        local middle = math.floor((low + high) / 2)
+        local row = redis.call('ZRANGE', ranks, middle, middle, 'WITHSCORES')
+        local own = tonumber(row[2])
+        if own > number or own == number and is_after(row[1], name) then
+            high = middle
+        else
+            low = middle + 1
+        end
+    end
+    return low
+end
+
 -- A board's sums; none if somebody has deleted one of its keys.
 local function sums(key)
     local all, count, is_marked = redis.call('HGETALL', key .. ':m'), 0, false
@@ -70,6 +97,8 @@ while at <= last do
     local first_of_next = at + 3
     if want == 'p' or want == 'a' then
         first_of_next = at + 5
+    elseif want == 'f' then
+        first_of_next = at + 6
     elseif want == 'm' or want == 'r' then
         first_of_next = at + 4 + tonumber(ARGV[at + 3])
     end
@@ -81,6 +110,9 @@ while at <= last do
         if want == 'p' then
             first = tonumber(ARGV[at + 3])
             from, to = first, first + tonumber(ARGV[at + 4]) - 1
+        elseif want == 'f' then
+            first = count_up_to(ranks, tonumber(ARGV[at + 3]), ARGV[at + 4])
+            from, to = first, first + tonumber(ARGV[at + 5]) - 1
         elseif want == 'a' then
             local own = redis.call('HGET', rows, ARGV[at + 3])
             if own then

@@ -27,6 +27,8 @@ const NUMBER_BYTES: usize = 8;
 
 /// Sorted sets rank by doubles: larger numbers would be rounded.
 const NUMBER_MAX: u64 = 1 << 53;
+/// A double that is larger than all of them.
+const NUMBER_BEYOND: i64 = 1 << 60;
 
 /// What a board takes besides the memory of its keys, in bytes, about: so that none is free.
 const BOARD_BYTES: u64 = 2_048;
@@ -61,6 +63,21 @@ impl RedisLive {
                 BoardWant::Page { offset, limit } => {
                     let page = [Bytes::from_static(b"p"), text(*offset), text(*limit)];
                     arguments.extend(page);
+                }
+                BoardWant::After {
+                    score,
+                    member,
+                    limit,
+                } => {
+                    let (number, rest) = split_score(score);
+                    // A number that no row has must not be rounded to one that some have.
+                    let number = match number.unsigned_abs() <= NUMBER_MAX {
+                        true => number,
+                        false => number.signum() * NUMBER_BEYOND,
+                    };
+                    let ranked = Bytes::from([rest, member].concat());
+                    let after = [Bytes::from_static(b"f"), text(number), ranked, text(*limit)];
+                    arguments.extend(after);
                 }
                 BoardWant::Around { member, around } => {
                     arguments.push(Bytes::from_static(b"a"));
@@ -494,10 +511,7 @@ const fn rest_bytes(score_bytes: usize) -> usize {
 
 /// The value of a row as `board_rows.lua` says.
 fn value_of(row: &BoardRow) -> Result<Bytes> {
-    let (number, rest) = match row.score.split_first_chunk::<NUMBER_BYTES>() {
-        None => (0, row.score.as_slice()),
-        Some((number, rest)) => (number_of(*number), rest),
-    };
+    let (number, rest) = split_score(&row.score);
     if number.unsigned_abs() > NUMBER_MAX {
         return Err(Error::Refused(format!(
             "a score of {number} is beyond what sorted sets tell apart ({NUMBER_MAX})"
@@ -507,6 +521,14 @@ fn value_of(row: &BoardRow) -> Result<Bytes> {
     value.extend_from_slice(rest);
     value.extend_from_slice(&row.payload);
     Ok(value.into())
+}
+
+/// The first number of a score, by which a sorted set ranks, and the rest.
+fn split_score(score: &[u8]) -> (i64, &[u8]) {
+    match score.split_first_chunk::<NUMBER_BYTES>() {
+        None => (0, score),
+        Some((number, rest)) => (number_of(*number), rest),
+    }
 }
 
 fn row_of(member: Vec<u8>, value: &[u8], score_bytes: usize) -> Option<BoardRow> {

@@ -61,7 +61,39 @@ impl Ledger {
         if offset == 0 && total <= limit {
             permitted.check_absent(&athletes(entries), &told);
         }
+        if let Some(cursor) = answer["cursor"].as_str() {
+            let last = entries.last().expect("a row before the cursor");
+            self.ask_after(world, client, asked, (cursor, last)).await;
+        }
         Some(from)
+    }
+
+    /// The page after a row: whoever has moved, only rows that rank after it.
+    async fn ask_after(
+        &self,
+        world: &World,
+        client: &Client,
+        asked: &Asked,
+        (cursor, last): (&str, &Value),
+    ) {
+        let path = format!(
+            "/api/v1/boards/segments/{}?{}&limit=5&cursor={cursor}",
+            asked.segment,
+            asked.query()
+        );
+        let Some(answer) = answered(world, client, &path).await else {
+            return;
+        };
+        let told = format!("{path} after {last}: {answer}");
+        let from = self.oldest(Source::Efforts, asked.segment, &answer);
+        let permitted = self.permitted(asked, from);
+        let entries = answer["entries"].as_array().expect("entries");
+        let order = |row: &Value| (row["elapsed_time"].as_i64(), row["effort_id"].as_i64());
+        if let Some(first) = entries.first() {
+            assert!(order(first) > order(last), "{told}");
+            let rank = first["rank"].as_u64().expect("a rank");
+            permitted.check(entries, rank, &told);
+        }
     }
 
     /// One athlete and the neighbours.

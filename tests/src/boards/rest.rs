@@ -27,6 +27,20 @@ impl Ledger {
         assert_eq!(answer["entries"], json!(board[first..until]), "{path}");
         assert_eq!(answer["provenance"]["complete"], true, "{path}: {answer}");
 
+        let next = answer["cursor"].as_str();
+        assert_eq!(
+            next.is_some(),
+            first < until && until < board.len(),
+            "{path}"
+        );
+        if let Some(cursor) = next {
+            let path =
+                format!("/api/v1/boards/segments/{segment}?{query}&limit={limit}&cursor={cursor}");
+            let answer = client.ask(&path).await;
+            let end = board.len().min(until + limit);
+            assert_eq!(answer["entries"], json!(board[until..end]), "{path}");
+        }
+
         let athlete = rng.random_range(1..=ATHLETES);
         let around = rng.random_range(0..4_usize);
         let path =
@@ -67,6 +81,11 @@ impl Ledger {
             (&json!(efforts), &json!(athletes)),
             "segment {segment}"
         );
+        self.ask_applications_at_rest(client, truth, rng).await;
+    }
+
+    /// The connected athletes of one application, and of all.
+    async fn ask_applications_at_rest(&self, client: &Client, truth: &Truth, rng: &mut SmallRng) {
         let application = rng.random_range(1..=APPLICATIONS);
         let path = format!("/api/v1/boards/applications/{application}?limit=1");
         let answer = client.ask(&path).await;

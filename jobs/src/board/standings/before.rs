@@ -1,6 +1,6 @@
 //! What stands before a row: of the sheet, and of what is newer.
 
-use super::{OnBoard, ReadError};
+use super::{OnBoard, ReadError, rank_key};
 use crate::tree::Nodes;
 
 /// How a place came about: the rows that stand before it. The place, from 0 on, is `sheet` less `taken_away` and `live`
@@ -43,6 +43,31 @@ impl<N: Nodes> OnBoard<'_, N> {
             let live = added.filter(|other| other.order() < ranked.order());
             self.counted(position, live.count())
         }))
+    }
+
+    /// The number of rows that rank at or before a score and a member, whether the board has such a row or not: the place
+    /// of the next row, from 0 on.
+    ///
+    /// # Errors
+    /// Those of the store, and of what it holds.
+    pub async fn count_up_to(
+        &self,
+        score: &[u8],
+        member: &[u8],
+    ) -> Result<u64, ReadError<N::Error>> {
+        let live = self
+            .added
+            .partition_point(|other| other.order() <= (score, member));
+        let Some(sheet) = &self.standings.sheet else {
+            return Ok(live as u64);
+        };
+        // The first key after that of such a row.
+        let mut key = rank_key(&self.board, score, member);
+        key.push(0);
+        let before = sheet.by_rank.ranks(self.nodes, &[&key]).await?.pop();
+        let before = before.unwrap_or_default().count;
+        let position = before.clamp(self.start.count, self.end.count) - self.start.count;
+        Ok(self.counted(position, live).place())
     }
 
     fn counted(&self, position: u64, live: usize) -> Before {

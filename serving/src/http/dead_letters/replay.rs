@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
-use axum::http::Uri;
+use axum::extract::{Request, State};
 use axum::{Extension, Json};
 use schemas::dead_letter::{LetterId, NoLetterId};
 use serde::Serialize;
@@ -11,6 +10,7 @@ use stores::dead_letters::{Letter, Oldest, Replay, Replayed, find};
 use utoipa::ToSchema;
 
 use super::{asked, turn, unknown};
+use crate::http::access::Writer;
 use crate::http::ingest::{intake, place};
 use crate::http::layers::in_time;
 use crate::http::params::Params;
@@ -84,9 +84,10 @@ impl From<Replayed> for LettersReplayed {
 pub(crate) async fn replay(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    uri: Uri,
+    request: Request,
 ) -> Result<Json<LettersReplayed>, Problem> {
-    let params = Params::read(&uri, &["id", "source", "reason", "since", "dry_run"])?;
+    let uri = request.uri();
+    let params = Params::read(uri, &["id", "source", "reason", "since", "dry_run"])?;
     let is_dry = match params.get("dry_run") {
         None | Some("false") => false,
         Some("true") => true,
@@ -104,7 +105,10 @@ pub(crate) async fn replay(
         wanted(&api, &params).await
     };
     let letters = in_time(&api, read).await??;
-    let _place = place(&api)?;
+    let _place = place(
+        &api,
+        Writer::of(&api, request.headers(), request.extensions()),
+    )?;
     let mut replay = Replay::new(&*api.ports.schemas, is_dry);
     for some in letters.chunk_by(|one, next| one.id.source == next.id.source) {
         if let Some(source) = some.first().map(|letter| letter.id.source) {

@@ -2,8 +2,8 @@
 
 use schemas::source::Source;
 use stores::board_cache::{
-    BoardCache, BoardCacheRead, BoardChange, BoardChanges, BoardName, BoardRow, Register,
-    Registered, Revision,
+    BoardCache, BoardCacheRead, BoardChange, BoardChanges, BoardName, BoardQuery, BoardRow,
+    BoardWant, Cached, Register, Registered, Revision,
 };
 use stores::live::Changes;
 use tests::world::World;
@@ -32,12 +32,16 @@ fn rows(count: usize) -> Vec<BoardRow> {
 
 /// Puts a board with some rows into the cache.
 async fn put(live: &RedisLive, at: Fence, key: u8, count: usize) -> Result<Registered> {
+    put_rows(live, at, key, &rows(count)).await
+}
+
+async fn put_rows(live: &RedisLive, at: Fence, key: u8, rows: &[BoardRow]) -> Result<Registered> {
     let revision = live.register(slot(0)).await?.revision;
     let begun = live.begin_fill(slot(0), (at, revision), &name(key)).await?;
     let (id, revision) = begun.expect("the slot stands");
     let (name, bytes) = (name(key), None);
     let board = Registered { name, id, bytes };
-    assert!(live.fill(slot(0), (&board, 1), &rows(count)).await?);
+    assert!(live.fill(slot(0), (&board, 1), rows).await?);
     let ended = live.end_fill(slot(0), (at, revision), (&board, 1), 0);
     ended.await?.expect("the slot stands");
     let bytes = live.measure(slot(0), &board, i64::from(key)).await?;
@@ -47,6 +51,65 @@ async fn put(live: &RedisLive, at: Fence, key: u8, count: usize) -> Result<Regis
 fn keys(server: &Server, of: &str) -> usize {
     let found = server.ask(&["KEYS", of]);
     found.lines().filter(|line| !line.is_empty()).count()
+}
+
+/// A list goes on after a row by the order of bytes, also among equal first numbers and after a row that the board does not have.
+#[tokio::test]
+async fn rows_after_a_row_are_those_of_a_plain_sort() -> Result<()> {
+    let server = Server::start(&[]);
+    let live = open(&server.options()).await?;
+    heal(&live, 0).await?;
+    let number = |number: i64| (number.cast_unsigned() ^ (1 << 63)).to_be_bytes().to_vec();
+    let key = |first: i64, rest: u8, member: u8| {
+        let score = [number(first), vec![rest]].concat();
+        (score, vec![member])
+    };
+    let bytes = [0, 1, b'9', 127, 128, 255];
+    let mut keys = Vec::new();
+    for first in [-(1 << 53), -1, 0, 7, 1 << 53] {
+        for rest in bytes {
+            keys.extend(bytes.map(|member| key(first, rest, member)));
+        }
+    }
+    // Every other one is on the board.
+    let row = |(score, member): &(Vec<u8>, Vec<u8>)| BoardRow {
+        member: [score.as_slice(), member].concat(),
+        score: score.clone(),
+        payload: Vec::new(),
+        weight: 1,
+        epoch: 0,
+    };
+    let rows: Vec<BoardRow> = keys.iter().step_by(2).map(row).collect();
+    put_rows(&live, fence(0, 1), 1, &rows).await?;
+    keys.extend([i64::MIN, i64::MAX, (1 << 53) + 1].map(|first| key(first, 1, 1)));
+    let query = |(score, member): &(Vec<u8>, Vec<u8>)| BoardQuery {
+        name: name(1),
+        partition: 0,
+        score_bytes: 9,
+        want: BoardWant::After {
+            score: score.clone(),
+            member: [score.as_slice(), member].concat(),
+            limit: 3,
+        },
+    };
+    let queries: Vec<BoardQuery> = keys.iter().map(query).collect();
+    let answers = live.read_boards(Source::Plays, &queries).await?;
+    for ((score, member), answer) in keys.iter().zip(answers) {
+        let member = [score.as_slice(), member].concat();
+        let Cached::Board(board) = answer.board else {
+            panic!("the board is there")
+        };
+        let is_after = |row: &&BoardRow| (&row.score, &row.member) > (score, &member);
+        let expected: Vec<BoardRow> = rows.iter().filter(is_after).cloned().collect();
+        let first = rows.len() - expected.len();
+        assert_eq!(board.first, first as u64, "after {score:?} {member:?}");
+        assert_eq!(
+            board.rows,
+            expected[..expected.len().min(3)],
+            "after {score:?}"
+        );
+    }
+    Ok(())
 }
 
 /// The board that another one replaces leaves nothing behind.
