@@ -3,7 +3,7 @@ FROM rust:1.95.0-bookworm AS build
 WORKDIR /src
 COPY . .
 # The same command as deploy/release, with what several machines need.
-RUN cargo build --locked --profile dist --package backstitch --features openssl-vendored,scale
+RUN cargo build --locked --config deploy/dist-link.toml --profile dist --package backstitch --features openssl-vendored,scale
 
 FROM debian:bookworm-slim
 RUN apt-get update \
