@@ -118,7 +118,7 @@ pub struct ServingOptions {
     pub body_bytes_per_second_min: u64,
     /// Bodies of events that are taken at once, at most; who comes then is asked to come again (429).
     pub ingests_max: usize,
-    /// Those of one key, or of one address while there is no key; 0 for a quarter of `ingests_max`.
+    /// Bodies of events that one key may send at once, at most; 0 for half of `ingests_max`.
     pub ingests_per_key_max: usize,
     /// The largest body of events, in bytes.
     pub body_bytes_max: u64,
@@ -263,10 +263,10 @@ impl ServingOptions {
         Duration::from_millis(self.body_idle_timeout_ms)
     }
 
-    /// Bodies of events that are taken at once of one writer, at most.
+    /// The most bodies of events that one key may send at once.
     pub(crate) fn ingests_share(&self) -> usize {
         match self.ingests_per_key_max {
-            0 => self.ingests_max.div_ceil(4),
+            0 => self.ingests_max.div_ceil(2),
             share => share.min(self.ingests_max),
         }
     }

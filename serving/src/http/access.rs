@@ -246,24 +246,6 @@ pub(super) fn asking(api: &Api, request: &Request) -> Option<IpAddr> {
     (!peer.is_loopback()).then(|| network(peer))
 }
 
-/// Who writes: one of them has a share of the bodies that are taken at once.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Writer {
-    /// By the id of the key.
-    Key(String),
-    Address(IpAddr),
-}
-
-impl Writer {
-    /// The key of a request that was let through, or the address where it needs none; nothing of this service itself.
-    pub(super) fn of(api: &Api, headers: &HeaderMap, extensions: &Extensions) -> Option<Self> {
-        let key = extensions.get::<Caller>().and_then(Caller::key_id);
-        let address = || peer(api, headers, extensions).map(network);
-        key.map(|id| Self::Key(id.to_owned()))
-            .or_else(|| address().map(Self::Address))
-    }
-}
-
 fn is_trusted(api: &Api, address: &IpAddr) -> bool {
     // Who does not say who it is is in no network.
     let mut trusted = api.options.trusted_proxies.iter();

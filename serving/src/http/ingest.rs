@@ -13,7 +13,6 @@ use serde::Serialize;
 use stores::intake::{Intake, IntakePorts};
 use utoipa::ToSchema;
 
-use super::access::Writer;
 use super::body::{Pieces, check_events};
 use super::params::{Params, Path};
 use super::places::NoPlace;
@@ -91,10 +90,7 @@ pub(crate) async fn ingest(
     let limit = api.options.body_bytes_max;
     let coding = check_events(request.headers(), limit)?;
     let origin = origin(request.headers())?;
-    let _place = place(
-        &api,
-        Writer::of(&api, request.headers(), request.extensions()),
-    )?;
+    let _place = place(&api, &caller)?;
     let intake = intake(&api, source, &caller).await?;
     let mut lines = Lines {
         intake: &intake,
@@ -111,12 +107,13 @@ pub(crate) async fn ingest(
     }
 }
 
-/// A place among those who write; there are only so many, and one writer has a share of them.
-pub(super) fn place(api: &Api, writer: Option<Writer>) -> Result<Place, Problem> {
-    api.ingests.take(writer).map_err(|none| {
+/// Takes one of the `ingests_max` places; one key has a share of them.
+pub(super) fn place(api: &Api, caller: &Caller) -> Result<Place, Problem> {
+    let key = caller.key_id().map(str::to_owned);
+    api.ingests.take(key).map_err(|none| {
         let (most, whose) = match none {
             NoPlace::Full => (api.options.ingests_max, ""),
-            NoPlace::Share => (api.options.ingests_share(), " of this key or address"),
+            NoPlace::Share => (api.options.ingests_share(), " of this key"),
         };
         let detail = format!(
             "{most} bodies{whose} are being taken already: send this one again in a second"

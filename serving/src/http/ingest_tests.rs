@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use async_compression::tokio::bufread::{GzipEncoder, ZstdEncoder};
 use async_compression::zstd::CParameter;
-use futures::channel::mpsc::{UnboundedSender, unbounded};
+use futures::channel::mpsc::unbounded;
 use futures::stream::{self, StreamExt};
 
 use super::*;
@@ -249,66 +249,18 @@ async fn a_body_that_trickles_is_not_waited_for() {
     }
 }
 
-/// Sends a body that has begun and does not end from an address, until the sender is dropped.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a test ends with its runtime, and its tasks with it"
-)]
-fn begun(
-    serving: &Serving,
-    from: &str,
-) -> (
-    UnboundedSender<io::Result<String>>,
-    tokio::task::JoinHandle<StatusCode>,
-) {
-    let (sender, receiver) = unbounded();
-    sender.unbounded_send(Ok(line(1))).unwrap();
-    let sent = from_address(from, Body::from_stream(receiver));
-    let router = serving.router();
-    let answered = tokio::spawn(async move { router.oneshot(sent).await.unwrap().status() });
-    (sender, answered)
-}
-
 fn from_address(from: &str, body: impl Into<Body>) -> Request<Body> {
     let peer: SocketAddr = from.parse().unwrap();
     let request = Request::post(INGEST).extension(Peer(peer));
     request.body(body.into()).unwrap()
 }
 
-/// However many bodies one address holds open, those of others are taken.
+/// A key that holds its share of bodies open, from any address, leaves room for other keys.
 #[tokio::test]
-async fn one_address_has_a_share_of_the_bodies_that_are_taken() {
-    let (serving, _) = world(ServingOptions {
-        ingests_max: 8,
-        ..impatient()
-    });
-    let (one, other) = ("127.0.0.1:1", "127.0.0.2:1");
-    let mut held: Vec<_> = (0..8).map(|_| begun(&serving, one)).collect();
-    // Those beyond its share are refused; the others wait for the rest.
-    for _ in 0..6 {
-        let answered = held.iter_mut().map(|(_, answered)| answered);
-        let first = futures::future::select_all(answered);
-        let first = tokio::time::timeout(Duration::from_secs(30), first).await;
-        let (status, at, _) = first.expect("more than its share are taken");
-        assert_eq!(status.unwrap(), StatusCode::TOO_MANY_REQUESTS);
-        held.remove(at);
-    }
-    let (response, text) = send(&serving, from_address(one, line(2))).await;
-    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS, "{text}");
-    assert!(text.contains("2 bodies of this key or address"), "{text}");
-    assert_eq!(response.headers()["retry-after"], "1");
-    let (response, text) = send(&serving, from_address(other, line(2))).await;
-    assert_eq!(response.status(), StatusCode::OK, "{text}");
-    for (sender, answered) in held {
-        drop(sender);
-        assert_eq!(answered.await.unwrap(), StatusCode::OK);
-    }
-    let (response, text) = send(&serving, from_address(one, line(2))).await;
-    assert_eq!(response.status(), StatusCode::OK, "{text}");
-}
-
-/// The same of a key, from whatever addresses it is used.
-#[tokio::test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test ends with its runtime, and its tasks with it"
+)]
 async fn one_key_has_a_share_of_the_bodies_that_are_taken() {
     let (serving, world) = world(ServingOptions {
         ingests_max: 8,
@@ -341,10 +293,7 @@ async fn one_key_has_a_share_of_the_bodies_that_are_taken() {
         assert!(tries < 1_000, "{text}");
         tokio::task::yield_now().await;
     };
-    assert!(
-        refused.contains("1 bodies of this key or address"),
-        "{refused}"
-    );
+    assert!(refused.contains("1 bodies of this key"), "{refused}");
     let third = post(&other, "203.0.113.1:1", Body::from(line(2)));
     let (response, text) = send(&serving, third).await;
     assert_eq!(response.status(), StatusCode::OK, "{text}");

@@ -57,7 +57,6 @@ use crate::metric::Metric;
 use crate::options::{MetricsText, ServingOptions, ServingPorts};
 use crate::pages::seal::Seal;
 use crate::read::{Memory, Reading};
-use access::Writer;
 use access::limits::Limits;
 pub(crate) use access::limits::network;
 use access::ring::KeyRing;
@@ -95,7 +94,7 @@ pub(crate) struct Api {
     /// By source: the way into the stores, opened when the first lines come.
     pub(crate) intakes: Mutex<BTreeMap<Source, Arc<OnceCell<Arc<Intake>>>>>,
     /// Bodies of events that are taken, by writer.
-    pub(crate) ingests: Arc<Places<Writer>>,
+    pub(crate) ingests: Arc<Places<String>>,
     /// How many more statistics can be read at once, and of these how many that may have many values.
     pub(crate) tallies: Semaphore,
     pub(crate) large_tallies: Semaphore,

@@ -10,7 +10,6 @@ use stores::dead_letters::{Letter, Oldest, Replay, Replayed, find};
 use utoipa::ToSchema;
 
 use super::{asked, turn, unknown};
-use crate::http::access::Writer;
 use crate::http::ingest::{intake, place};
 use crate::http::layers::in_time;
 use crate::http::params::Params;
@@ -105,10 +104,7 @@ pub(crate) async fn replay(
         wanted(&api, &params).await
     };
     let letters = in_time(&api, read).await??;
-    let _place = place(
-        &api,
-        Writer::of(&api, request.headers(), request.extensions()),
-    )?;
+    let _place = place(&api, &caller)?;
     let mut replay = Replay::new(&*api.ports.schemas, is_dry);
     for some in letters.chunk_by(|one, next| one.id.source == next.id.source) {
         if let Some(source) = some.first().map(|letter| letter.id.source) {
