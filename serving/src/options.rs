@@ -114,7 +114,7 @@ pub struct ServingOptions {
     /// How long run records that were read are used, less than the batch layer's grace: where they are too old, they are
     /// read anew before anything is answered. 0 for not at all.
     pub runs_kept_for_ms: u64,
-    /// How many bytes of a body of events must come in a second, on average and after `body_idle_timeout_ms`; 0 for no limit.
+    /// Minimum average transfer rate of a body of events after `body_idle_timeout_ms`, as sent; 0 for none.
     pub body_bytes_per_second_min: u64,
     /// Bodies of events that are taken at once, at most; who comes then is asked to come again (429).
     pub ingests_max: usize,
@@ -165,7 +165,7 @@ impl Default for ServingOptions {
             request_timeout_ms: 30_000,
             body_idle_timeout_ms: 30_000,
             runs_kept_for_ms: 500,
-            body_bytes_per_second_min: 4_096,
+            body_bytes_per_second_min: 512,
             ingests_max: 64,
             ingests_per_key_max: 0,
             body_bytes_max: 64 * 1024 * 1024,

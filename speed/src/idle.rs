@@ -20,6 +20,8 @@ use crate::{Result, SpeedOptions, SpeedPorts};
 
 /// Longest time until an idle worker sees that its partition state was lost or changed.
 const STATE_INTERVAL_MS_MAX: u64 = 1_000;
+/// A worker looks for records itself if the shared read of the log takes longer than this.
+const LOG_READ_MS_MAX: u64 = 1_000;
 /// Pause after a read that failed.
 const FAILURE_PAUSE_MS: u64 = 1_000;
 
@@ -48,7 +50,7 @@ pub(crate) enum Wake {
 }
 
 /// What is read for idle workers.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
     /// The ends of the log.
     Log,
@@ -64,6 +66,8 @@ struct Seen {
     ends: Option<Read<Vec<Offset>>>,
     states: Option<Read<Vec<Option<Fence>>>>,
     runs: Option<Read<RunsSeen>>,
+    /// Partitions of the log, also after a read of their ends failed.
+    partitions: u32,
     failures: u64,
 }
 
@@ -74,14 +78,24 @@ struct Read<T> {
     value: Arc<T>,
 }
 
-/// Where a worker waits.
+/// Where a worker waits, and since when.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Idle<'a> {
     pub(crate) partition: u32,
+    /// The partitions that the worker knows.
+    pub(crate) partitions: u32,
     /// Its checkpoint, at the end of the log.
     pub(crate) fence: Fence,
     /// The run records of its last refresh.
     pub(crate) runs: &'a RunsSeen,
+    pub(crate) began: WaitBegan,
+}
+
+/// When a worker began to wait. Reads that began before may show an earlier state.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WaitBegan {
+    at: Instant,
+    failures: u64,
 }
 
 impl IdleWatch {
@@ -101,6 +115,14 @@ impl IdleWatch {
         }
     }
 
+    /// The beginning of a wait, which may take several calls of [`IdleWatch::wait`].
+    pub(crate) fn begin(&self) -> WaitBegan {
+        WaitBegan {
+            at: Instant::now(),
+            failures: self.seen.borrow().failures,
+        }
+    }
+
     /// Waits until a worker has something to do, at most `longest`.
     pub(crate) async fn wait(
         &self,
@@ -108,17 +130,31 @@ impl IdleWatch {
         longest: Duration,
         stop: &CancellationToken,
     ) -> Wake {
-        let since = Instant::now();
         let mut seen = self.seen.subscribe();
-        let failures = seen.borrow().failures;
-        let wakes = seen.wait_for(|seen| seen.wakes(&idle, since, failures).is_some());
+        let wakes = seen.wait_for(|seen| seen.wakes(&idle).is_some());
         tokio::select! {
             woken = wakes => match woken {
-                Ok(seen) => seen.wakes(&idle, since, failures).unwrap_or(Wake::Refresh),
+                Ok(seen) => seen.wakes(&idle).unwrap_or(Wake::Refresh),
                 Err(_) => Wake::Refresh,
             },
-            () = tokio::time::sleep(longest) => Wake::Timeout,
+            () = tokio::time::sleep(longest) => self.after_timeout(&idle),
             () = stop.cancelled() => Wake::Timeout,
+        }
+    }
+
+    /// The shared read of the log may wait for another partition whose leader is away.
+    fn after_timeout(&self, idle: &Idle<'_>) -> Wake {
+        let log_read_max = Duration::from_millis(LOG_READ_MS_MAX.max(2 * self.log_interval_ms));
+        let is_recent = self
+            .seen
+            .borrow()
+            .ends
+            .as_ref()
+            .is_some_and(|read| read.began.elapsed() < log_read_max);
+        if is_recent || idle.began.at.elapsed() < log_read_max {
+            Wake::Timeout
+        } else {
+            Wake::Log
         }
     }
 
@@ -134,15 +170,27 @@ impl IdleWatch {
 
     /// Reads every `interval_ms` if a worker waits. What can't be read wakes the workers, which report it.
     async fn follow(&self, subject: Subject, interval_ms: u64, stop: &CancellationToken) {
+        let mut is_failing = false;
         while !stop.is_cancelled() {
             pause(interval_ms, stop).await;
             if self.seen.receiver_count() == 0 {
                 continue;
             }
-            if self.read(subject).await.is_err() {
-                self.seen.send_modify(|seen| seen.failures += 1);
-                pause(FAILURE_PAUSE_MS, stop).await;
+            let Err(error) = self.read(subject).await else {
+                is_failing = false;
+                continue;
+            };
+            if !is_failing {
+                tracing::warn!(source = %self.source, ?subject, %error, "a shared read of idle workers failed");
             }
+            is_failing = true;
+            self.seen.send_modify(|seen| {
+                seen.failures += 1;
+                if subject == Subject::Log {
+                    seen.ends = None;
+                }
+            });
+            pause(FAILURE_PAUSE_MS, stop).await;
         }
     }
 
@@ -154,13 +202,14 @@ impl IdleWatch {
                 self.seen.send_if_modified(|seen| {
                     let is_equal = |read: &Read<_>| *read.value == ends;
                     let is_new = !seen.ends.as_ref().is_some_and(is_equal);
+                    seen.partitions = u32::try_from(ends.len()).unwrap_or(u32::MAX);
                     seen.ends = Read::new(began, ends);
                     is_new
                 });
             }
             // Workers compare these also where nothing changed: for one that began to wait since, it may be new.
             Subject::States => {
-                let partitions = self.seen.borrow().partitions();
+                let partitions = self.seen.borrow().partitions;
                 let states = self.live.partition_states(source, 0..partitions);
                 let states = states.await?;
                 let states = states.iter().map(|state| state.as_ref().map(Slot::fence));
@@ -186,15 +235,10 @@ impl<T> Read<T> {
 }
 
 impl Seen {
-    fn partitions(&self) -> u32 {
-        let ends = self.ends.as_ref().map_or(0, |ends| ends.value.len());
-        u32::try_from(ends).unwrap_or(u32::MAX)
-    }
-
-    /// Whether a worker that waits since then has something to do.
-    fn wakes(&self, idle: &Idle<'_>, since: Instant, failures: u64) -> Option<Wake> {
-        let index = idle.partition as usize;
-        if self.failures > failures {
+    /// Whether a worker that waits has something to do.
+    fn wakes(&self, idle: &Idle<'_>) -> Option<Wake> {
+        let (index, since) = (idle.partition as usize, idle.began.at);
+        if self.failures > idle.began.failures || self.partitions > idle.partitions {
             return Some(Wake::Refresh);
         }
         if let Some(ends) = &self.ends {

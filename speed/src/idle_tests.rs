@@ -111,8 +111,10 @@ impl Scene {
             let runs = RunsSeen::default();
             let idle = Idle {
                 partition,
+                partitions: PARTITIONS,
                 fence,
                 runs: &runs,
+                began: watch.begin(),
             };
             watch.wait(idle, LONG, &CancellationToken::new()).await
         });
@@ -161,8 +163,10 @@ async fn records_that_came_before_the_wait_wake() {
     scene.read(Subject::Log).await;
     let idle = Idle {
         partition: 3,
+        partitions: PARTITIONS,
         fence: scene.fences[3],
         runs: &RunsSeen::default(),
+        began: scene.watch.begin(),
     };
     let stop = CancellationToken::new();
     assert_eq!(scene.watch.wait(idle, LONG, &stop).await, Wake::Log);

@@ -49,7 +49,7 @@ const MAKES_MAX: usize = 4;
 /// Keys that are remembered as those that need none yet.
 const REMEMBERED_MAX: usize = 100_000;
 /// Memory of the nodes that are remembered for one partition.
-const NODES_BYTES_MAX: usize = 32 << 20;
+const NODES_BYTES_MAX: usize = 16 << 20;
 
 /// View and key.
 type Name = (String, Vec<u8>);

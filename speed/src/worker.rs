@@ -290,12 +290,13 @@ impl Worker {
         Ok(Ended::Look)
     }
 
-    /// What to do where no record is left; nothing means to look for one again.
+    /// Waits at the end of the log. Returns `None` to fetch again.
     ///
     /// An idle worker refreshes when its partition state or the run records change. It also refreshes before it folds again:
     /// the refresh interval has passed by then, or is still running.
     async fn at_end(&mut self, fence: Fence, stop: &CancellationToken) -> Result<Option<Ended>> {
         self.failures = 0;
+        let began = self.idle.begin();
         while !stop.is_cancelled() {
             match self.taker.step(fence, self.partitions).await? {
                 Stepped::More => return Ok(None),
@@ -305,8 +306,10 @@ impl Worker {
             }
             let idle = Idle {
                 partition: self.partition,
+                partitions: self.partitions,
                 fence,
                 runs: &self.runs,
+                began,
             };
             match self.idle.wait(idle, IDLE_STEP, stop).await {
                 Wake::Log => return Ok(None),
@@ -321,7 +324,7 @@ impl Worker {
     fn moved(&mut self) -> Ended {
         self.refused();
         if let Some(outbox) = &self.outbox {
-            // Whoever moved it may have filled the outbox, and ended.
+            // Another worker may have added outbox entries and stopped.
             outbox.moved(0);
         }
         self.taker.forget();
@@ -474,6 +477,8 @@ impl Worker {
             let suppressed = self.ports.suppressions.now().await?;
             for letter in &mut letters {
                 suppressed.redact(self.source, letter);
+                // A search of binary data takes milliseconds.
+                tokio::task::yield_now().await;
             }
         }
         append_dead_letters(

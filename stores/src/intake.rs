@@ -167,6 +167,8 @@ impl Letters {
     ) -> Result<Vec<RejectedLine>> {
         for (_, letter) in &mut self.letters {
             suppressed.redact(self.source, letter);
+            // A search of binary data takes milliseconds.
+            tokio::task::yield_now().await;
         }
         self.letters.sort_by_key(|(line, _)| *line);
         let (lines, letters): (Vec<u64>, Vec<DeadLetter>) = self.letters.into_iter().unzip();

@@ -425,7 +425,7 @@ fn parquet_line(columns: &Columns, rows: &Rows, row: usize) -> Result<Line, Stri
     });
     let values = values.collect::<Result<_, _>>()?;
     let count = rows.value(columns.of_view.len(), row);
-    let count = whole(EXPECTED, &count)?.ok_or_else(|| not_a_count("null"))?;
+    let count = whole(&columns.expected, &count)?.ok_or_else(|| not_a_count("null"))?;
     Ok((values, count))
 }
 

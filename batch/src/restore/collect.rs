@@ -237,7 +237,10 @@ impl Batch {
         let to: Vec<_> = comparison.cuts.iter().map(|cut| cut.next_offset).collect();
         let side = (Side::EventsBatch, sides);
         let told = (stages.progress, stop);
-        recount.add(side, &days, (&to, &Records::First), told).await
+        recount
+            .add(side, &days, (&to, &Records::First), told)
+            .await?;
+        Ok(())
     }
 
     /// Copies to the archive what live state has counted, and counts it.

@@ -211,7 +211,9 @@ impl<'a> LiveSide<'a> {
         ] {
             let records = Records::RepeatsSince(which, since.clone());
             let side = (side, sides);
-            recount.add(side, &days, (&ends, &records), told).await?;
+            if recount.add(side, &days, (&ends, &records), told).await? == 0 {
+                break;
+            }
         }
         if first == ends {
             return Ok(true);

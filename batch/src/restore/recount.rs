@@ -98,9 +98,10 @@ impl Recount {
         days: &BTreeMap<i64, u64>,
         (to, records): (&[Offset], &Records),
         (progress, stop): (&dyn Progress, &CancellationToken),
-    ) -> Result<()> {
+    ) -> Result<u64> {
+        let mut added = 0;
         let mut waiting = tasks(days, self.task_rows_max).into_iter();
-        let mut running: JoinSet<Result<u64>> = JoinSet::new();
+        let mut running: JoinSet<Result<(u64, u64)>> = JoinSet::new();
         loop {
             go_on(stop)?;
             while running.len() < self.engine.threads() {
@@ -116,38 +117,42 @@ impl Recount {
                 };
                 running.spawn(async move {
                     let events = (&*recount.chain, Arc::new(events) as Input);
-                    recount.add_rows(side, &sides, events).await?;
+                    let mut added = recount.add_rows(side, &sides, events).await?;
                     if let (Some(kept), Some((_, others))) = (kept, recount.chain.split_first()) {
                         let kept = (others, Arc::new(kept) as Input);
-                        recount.add_rows(side, &sides, kept).await?;
+                        added += recount.add_rows(side, &sides, kept).await?;
                     }
-                    Ok(rows)
+                    Ok((rows, added))
                 });
             }
             let Some(ended) = running.join_next().await else {
-                return Ok(());
+                return Ok(added);
             };
-            progress.advance(ended.map_err(|e| Error::fault("a task ended", e))??);
+            let (rows, of_task) = ended.map_err(|e| Error::fault("a task ended", e))??;
+            added += of_task;
+            progress.advance(rows);
         }
     }
 
-    /// Adds what jobs give over an input, one after the other.
+    /// Adds the rows of jobs over an input, one after the other. Returns their number.
     async fn add_rows(
         &self,
         side: Side,
         sides: &Sides,
         (jobs, input): (&[Arc<Job>], Input),
-    ) -> Result<()> {
+    ) -> Result<u64> {
+        let mut added = 0;
         let Some(job) = self.chain.last() else {
-            return Ok(());
+            return Ok(added);
         };
         let context = self.engine.session();
         let failed = failed_of(job);
         let mut batches = self.stream(&context, jobs, input).await?;
         while let Some(batch) = batches.try_next().await.map_err(failed)? {
             sides.add(side, &checked(job, &batch)?)?;
+            added += batch.num_rows() as u64;
         }
-        Ok(())
+        Ok(added)
     }
 
     /// The last job's rows over an input; without jobs what comes in.

@@ -206,8 +206,8 @@ mod tests {
                 r#"at: "…" is not an RFC 3339 instant such as "2026-11-21T09:30:00Z": "…" is bad"#,
             ),
             (
-                "event_id: has 300 bytes; 1 to 128 are expected",
-                "event_id: has N bytes; 1 to 128 are expected",
+                "event_id: has 3000 bytes; 1 to 1024 are expected",
+                "event_id: has N bytes; 1 to 1024 are expected",
             ),
             (
                 "too long: at most 1048576 bytes are taken (the first 9 of 12 bytes are kept)",

@@ -16,7 +16,7 @@ use axum::RequestPartsExt;
 use axum::extract::{MatchedPath, OriginalUri, RawPathParams, Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use schemas::access::Scopes;
@@ -35,7 +35,7 @@ use limits::network;
 use table::{Known, Need};
 
 /// Headers by which proxies pass on the client's address, besides those that begin with [`FORWARDED`].
-const PROXY_HEADERS: [&str; 10] = [
+const PROXY_HEADERS: [&str; 17] = [
     "forwarded",
     "via",
     "x-real-ip",
@@ -46,6 +46,13 @@ const PROXY_HEADERS: [&str; 10] = [
     "cf-connecting-ip",
     "fastly-client-ip",
     "true-client-ip",
+    "cdn-loop",
+    "cf-ray",
+    "cf-visitor",
+    "proxy-client-ip",
+    "x-amzn-trace-id",
+    "x-azure-clientip",
+    "x-envoy-internal",
 ];
 /// Begins headers by which proxies pass on address, host, port and scheme of the original request.
 const FORWARDED: &str = "x-forwarded";
@@ -416,11 +423,13 @@ fn here(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
             "only this machine is served until there is a key: make one with `backstitch keys create`",
         ));
     }
-    // A proxy on this machine connects from a loopback address, whoever its client is.
-    if is_trusted(api, &peer) || is_proxied(&parts.headers) {
+    // A proxy on this machine connects from a loopback address, whoever its client is. By default nginx adds no header and
+    // sends HTTP/1.0 with the address of this service as Host.
+    let is_of_proxy = parts.version < Version::HTTP_11 || is_proxied(&parts.headers);
+    if is_trusted(api, &peer) || is_of_proxy {
         return Err(Problem::new(
             Kind::NoKey,
-            "what comes through a proxy is not served until there is a key: make one with `backstitch keys create`",
+            "requests through a proxy or by HTTP/1.0 are refused until a key exists: make one with `backstitch keys create`",
         ));
     }
     if names_this_machine(api, parts) {
@@ -428,7 +437,7 @@ fn here(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
     }
     Err(Problem::new(
         Kind::NotPermitted,
-        "until there is a key a request needs exactly one header Host, with a name of this machine, as localhost: send that, make a key, or add the host to serving.hosts",
+        "until a key exists, Host must be sent once and name this machine, for example localhost: make a key, or add the host to serving.hosts",
     ))
 }
 
@@ -459,17 +468,16 @@ pub(crate) fn asked_host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a
     uri.authority().map(Authority::as_str).or(host)
 }
 
-/// Whether a browser says that a request comes from a page of the scheme and host that it is for.
+/// Whether `Origin` names a page of the host that the request is for. A page over plain HTTP is not of a service that is
+/// reached over TLS.
 pub(crate) fn is_of_own_page(headers: &HeaderMap, uri: &Uri) -> bool {
     let origin = headers.get(header::ORIGIN);
     let origin = origin.and_then(|origin| origin.to_str().ok());
-    let scheme = match is_over_tls(headers) {
-        true => "https",
-        false => "http",
-    };
+    let is_as_safe =
+        |scheme: &str| scheme == "https" || (scheme == "http" && !is_over_tls(headers));
     origin
         .and_then(|origin| origin.split_once("://"))
-        .is_some_and(|(of, host)| of == scheme && asked_host(headers, uri) == Some(host))
+        .is_some_and(|(scheme, host)| is_as_safe(scheme) && asked_host(headers, uri) == Some(host))
 }
 
 /// Whether a host is this machine whatever a name server says.

@@ -1,4 +1,4 @@
-//! The body of a request: read as it comes, decompressed where that is permitted, and never waited for without end.
+//! Request bodies: streaming, decompression, and limits of size and rate.
 
 use std::io;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(crate) enum Coding {
 }
 
 impl Coding {
-    /// The one of a request. `identity` says nothing, and a second compression is not undone: nothing is gained by one.
+    /// Parses `Content-Encoding`. Refuses more than one compression.
     fn of(headers: &HeaderMap) -> Result<Self, Problem> {
         let mut coding = Self::Identity;
         for value in headers.get_all(header::CONTENT_ENCODING) {
@@ -72,7 +72,7 @@ const ACCEPTED: &str = "gzip, zstd";
 const PLAIN_ONLY: &str = "identity";
 
 fn not_read(what: &str) -> Problem {
-    let detail = format!("{what} is not read here: send plain text, or one of {ACCEPTED}");
+    let detail = format!("{what} is not supported; send plain text, or one of {ACCEPTED}");
     Problem::new(Kind::EncodedBody, detail).accepting(ACCEPTED)
 }
 
@@ -88,7 +88,7 @@ fn check_plain(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
     match Coding::of(headers) {
         Ok(Coding::Identity) => check_length(headers, limit),
         Ok(Coding::Gzip | Coding::Zstd) | Err(_) => {
-            let detail = "a compressed body is not read here: send plain text";
+            let detail = "a compressed body is not supported here; send plain text";
             Err(Problem::new(Kind::EncodedBody, detail).accepting(PLAIN_ONLY))
         }
     }
@@ -107,11 +107,11 @@ fn check_length(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
 fn too_large(limit: u64) -> Problem {
     Problem::new(
         Kind::BodyTooLarge,
-        format!("at most {limit} bytes are taken at a time, decompressed: send less"),
+        format!("the body has more than {limit} bytes, decompressed; split it"),
     )
 }
 
-/// A body in pieces: as it was before it was compressed.
+/// A body as a stream of decompressed pieces.
 pub(crate) struct Pieces {
     pieces: BoxStream<'static, io::Result<Bytes>>,
     coding: Coding,
@@ -208,8 +208,7 @@ impl Sent {
             }
             Err(_) => return Err(self.pace.slow()),
         };
-        self.pace.waited += begun.elapsed();
-        self.pace.bytes += piece.len() as u64;
+        self.pace.add(piece.len() as u64, begun.elapsed());
         if self.pace.bytes > self.bytes_max {
             return Err(too_large(self.bytes_max));
         }
@@ -217,7 +216,7 @@ impl Sent {
     }
 }
 
-/// How fast a body comes. Only the time counts in which it was waited for.
+/// The transfer rate of a body. Only the time spent waiting for the client counts.
 struct Pace {
     /// How long a client may be silent, and how long a body may take before its rate counts.
     idle: Duration,
@@ -237,14 +236,30 @@ impl Pace {
         }
     }
 
+    /// Adds a piece. Bytes that came faster than the minimum let later ones be late by `idle`, and no more.
+    fn add(&mut self, bytes: u64, waited: Duration) {
+        self.bytes += bytes;
+        self.waited += waited;
+        if let Some(earned) = self.earned() {
+            self.waited = self.waited.max(earned.saturating_sub(self.idle));
+        }
+    }
+
+    /// The time that the bytes take at the minimum rate.
+    fn earned(&self) -> Option<Duration> {
+        let earned_ms = self
+            .bytes
+            .saturating_mul(1_000)
+            .checked_div(self.bytes_per_second_min)?;
+        Some(Duration::from_millis(earned_ms))
+    }
+
     /// How long the next piece may take.
     fn left(&self) -> Duration {
-        let Some(earned_ms) =
-            (self.bytes.saturating_mul(1_000)).checked_div(self.bytes_per_second_min)
-        else {
+        let Some(earned) = self.earned() else {
             return self.idle;
         };
-        let all = self.idle.saturating_add(Duration::from_millis(earned_ms));
+        let all = self.idle.saturating_add(earned);
         all.saturating_sub(self.waited).min(self.idle)
     }
 
@@ -252,11 +267,11 @@ impl Pace {
         let (idle_ms, rate) = (self.idle.as_millis(), self.bytes_per_second_min);
         let rate = match rate {
             0 => String::new(),
-            rate => format!(", or in all came at less than {rate} bytes a second"),
+            rate => format!(", or came at less than {rate} bytes a second"),
         };
         Problem::new(
             Kind::SlowBody,
-            format!("the body paused for {idle_ms} ms{rate}: send it again"),
+            format!("the body paused for {idle_ms} ms{rate}: send smaller bodies"),
         )
     }
 }
@@ -341,5 +356,22 @@ mod tests {
         assert_eq!(left(4_096, 4_096 * 3_600, 3_629), 1);
         assert_eq!(left(1, u64::MAX, 0), 30);
         assert_eq!(left(0, 7, 1_000_000), 30);
+    }
+
+    /// A body that begins with many bytes at once has not bought hours of silence.
+    #[test]
+    fn a_fast_beginning_earns_no_more_than_one_pause() {
+        let idle = Duration::from_secs(30);
+        let mut pace = Pace {
+            idle,
+            bytes_per_second_min: 512,
+            bytes: 0,
+            waited: Duration::ZERO,
+        };
+        pace.add(60 << 20, Duration::from_secs(1));
+        assert_eq!(pace.left(), idle);
+        pace.add(1, Duration::from_secs(29));
+        pace.add(1, Duration::from_secs(29));
+        assert!(pace.left() < Duration::from_secs(3), "{:?}", pace.left());
     }
 }

@@ -1,4 +1,4 @@
-//! Work that is done at once: so much in all, and a share of it for one address or key.
+//! Limits of concurrent work: a maximum, and a share of it for each address or key.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ struct Taken<K> {
     by_owner: HashMap<K, usize>,
 }
 
-/// A place; it is free again once all copies are dropped.
+/// A place, released when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     _held: Arc<dyn Any + Send + Sync>,

@@ -3,10 +3,11 @@
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use axum::response::Response;
 
-/// Whether somebody reached the service over TLS, as the proxy before it says.
+/// Whether the client reached the first proxy over TLS, by `X-Forwarded-Proto`.
 pub(crate) fn is_over_tls(headers: &HeaderMap) -> bool {
-    let proto = headers.get("x-forwarded-proto");
-    proto.is_some_and(|proto| proto == "https")
+    let protocols = headers.get("x-forwarded-proto");
+    let first = protocols.and_then(|protocols| protocols.to_str().ok()?.split(',').next());
+    first.is_some_and(|first| first.trim().eq_ignore_ascii_case("https"))
 }
 
 /// A cookie, as a request is for a host.

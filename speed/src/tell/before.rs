@@ -27,11 +27,11 @@ use stored::boards::{NodesError, StoredNodes, seam, standings};
 use stored::cache::Cache;
 
 /// Memory of the heads of keys that are remembered for one partition.
-const HEADS_BYTES_MAX: usize = 16 << 20;
+const HEADS_BYTES_MAX: usize = 8 << 20;
 /// What one takes besides its roots, about.
 const HEAD_BYTES: usize = 256;
 /// Memory of the nodes that are remembered for one partition.
-const NODES_BYTES_MAX: usize = 64 << 20;
+const NODES_BYTES_MAX: usize = 32 << 20;
 /// Keys or members that are looked up at once.
 const AT_ONCE: usize = 16;
 /// Members whose states are read at once.

@@ -1,9 +1,8 @@
-//! Finds whole numbers in bytes of unknown form. A number that might be meant counts: too many may be found, none is missed
-//! that is written in one of the forms below.
+//! Finds whole numbers in bytes of unknown form. It accepts false positives, and misses no number in one of these forms.
 //!
 //! In text: decimal digits of any script, after any character and of either sign; leading zeros; decimal and exponent
 //! forms (`4711.0`, `4.711e3`); groups of three digits (`4,711`); escapes of JSON, URLs and XML (`\u0034`, `%34`, `&#52;`),
-//! also nested. In binary: text in it, UTF-16 as well, and integers and floats of Avro and integers of Protocol Buffers.
+//! also nested. In binary: text in it, UTF-16 with ASCII digits as well, and integers and floats of Avro and integers of Protocol Buffers.
 //! Not: Base64, hexadecimal digits, number words, and compressed or encrypted bytes.
 
 use std::borrow::Cow;
@@ -16,9 +15,9 @@ const DIGITS_MAX: usize = 19;
 const VARINT_BYTES_MAX: usize = 10;
 /// The number of digits in a group after a separator.
 const GROUP_DIGITS: usize = 3;
-/// Whole numbers up to this are exact in a float of 64 bits,
+/// The largest integer range that an `f64` holds exactly.
 const DOUBLE_MAX: f64 = 9_007_199_254_740_992.0;
-/// and up to this in one of 32 bits.
+/// The largest integer range that an `f32` holds exactly.
 const FLOAT_MAX: f32 = 16_777_216.0;
 
 /// The zeros of Unicode's decimal digits (category Nd) beyond ASCII; the other nine follow each.

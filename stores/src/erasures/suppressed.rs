@@ -17,6 +17,8 @@ use super::{Erasure, Key, Kind, Person, PersonHash, numbers};
 
 /// Ids whose answer is remembered: the same ones come again and again, and a hash takes a while.
 const REMEMBERED_MAX: usize = 1 << 16;
+/// Larger binary data is redacted without a search, which would take too long.
+const BINARY_BYTES_MAX: usize = 64 << 10;
 
 /// Fields of some source that name no person, unless it is the person's own.
 const OTHER_FIELDS: [&str; 27] = [
@@ -144,8 +146,19 @@ impl Suppressed {
     /// suppressed, and answers whether it did. Its origin stays: what became a dead letter counts no
     /// more, and that is known by it. `source` is that of the topic: a letter may name any.
     pub fn redact(&self, source: Source, letter: &mut DeadLetter) -> bool {
-        let holds =
-            !self.people.is_empty() && holds(source, &letter.raw, |person| self.has(person));
+        let is_erased = |kind| match kind {
+            Kind::Listener => self.newest_listener > 0,
+            Kind::Athlete => self.newest_athlete > 0,
+        };
+        // The numbers of a letter are not remembered: they would push out those of good events.
+        let has = |person| {
+            self.people
+                .contains(&(person.kind, hash(&self.key, person)))
+        };
+        let raw = &letter.raw;
+        let holds = fields(source).is_some_and(|(kind, _)| is_erased(kind))
+            && ((raw.len() > BINARY_BYTES_MAX && !numbers::is_text(raw))
+                || holds(source, raw, has));
         if holds {
             letter.raw.clear();
             letter.reason = ERASED.to_owned();
