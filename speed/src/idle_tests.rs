@@ -172,6 +172,30 @@ async fn records_that_came_before_the_wait_wake() {
     assert_eq!(scene.watch.wait(idle, LONG, &stop).await, Wake::Log);
 }
 
+/// Workers look for records themselves while the shared read of the log hangs.
+#[tokio::test]
+async fn a_log_read_that_hangs_wakes() {
+    let scene = Scene::new().await;
+    let idle = Idle {
+        partition: 3,
+        partitions: PARTITIONS,
+        fence: scene.fences[3],
+        runs: &RunsSeen::default(),
+        began: scene.watch.begin(),
+    };
+    let stop = CancellationToken::new();
+    let step = Duration::from_millis(50);
+    let woken = loop {
+        match scene.watch.wait(idle, step, &stop).await {
+            Wake::Timeout => {}
+            wake => break wake,
+        }
+    };
+    assert_eq!(woken, Wake::Log);
+    scene.read(Subject::Log).await;
+    assert_eq!(scene.watch.wait(idle, step, &stop).await, Wake::Timeout);
+}
+
 /// A state that changed before the wait began wakes with the next read, although that brings nothing new.
 #[tokio::test]
 async fn a_state_that_changed_before_the_wait_wakes() {

@@ -151,7 +151,7 @@ impl Suppressed {
             Kind::Athlete => self.newest_athlete > 0,
         };
         // The numbers of a letter are not remembered: they would push out those of good events.
-        let has = |person| {
+        let has = |person: Person| {
             self.people
                 .contains(&(person.kind, hash(&self.key, person)))
         };

@@ -544,6 +544,21 @@ async fn without_a_key_nothing_is_served_that_came_through_a_proxy() {
     }
 }
 
+/// nginx forwards so unless it is configured otherwise, with the address of this service as `Host`.
+#[tokio::test]
+async fn without_a_key_requests_by_http_1_0_are_refused() {
+    let (serving, world) = service(options());
+    let by = async |version, key: Option<&str>| {
+        let mut request = asked("GET", "/api/v1/applications/7", key, HERE);
+        *request.version_mut() = version;
+        answer(&serving, request).await.0
+    };
+    assert_eq!(by(Version::HTTP_10, None).await, 401);
+    assert_eq!(by(Version::HTTP_11, None).await, 200);
+    let key = world.keys.make("read:*", None);
+    assert_eq!(by(Version::HTTP_10, Some(key.reveal())).await, 200);
+}
+
 #[tokio::test]
 async fn that_there_is_no_key_is_believed_for_a_second() {
     let (serving, world) = service(ServingOptions {
