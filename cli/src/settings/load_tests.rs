@@ -276,7 +276,7 @@ fn the_schema_has_every_setting() {
 #[test]
 fn secrets_come_from_files_and_are_never_shown() {
     for secret in SECRETS {
-        let file = file("open sesame\n");
+        let file = file("open sesame, open sesame, open sesame\n");
         let path = file.path().display().to_string();
         let name = format!(
             "BACKSTITCH__{}_FILE",
@@ -374,7 +374,8 @@ fn secrets_are_not_in_complaints() {
             assert!(!said.contains(SECRET), "{name}: {said}");
         }
         // From the environment a number is a text.
-        let loaded = load(None, vars(&[(&name, SECRET)]), &Flags::new()).unwrap();
+        let long = SECRET.repeat(4);
+        let loaded = load(None, vars(&[(&name, &long)]), &Flags::new()).unwrap();
         let shown = loaded.shown().unwrap().toml();
         assert!(!shown.contains(SECRET), "{shown}");
     }
