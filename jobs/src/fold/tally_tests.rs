@@ -55,7 +55,9 @@ fn play() -> impl Strategy<Value = Play> {
     (
         (ids(), ids(), prop::option::of(ids())),
         prop::option::of(prop::sample::select(vec!["DE", "SE"])),
-        prop::option::of(prop::sample::select(vec!["", "a\u{1}", "a", "a\u{1}b", "é"])),
+        prop::option::of(prop::sample::select(vec![
+            "", "a\u{1}", "a", "a\u{1}b", "é",
+        ])),
         prop::option::of(ids()),
         prop::sample::select(vec!["play", "download"]),
         -3_i64..4,

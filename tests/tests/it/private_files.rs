@@ -42,7 +42,7 @@ async fn nobody_else_reads_the_data_folder() {
     );
     done(&data, &["speed", "--until-caught-up"]);
     done(&data, &["batch", "run"]);
-    let erase = ["erase", "--listener", "7", "--yes"];
+    let erase = ["erase", "--listener", "7"];
     done(&data, &erase);
     let up = Process::of(command(&data, &["up", "--listen", "127.0.0.1:0"]));
     up.until_said("http://").await;
