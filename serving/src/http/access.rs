@@ -473,11 +473,16 @@ pub(crate) fn asked_host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a
 pub(crate) fn is_of_own_page(headers: &HeaderMap, uri: &Uri) -> bool {
     let origin = headers.get(header::ORIGIN);
     let origin = origin.and_then(|origin| origin.to_str().ok());
-    let is_as_safe =
-        |scheme: &str| scheme == "https" || (scheme == "http" && !is_over_tls(headers));
+    let is_over_tls = is_over_tls(headers);
+    // A proxy may end TLS without saying so.
+    let is_ours = |scheme: &str| match scheme {
+        "https" => is_over_tls || is_proxied(headers),
+        "http" => !is_over_tls,
+        _ => false,
+    };
     origin
         .and_then(|origin| origin.split_once("://"))
-        .is_some_and(|(scheme, host)| is_as_safe(scheme) && asked_host(headers, uri) == Some(host))
+        .is_some_and(|(scheme, host)| is_ours(scheme) && asked_host(headers, uri) == Some(host))
 }
 
 /// Whether a host is this machine whatever a name server says.
