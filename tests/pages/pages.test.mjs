@@ -165,12 +165,13 @@ test('a board is paged through, and an athlete found on it', async () => {
   const first = () => page.locator('#board-card tbody tr').first().textContent();
   const leader = await first();
   await page.locator('#board-card a[rel=next]').click();
-  await page.waitForURL(/offset=50/);
+  // The page continues after the last entry, whose rank others may have changed meanwhile.
+  await page.waitForURL(/cursor=/);
   assert.notEqual(await first(), leader);
-  assert.match(await first(), /51/);
+  assert.match(await first(), /^5[1-9]/);
   await page.locator('#board-card a[rel=prev]').click();
-  await page.waitForURL(/offset=0/);
-  assert.match(await first(), /^1[^0-9]/);
+  await page.waitForURL(/offset=[0-9]&|offset=[0-9]$/);
+  assert.match(await first(), /^[1-9][^0-9]/);
   const link = await page.locator('#board-card tbody td a').first().getAttribute('href');
   const athlete = new URLSearchParams(link.split('?')[1]).get('athlete');
   await page.locator('input[name=athlete]').fill(athlete);
