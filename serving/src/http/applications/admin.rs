@@ -12,9 +12,7 @@ use serde_json::Value;
 use stores::admin::{self, AuditEntry, By, Changed, INGEST, TEXT_BYTES_MAX, is_reserved};
 use utoipa::ToSchema;
 
-use super::{
-    ApplicationShown, CAPACITY_MAX, Canonical, OwnerShape, one, refused, unknown, usage_of,
-};
+use super::{ApplicationShown, CAPACITY_MAX, Canonical, one, refused, unknown, usage_of};
 use crate::answer::shown_ms;
 use crate::http::boards::id;
 use crate::http::layers::in_time;
@@ -48,8 +46,8 @@ pub(crate) enum Setting {
     Capacity(i64),
     /// Whether that is enforced.
     Enforced(bool),
-    /// The owner: a text or a number.
-    #[schema(value_type = OwnerShape)]
+    /// The owner; one that is a number is an integer, as a capacity is.
+    #[schema(value_type = String)]
     Owner(Value),
 }
 
