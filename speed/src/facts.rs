@@ -20,7 +20,7 @@ use crate::taker::{Before, Limits, Taken};
 use crate::window::{Noted, Window};
 use crate::{Error, Result};
 
-/// One record in so many, at least, may be no event without the window being read again from further back.
+/// A reread fetches 1/32 more records than `dedup_events_max`, because some records are not events.
 const RECORDS_RESERVE: usize = 32;
 
 /// The duplicate window, as of a checkpoint.
@@ -164,7 +164,7 @@ impl Facts {
         }
     }
 
-    /// Notes the events of the log from `next` on, which moves, up to `end`. Answers how many there are.
+    /// Notes the events of the log from `next` on, which moves, up to `end`. Returns their number.
     async fn remember(
         &self,
         before: &Before<'_>,
@@ -304,7 +304,7 @@ impl Facts {
 }
 
 impl Remembered {
-    /// Makes the window as it was at its checkpoint.
+    /// Restores the window to its checkpoint.
     fn take_back(&mut self) {
         self.window.take_back(std::mem::take(&mut self.unapplied));
     }

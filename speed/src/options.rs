@@ -102,7 +102,7 @@ pub struct SpeedOptions {
     /// interval, however many partitions are idle.
     pub poll_interval_ms: u64,
     /// How long to go on before looking at run records, erasures and partitions again. Idle workers look when
-    /// something changed; what was lost of live state is seen after this interval, or after a second.
+    /// something changed; lost live state is detected within this interval, at most 1 s.
     pub look_interval_ms: u64,
     /// How long to wait for a batch run that stands in the way, where the end of the log is to be
     /// reached.

@@ -191,7 +191,7 @@ fn can_write(folder: &Path) -> anyhow::Result<String> {
     Ok(format!("{} can be written", folder.display()))
 }
 
-/// Why other users of this machine can read a folder in the data folder; nothing if they can't enter one of the two.
+/// Returns a warning if other users of this machine can read a folder in the data folder.
 fn opened_to_others(data_dir: &Path, folder: &Path) -> Option<String> {
     let mode = |path: &Path| Some(std::fs::metadata(path).ok()?.permissions().mode() & 0o777);
     let is_wide = |path: &Path| mode(path).is_some_and(|mode| mode & 0o077 != 0);

@@ -53,7 +53,7 @@ pub(crate) enum Want {
     Sums,
     /// So many from a place on.
     Page { offset: u64, limit: usize },
-    /// So many of those that rank after a row, whether that is still there or not.
+    /// Up to `limit` rows that rank after a key, which need not exist.
     After { last: RankedKey, limit: usize },
     /// A member's, and so many before and after.
     Around { member: i64, around: u64 },

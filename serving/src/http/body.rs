@@ -22,9 +22,9 @@ use super::problem::{Kind, Problem};
 const OBJECT_BYTES_MAX: u64 = 16 * 1024;
 /// The largest one that has lists of ids.
 pub(crate) const LISTS_BYTES_MAX: u64 = 256 * 1024;
-/// Decompressed bytes that are given on at once, at most.
+/// The largest decompressed piece, in bytes.
 const DECODED_BYTES: usize = 64 * 1024;
-/// A frame of zstd may refer back to 2^23 bytes, as RFC 9659 bounds it: each body holds as many in memory.
+/// The largest window of a zstd frame (RFC 9659), as a power of two. Each zstd body may hold it in memory.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
 /// How a body is compressed.
@@ -67,7 +67,7 @@ impl Coding {
     }
 }
 
-/// What `Accept-Encoding` of a refusal says: of bodies that may be compressed, and of others.
+/// `Accept-Encoding` of a 415, for bodies that may be compressed and for others.
 const ACCEPTED: &str = "gzip, zstd";
 const PLAIN_ONLY: &str = "identity";
 
@@ -76,14 +76,14 @@ fn not_read(what: &str) -> Problem {
     Problem::new(Kind::EncodedBody, detail).accepting(ACCEPTED)
 }
 
-/// Refuses what the head of a request says to be too large, or compressed in a way that is not undone here.
+/// Refuses a body whose headers name an unsupported coding or a length beyond `limit`.
 pub(crate) fn check_events(headers: &HeaderMap, limit: u64) -> Result<Coding, Problem> {
     let coding = Coding::of(headers)?;
     check_length(headers, limit)?;
     Ok(coding)
 }
 
-/// The same of a body that must not be compressed at all.
+/// As [`check_events`], for a body that must not be compressed.
 fn check_plain(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
     match Coding::of(headers) {
         Ok(Coding::Identity) => check_length(headers, limit),
@@ -177,12 +177,12 @@ impl Pieces {
     }
 }
 
-/// Why a body could not be read to its end, on its way through a decoder.
+/// A problem of the raw body, passed through a decoder.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.detail())]
 struct Unread(Problem);
 
-/// A body as it was sent.
+/// The raw body, before decompression.
 struct Sent {
     body: BodyDataStream,
     bytes_max: u64,
@@ -220,7 +220,7 @@ impl Sent {
 struct Pace {
     /// How long a client may be silent, and how long a body may take before its rate counts.
     idle: Duration,
-    /// 0 for any.
+    /// 0 disables the limit.
     bytes_per_second_min: u64,
     bytes: u64,
     waited: Duration,
@@ -351,14 +351,14 @@ mod tests {
         assert_eq!(left(4_096, 0, 0), 30);
         assert_eq!(left(4_096, 7, 28), 2);
         assert_eq!(left(4_096, 7, 40), 0);
-        // At its rate it may go on for as long as it likes, and pause.
+        // A body at the minimum rate has no time limit.
         assert_eq!(left(4_096, 4_096 * 3_600, 3_600), 30);
         assert_eq!(left(4_096, 4_096 * 3_600, 3_629), 1);
         assert_eq!(left(1, u64::MAX, 0), 30);
         assert_eq!(left(0, 7, 1_000_000), 30);
     }
 
-    /// A body that begins with many bytes at once has not bought hours of silence.
+    /// A fast start does not allow hours of silence later.
     #[test]
     fn a_fast_beginning_earns_no_more_than_one_pause() {
         let idle = Duration::from_secs(30);

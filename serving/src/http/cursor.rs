@@ -68,13 +68,13 @@ pub(crate) fn after_row(fingerprint: u64, row: &RankedKey) -> String {
     write(&(fingerprint, URL_SAFE_NO_PAD.encode(key)))
 }
 
-/// Where a cursor of a board leads, whose scores and members have so many bytes.
+/// Decodes the cursor of a board. The sizes are those of an encoded score and member.
 pub(crate) fn board_start(
     fingerprint: u64,
     cursor: &str,
     (score_bytes, member_bytes): (usize, usize),
 ) -> Result<BoardStart, Problem> {
-    // Cursors of version 0.1.0 hold a place.
+    // Cursors of version 0.1.0 hold an offset.
     if let Ok((of, place)) = read::<(u64, u64)>(cursor) {
         same(of, fingerprint)?;
         return storable(place).map(BoardStart::Place);

@@ -13,7 +13,7 @@ use crate::gather::{Gather, key_of};
 use crate::http::problem::Problem;
 use crate::options::ServingOptions;
 
-/// For this long the answer that there is no key is used, at most: then the store is asked again.
+/// Maximum age of a cached answer that no key exists.
 const NO_KEY_FOR: Duration = Duration::from_secs(1);
 /// Keys that are kept, at most.
 const KEPT_MAX: u64 = 100_000;
