@@ -108,8 +108,9 @@ impl Facts {
         let mut set_aside = before.set_aside(since_ms).await?;
         self.set_aside = set_aside.split_off(&fence.next_offset);
         let kept = self.window.take().filter(|kept| {
-            let behind = fence.next_offset.saturating_sub(kept.fence.next_offset);
-            let is_short = usize::try_from(behind).is_ok_and(|n| n <= before.options.records_max);
+            let ahead = fence.next_offset.checked_sub(kept.fence.next_offset);
+            let ahead = ahead.and_then(|records| usize::try_from(records).ok());
+            let is_short = ahead.is_some_and(|records| records <= before.options.records_max);
             kept.fence.generation == fence.generation && is_short
         });
         if let (Some(mut kept), Some(last)) = (kept, last) {

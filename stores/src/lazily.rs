@@ -5,37 +5,22 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-use arrow::array::RecordBatch;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
 use schemas::achievement::{Kind, Told};
-use schemas::entities::{Application, Entity, Group};
 use schemas::seam::{Cut, Epoch, Offset, Run};
 use schemas::source::Source;
 use tokio::sync::OnceCell;
 
 use crate::Result;
 use crate::achievements::{AchievementsErase, AchievementsRead, AchievementsWrite, Mark, Of};
-use crate::admin::{
-    AuditEntry, By, CanonAdmin, CapacityRequest, Change, Decided, Decision, Requested, RequestsOf,
-    Usage,
-};
-use crate::aged::{AgedCount, AgedRecords, Ageing};
-use crate::canon::{
-    Answered, Applied, Authorized, CanonErase, CanonRead, CanonWrite, FirstGroups, Notification,
-    Revoked, RowsOf, Waiting,
-};
+use crate::aged::AgedCount;
 use crate::counts::{CountsRead, CountsWrite, Day, DayRow, NewDays};
 use crate::erasures::{Erasure, Erasures, Key};
-use crate::keys::{Action, ApiKey, KeptKey, Keys, Rotated};
 use crate::lease::{Held, Leases};
 use crate::live::SlotId;
-use crate::names::{Named, Names};
-use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use crate::reconciliations::{Note, Reconciliation, Reconciliations, ReconciliationsRead};
-use crate::recounts::{Countable, Recount, Recounts};
 use crate::view_scan::{Division, ScanPlace, ScanShare, ScannedHeads, ScannedRows, ViewsScan};
 use crate::views::{
     FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
@@ -169,80 +154,6 @@ hand_on! { Reconciliations {
     async fn change_note(scope: &str, name: &str, seen: Option<u64>, value: Option<&serde_json::Value>) -> Result<bool>;
 } }
 
-hand_on! { Keys {
-    async fn any_key() -> Result<bool>;
-    async fn key(id: &str) -> Result<Option<KeptKey>>;
-    async fn keys(before: Option<&str>, limit: usize) -> Result<Vec<ApiKey>>;
-    async fn add_key(key: &KeptKey) -> Result<()>;
-    async fn rotate_key(id: &str, until_ms: i64, by: &KeptKey) -> Result<Rotated>;
-    async fn revoke_key(id: &str, by: &str, now_ms: i64) -> Result<Option<ApiKey>>;
-    async fn key_used(id: &str, at_ms: i64) -> Result<()>;
-    async fn record_action(action: &Action) -> Result<()>;
-    async fn actions(before: Option<i64>, limit: usize) -> Result<Vec<Action>>;
-} }
-
 hand_on! { Leases {
     async fn acquire(name: &str, holder: &str) -> Result<Result<Box<dyn Held>, String>>;
-} }
-
-hand_on! { CanonRead {
-    async fn first_groups(source: Source, groups: &[Group], rows_max: usize) -> Result<FirstGroups>;
-    async fn groups(source: Source, groups: &[Group]) -> Result<RecordBatch>;
-    async fn dump(source: Source, keys: Option<&[i64]>, batch_rows: usize) -> Result<BoxStream<'static, Result<RecordBatch>>>;
-    async fn ask(query: &str, wait_ms: u64) -> Result<Answered>;
-    async fn club_members(club_id: i64) -> Result<Vec<i64>>;
-    async fn followed_by(athlete_id: i64) -> Result<Vec<i64>>;
-    async fn application(id: i64) -> Result<Option<Application>>;
-    async fn applications(after: Option<i64>, limit: usize) -> Result<Vec<Application>>;
-    async fn versions(rows: &[Entity]) -> Result<Vec<Option<i64>>>;
-    async fn waiting(source: Source) -> Result<Waiting>;
-    async fn pending(source: Source, newest: i64, limit: usize) -> Result<Vec<Notification>>;
-} }
-
-hand_on! { CanonWrite {
-    async fn apply_by(rows: &[Entity], actor: &str, now_ms: i64) -> Result<Applied>;
-    async fn authorize(application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Authorized>;
-    async fn revoke(application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Revoked>;
-    async fn notified(ids: &[i64]) -> Result<()>;
-} }
-
-hand_on! { CanonErase {
-    async fn rows_of(athlete_id: i64) -> Result<Vec<RowsOf>>;
-    async fn erase_rows(athlete_id: i64, limit: usize, now_ms: i64) -> Result<u64>;
-    async fn tell_of(athlete_id: i64, now_ms: i64) -> Result<()>;
-    async fn erase_groups(source: Source, groups: &[Group]) -> Result<()>;
-} }
-
-hand_on! { Names {
-    async fn names(of: Named, ids: &[i64]) -> Result<Vec<(i64, String)>>;
-    async fn find(of: Named, text: &str, limit: usize) -> Result<Vec<(i64, String)>>;
-    async fn set_names(of: Named, names: &[(i64, Option<String>)]) -> Result<()>;
-} }
-
-hand_on! { CanonAdmin {
-    async fn usages(after: Option<i64>, limit: usize) -> Result<Vec<Usage>>;
-    async fn usages_of(ids: &[i64]) -> Result<Vec<Usage>>;
-    async fn change(application_id: i64, change: Change, by: &By, now_ms: i64) -> Result<Option<Usage>>;
-    async fn audit(application_id: i64, before: Option<i64>, limit: usize) -> Result<Vec<AuditEntry>>;
-    async fn request_capacity(application_id: i64, athlete_capacity: i64, by: &By, now_ms: i64) -> Result<Requested>;
-    async fn capacity_requests(of: RequestsOf, before: Option<i64>, limit: usize) -> Result<Vec<CapacityRequest>>;
-    async fn decide(request_id: i64, decision: Decision, by: &By, now_ms: i64) -> Result<Decided>;
-} }
-
-hand_on! { AgedRecords {
-    async fn aged(of: Ageing, before_ms: i64) -> Result<AgedCount>;
-    async fn forget_aged(of: Ageing, before_ms: i64, limit: usize) -> Result<u64>;
-} }
-
-hand_on! { Recounts {
-    async fn countables(application_ids: &[i64]) -> Result<Vec<Countable>>;
-    async fn countables_after(after: Option<i64>, limit: usize) -> Result<Vec<Countable>>;
-    async fn recount(application_ids: &[i64], now_ms: i64) -> Result<Vec<Recount>>;
-    async fn record_recounts(recounts: &[Recount]) -> Result<()>;
-} }
-hand_on! { Notices {
-    async fn notices(application_id: Option<i64>, before: Option<i64>, limit: usize) -> Result<Vec<Notice>>;
-    async fn notices_waiting(now_ms: i64) -> Result<NoticesWaiting>;
-    async fn claim_notices(now_ms: i64, until_ms: i64, limit: usize) -> Result<Vec<Claimed>>;
-    async fn settle_notice(claimed: &Claimed, outcome: &Outcome) -> Result<()>;
 } }

@@ -21,8 +21,6 @@ pub mod approvals;
 pub mod archive;
 pub mod board_cache;
 pub mod canon;
-mod canon_sifted;
-pub mod canon_sql;
 #[cfg(feature = "cassandra")]
 pub mod cassandra;
 pub mod corrections;
@@ -37,15 +35,13 @@ pub mod intake;
 pub mod kafka;
 pub mod kept_sum;
 pub mod keys;
-#[cfg(any(feature = "cassandra", feature = "sql"))]
+#[cfg(feature = "cassandra")]
 mod lazily;
 pub mod lease;
 pub mod listing;
 pub mod live;
 pub mod live_scan;
 pub mod log;
-#[cfg(feature = "mysql")]
-mod mysql;
 pub mod names;
 pub mod namespace;
 pub mod notices;
@@ -53,8 +49,6 @@ pub mod options;
 pub mod parquet_file;
 pub mod parquet_values;
 mod patience;
-#[cfg(feature = "postgres")]
-mod postgres;
 pub mod reconciliations;
 pub mod recounts;
 #[cfg(feature = "redis")]
@@ -69,6 +63,7 @@ mod secret;
 mod servers;
 #[cfg(feature = "cassandra")]
 mod shared;
+pub mod sql;
 mod stores;
 pub mod telling;
 #[cfg(any(feature = "kafka", feature = "tls"))]

@@ -4,17 +4,15 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-#[cfg(any(feature = "cassandra", feature = "sql"))]
+#[cfg(feature = "cassandra")]
 use futures::FutureExt;
 
 use crate::Result;
-#[cfg(feature = "sql")]
-use crate::canon_sql::{SqlCanon, SqlOptions, SqlServer};
 #[cfg(feature = "cassandra")]
 use crate::cassandra::{Cassandra, CassandraOptions};
 #[cfg(feature = "kafka")]
 use crate::kafka::KafkaLog;
-#[cfg(any(feature = "cassandra", feature = "sql"))]
+#[cfg(feature = "cassandra")]
 use crate::lazily::Lazy;
 #[cfg(any(feature = "cassandra", feature = "sql"))]
 use crate::namespace::Namespace;
@@ -24,6 +22,8 @@ use crate::redis::RedisLive;
 use crate::registry::Registry;
 #[cfg(feature = "s3")]
 use crate::s3::S3;
+#[cfg(feature = "sql")]
+use crate::sql::{ApiKeyStore, EntityStore, SqlOptions, SqlServer};
 use crate::stores::StoresOptions;
 #[cfg(feature = "cassandra")]
 use crate::stores::ViewStores;
@@ -221,11 +221,12 @@ pub(crate) struct OnDatabase {
 
 #[cfg(feature = "sql")]
 impl OnDatabase {
-    pub(crate) fn store(self) -> Lazy<SqlCanon> {
-        Lazy::new(move || {
-            let this = self.clone();
-            async move { SqlCanon::open(&this.options, &this.namespace).await }.boxed()
-        })
+    pub(crate) fn entities(&self) -> EntityStore {
+        EntityStore::on_server(&self.options, &self.namespace)
+    }
+
+    pub(crate) fn keys(&self) -> ApiKeyStore {
+        ApiKeyStore::on_server(&self.options, &self.namespace)
     }
 }
 
@@ -240,9 +241,9 @@ impl Server for OnDatabase {
     }
 
     async fn migrate(&self) -> Result<Vec<String>> {
-        let made = SqlCanon::migrate(&self.options, &self.namespace).await?;
+        let made = EntityStore::migrate(&self.options, &self.namespace).await?;
         let mut told = told(made, "brought the schema up to date");
-        let recounted = SqlCanon::recount(&self.options, &self.namespace).await?;
+        let recounted = EntityStore::recount(&self.options, &self.namespace).await?;
         if !recounted.is_empty() {
             let ids: Vec<String> = recounted.iter().map(i64::to_string).collect();
             told.push(format!(
@@ -254,7 +255,7 @@ impl Server for OnDatabase {
     }
 
     async fn flaws(&self) -> Result<Vec<String>> {
-        SqlCanon::flaws(&self.options, &self.namespace).await
+        EntityStore::flaws(&self.options, &self.namespace).await
     }
 }
 

@@ -7,7 +7,6 @@ use crate::achievements::AchievementsWrite;
 use crate::admin::CanonAdmin;
 use crate::archive::Archive;
 use crate::canon::CanonErase;
-use crate::canon_sifted::Sifted;
 use crate::counts::CountsWrite;
 use crate::embedded::DataFolder;
 use crate::erasures::{Erasures, Suppressions};
@@ -22,6 +21,7 @@ use crate::options::{
 };
 use crate::reconciliations::Reconciliations;
 use crate::registry::{NoRegistry, Schemas};
+use crate::sql::{ApiKeyStore, EntityStore};
 use crate::views::ViewsWrite;
 use crate::webhook::Hook;
 use crate::{Error, Result};
@@ -243,22 +243,13 @@ impl StoresOptions {
         ViewStores::embedded(folder).await
     }
 
-    /// The entity store, the same store without its erasure filter, and API keys.
-    async fn open_entities(
-        &self,
-        folder: &DataFolder,
-        suppressions: Suppressions,
-    ) -> Result<(Arc<dyn CanonAdmin>, Arc<dyn CanonErase>, Arc<dyn Keys>)> {
+    /// Entities with all athletes, and API keys.
+    async fn open_entities(&self, folder: &DataFolder) -> Result<(EntityStore, ApiKeyStore)> {
         #[cfg(feature = "sql")]
         if let Some(database) = self.database() {
-            // Keys have connections of their own: a request is authenticated while others wait for rows.
-            let keys = Arc::new(database.clone().store());
-            let (canon, canon_erase) = Sifted::both(database.store(), suppressions);
-            return Ok((canon, canon_erase, keys));
+            return Ok((database.entities(), database.keys()));
         }
-        let keys = Arc::new(folder.keys().await?);
-        let (canon, canon_erase) = Sifted::both(folder.canon().await?, suppressions);
-        Ok((canon, canon_erase, keys))
+        Ok((folder.entities().await?, folder.keys().await?))
     }
 }
 
@@ -308,13 +299,13 @@ impl Stores {
         };
         let of_views = options.open_views(folder).await?;
         let suppressions = Suppressions::new(Arc::clone(&of_views.erasures));
-        let (canon, canon_erase, keys) = options.open_entities(folder, suppressions).await?;
+        let (entities, keys) = options.open_entities(folder).await?;
         Ok(Self {
             log,
             live,
             views: of_views.views,
-            canon,
-            canon_erase,
+            canon: Arc::new(entities.without_erased(suppressions)),
+            canon_erase: Arc::new(entities),
             archive: match options.open_bucket()? {
                 Some(archive) => archive,
                 None => folder.archive()?,
@@ -324,7 +315,7 @@ impl Stores {
             erasures: of_views.erasures,
             reconciliations: of_views.reconciliations,
             leases: of_views.leases,
-            keys,
+            keys: Arc::new(keys),
             schemas: options.open_schemas()?,
             hook: options.open_hook()?,
         })

@@ -51,6 +51,8 @@ pub struct Gate {
     then: Mutex<Holds>,
     /// What requests hold that are to get no answer.
     unanswered: Mutex<Option<&'static str>>,
+    /// What clients have sent, while it is recorded.
+    recorded: Mutex<Option<Vec<u8>>>,
     passed: AtomicU64,
     /// Pieces that were held back.
     held: watch::Sender<u64>,
@@ -64,6 +66,7 @@ impl Default for Gate {
             left: AtomicI64::new(-1),
             then: Mutex::new(Holds::Nothing),
             unanswered: Mutex::new(None),
+            recorded: Mutex::new(None),
             passed: AtomicU64::new(0),
             held: watch::Sender::new(0),
         }
@@ -81,6 +84,18 @@ impl Gate {
     /// Holds all answers back once a request that has this text in it has passed.
     pub fn hold_answer_to(&self, text: &'static str) {
         *lock(&self.unanswered) = Some(text);
+    }
+
+    /// Records what clients send from now on.
+    pub fn record_requests(&self) {
+        *lock(&self.recorded) = Some(Vec::new());
+    }
+
+    /// What clients have sent since [`Gate::record_requests`].
+    #[must_use]
+    pub fn recorded_requests(&self) -> String {
+        let recorded = lock(&self.recorded).take().unwrap_or_default();
+        String::from_utf8_lossy(&recorded).into_owned()
     }
 
     /// Holds this back once so many more pieces have passed. A piece is what came at once, about a
@@ -120,6 +135,11 @@ impl Gate {
 
     /// Waits until a piece may pass.
     async fn pass(&self, way: Way, bytes: &[u8]) {
+        if way == Way::ToServer
+            && let Some(recorded) = &mut *lock(&self.recorded)
+        {
+            recorded.extend_from_slice(bytes);
+        }
         let unanswered = *lock(&self.unanswered);
         if let Some(text) = unanswered
             && way == Way::ToServer

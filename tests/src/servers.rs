@@ -10,13 +10,13 @@ use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use stores::StoresOptions;
-use stores::canon_sql::SqlOptions;
 use stores::cassandra::{Cassandra, CassandraOptions};
 use stores::kafka::KafkaOptions;
 use stores::namespace::Namespace;
 use stores::redis::RedisOptions;
 use stores::registry::RegistryOptions;
 use stores::s3::S3Options;
+use stores::sql::SqlOptions;
 use stores::webhook::NoticesOptions;
 use uuid::Uuid;
 

@@ -292,7 +292,7 @@ impl Taken {
         let text = "DELETE held_by, holder FROM leases WHERE name = ? IF held_by = ?";
         match self
             .cql
-            .agree(doing, text, (&self.name, &self.token))
+            .agree_at_once(doing, text, (&self.name, &self.token))
             .await?
         {
             Outcome::Applied | Outcome::NotApplied(_) => Ok(()),

@@ -18,19 +18,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row, SqliteConnection};
-use tokio::sync::{Mutex, MutexGuard, RwLock, Semaphore, SemaphorePermit};
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, RwLock, Semaphore};
 
 use super::fault::fault;
 use crate::{Error, Result};
 
 /// The folder of lock files.
-pub(super) const LOCKS: &str = "locks";
+pub(crate) const LOCKS: &str = "locks";
 
 /// Begins a transaction that may write. Taking the right to write at once means that what was read
 /// in the transaction cannot be out of date when it writes.
-pub(super) const BEGIN_WRITE: &str = "BEGIN IMMEDIATE";
+pub(crate) const BEGIN_WRITE: &str = "BEGIN IMMEDIATE";
 
 /// How long to wait for another process or another task.
 const WAIT: Duration = Duration::from_secs(30);
@@ -51,33 +52,33 @@ const CACHES_BYTES_MAX: u32 = 192 << 20;
 
 /// What distinguishes the files.
 #[derive(Debug)]
-pub(super) struct Kind {
+pub(crate) struct Kind {
     /// The file's name in the data folder.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// The version of its tables.
-    pub(super) version: i64,
+    pub(crate) version: i64,
     /// What makes the tables.
-    pub(super) tables: &'static str,
+    pub(crate) tables: &'static str,
     /// Older versions whose files are kept, ascending, each with what brings it to the next version.
-    pub(super) upgrades: &'static [(i64, Upgrade)],
+    pub(crate) upgrades: &'static [(i64, Upgrade)],
     /// Whether the file can be made again from elsewhere, so that it may be deleted in use.
-    pub(super) replaceable: bool,
+    pub(crate) replaceable: bool,
     /// Bytes of a page: large ones for what is read in stretches, small ones for what is written here
     /// and there.
-    pub(super) page_bytes: u32,
+    pub(crate) page_bytes: u32,
     /// What the writing connection may keep in memory, in KiB.
-    pub(super) cache_kib: u32,
+    pub(crate) cache_kib: u32,
     /// How many connections read.
-    pub(super) readers: usize,
+    pub(crate) readers: usize,
     /// How many rows SQLite may be ahead of the task that reads them.
-    pub(super) rows_ahead: usize,
+    pub(crate) rows_ahead: usize,
     /// What helps when the file is damaged.
-    pub(super) remedy: &'static str,
+    pub(crate) remedy: &'static str,
 }
 
 /// What brings the tables of a file to the next version.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Upgrade {
+pub(crate) enum Upgrade {
     /// Statements.
     Statements(&'static str),
     /// Statements for each table whose name ends so; the rest of it is put in the place of `{table}`.
@@ -89,14 +90,14 @@ pub(super) enum Upgrade {
 
 /// A file, opened again where it may be.
 #[derive(Debug)]
-pub(super) struct Db {
+pub(crate) struct Db {
     folder: PathBuf,
     kind: &'static Kind,
     opened: RwLock<Arc<Opened>>,
 }
 
 impl Db {
-    pub(super) async fn open(folder: &Path, kind: &'static Kind) -> Result<Self> {
+    pub(crate) async fn open(folder: &Path, kind: &'static Kind) -> Result<Self> {
         let opened = Opened::open(folder, kind).await?;
         Ok(Self {
             folder: folder.to_owned(),
@@ -106,7 +107,7 @@ impl Db {
     }
 
     /// The connections to the file that is there now.
-    pub(super) async fn current(&self) -> Result<Arc<Opened>> {
+    pub(crate) async fn current(&self) -> Result<Arc<Opened>> {
         let opened = Arc::clone(&*self.opened.read().await);
         if opened.stands() {
             return Ok(opened);
@@ -132,16 +133,16 @@ impl Db {
 
 /// An open file.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(crate) struct Opened {
     kind: &'static Kind,
     /// The file itself.
     path: PathBuf,
     /// The link to it, if it is reached through one.
     link: Option<PathBuf>,
     id: FileId,
-    writer: Mutex<SqliteConnection>,
-    readers: Vec<Mutex<SqliteConnection>>,
-    free_readers: Semaphore,
+    writer: Arc<Mutex<SqliteConnection>>,
+    readers: Vec<Arc<Mutex<SqliteConnection>>>,
+    free_readers: Arc<Semaphore>,
 }
 
 /// What tells one file from another, whatever its name.
@@ -205,7 +206,7 @@ impl Opened {
                 .execute(&mut reader)
                 .await
                 .map_err(fault)?;
-            readers.push(Mutex::new(reader));
+            readers.push(Arc::new(Mutex::new(reader)));
         }
         if let Some(link) = &link
             && !leads_to(link, &path)
@@ -219,8 +220,8 @@ impl Opened {
             id: FileId::of(&path).map_err(broken)?,
             path: path.clone(),
             link,
-            writer: Mutex::new(writer),
-            free_readers: Semaphore::new(readers.len()),
+            writer: Arc::new(Mutex::new(writer)),
+            free_readers: Arc::new(Semaphore::new(readers.len())),
             readers,
         })
     }
@@ -234,17 +235,20 @@ impl Opened {
     }
 
     /// The connection that writes.
-    pub(super) async fn writer(&self) -> Result<MutexGuard<'_, SqliteConnection>> {
-        let mut connection = tokio::time::timeout(WAIT, self.writer.lock())
+    pub(crate) async fn writer(&self) -> Result<Writer> {
+        let mut connection = tokio::time::timeout(WAIT, Arc::clone(&self.writer).lock_owned())
             .await
             .map_err(|_| self.busy())?;
         self.tidy(&mut connection, true).await?;
-        Ok(connection)
+        Ok(Writer {
+            connection,
+            in_transaction: false,
+        })
     }
 
     /// A connection that reads.
-    pub(super) async fn reader(&self) -> Result<Reader<'_>> {
-        let permit = tokio::time::timeout(WAIT, self.free_readers.acquire())
+    pub(crate) async fn reader(&self) -> Result<Reader> {
+        let permit = tokio::time::timeout(WAIT, Arc::clone(&self.free_readers).acquire_owned())
             .await
             .map_err(|_| self.busy())?
             .map_err(|error| Error::broken(format!("using {}", self.path.display()), error))?;
@@ -252,7 +256,7 @@ impl Opened {
         let mut connection = self
             .readers
             .iter()
-            .find_map(|reader| reader.try_lock().ok())
+            .find_map(|reader| Arc::clone(reader).try_lock_owned().ok())
             .ok_or_else(|| self.busy())?;
         self.tidy(&mut connection, false).await?;
         Ok(Reader {
@@ -263,7 +267,7 @@ impl Opened {
 
     /// A connection that reads and is the caller's own, for what takes long: the others stay free.
     /// It is closed when it is dropped.
-    pub(super) async fn own_reader(&self) -> Result<SqliteConnection> {
+    pub(crate) async fn own_reader(&self) -> Result<SqliteConnection> {
         let connection = options(&self.path, self.kind, false)
             .connect()
             .await
@@ -278,7 +282,7 @@ impl Opened {
     }
 
     /// A connection of the caller's own that can't write, whatever it is told.
-    pub(super) async fn read_only(&self) -> Result<SqliteConnection> {
+    pub(crate) async fn read_only(&self) -> Result<SqliteConnection> {
         options(&self.path, self.kind, false)
             .read_only(true)
             .connect()
@@ -287,7 +291,7 @@ impl Opened {
     }
 
     /// What turns an error of a statement into one of the ports.
-    pub(super) fn fault<'a>(&'a self, doing: &'a str) -> impl Fn(sqlx::Error) -> Error + Copy + 'a {
+    pub(crate) fn fault<'a>(&'a self, doing: &'a str) -> impl Fn(sqlx::Error) -> Error + Copy + 'a {
         move |error| {
             if self.kind.replaceable && !self.stands() {
                 return Error::Unavailable {
@@ -300,12 +304,12 @@ impl Opened {
     }
 
     /// The error for content that is not what it should be.
-    pub(super) fn damaged(&self, doing: &str, what: impl std::fmt::Display) -> Error {
+    pub(crate) fn damaged(&self, doing: &str, what: impl std::fmt::Display) -> Error {
         self.broken(doing, &format!("{what}; {}", self.kind.remedy))
     }
 
     /// An error that a person must look at.
-    pub(super) fn broken(&self, doing: &str, why: &str) -> Error {
+    pub(crate) fn broken(&self, doing: &str, why: &str) -> Error {
         Error::broken(format!("{doing} ({})", self.path.display()), why)
     }
 
@@ -335,15 +339,15 @@ impl Opened {
     }
 }
 
-/// A connection that reads, until it is dropped.
+/// The reading connection of a caller, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Reader<'a> {
-    connection: MutexGuard<'a, SqliteConnection>,
+pub(crate) struct Reader {
+    connection: OwnedMutexGuard<SqliteConnection>,
     // Below the guard: the connection is given back before the permit is.
-    _permit: SemaphorePermit<'a>,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Deref for Reader<'_> {
+impl Deref for Reader {
     type Target = SqliteConnection;
 
     fn deref(&self) -> &SqliteConnection {
@@ -351,7 +355,55 @@ impl Deref for Reader<'_> {
     }
 }
 
-impl DerefMut for Reader<'_> {
+impl DerefMut for Reader {
+    fn deref_mut(&mut self) -> &mut SqliteConnection {
+        &mut self.connection
+    }
+}
+
+/// The writing connection of a caller, until it is dropped. An open transaction is rolled back then.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    connection: OwnedMutexGuard<SqliteConnection>,
+    in_transaction: bool,
+}
+
+impl Writer {
+    /// Begins a transaction that writes. Unlike one of `sqlx`, it does not borrow the connection.
+    pub(crate) async fn begin(&mut self) -> Result<(), sqlx::Error> {
+        self.in_transaction = true;
+        let begin = sqlx::raw_sql(BEGIN_WRITE).execute(&mut *self.connection);
+        begin.await.map(drop)
+    }
+
+    /// Commits the transaction of [`Writer::begin`].
+    pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        let commit = sqlx::raw_sql("COMMIT").execute(&mut *self.connection);
+        commit.await?;
+        self.in_transaction = false;
+        Ok(())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.in_transaction {
+            // The first poll sends the statement to the connection's thread, which runs it before any later one.
+            let rollback = sqlx::raw_sql("ROLLBACK").execute(&mut *self.connection);
+            let _sent = rollback.now_or_never();
+        }
+    }
+}
+
+impl Deref for Writer {
+    type Target = SqliteConnection;
+
+    fn deref(&self) -> &SqliteConnection {
+        &self.connection
+    }
+}
+
+impl DerefMut for Writer {
     fn deref_mut(&mut self) -> &mut SqliteConnection {
         &mut self.connection
     }

@@ -19,24 +19,11 @@
 //! write.
 
 mod achievements;
-mod canon;
-mod canon_apply;
-mod canon_asked;
-mod canon_connect;
-mod canon_dump;
-mod canon_erase;
-mod canon_groups;
-mod canon_names;
-mod canon_outbox;
-mod canon_rows;
-mod canon_statement;
-mod canon_versions;
 mod counts;
-mod db;
+pub(crate) mod db;
 mod editions;
 mod erasures;
 mod fault;
-mod keys;
 mod lease;
 mod live;
 mod live_outbox;
@@ -48,7 +35,7 @@ mod log;
 mod payload;
 mod reconciliations;
 mod runs;
-mod statement;
+pub(crate) mod statement;
 mod view_rows;
 mod view_scan;
 mod views;
@@ -56,10 +43,8 @@ mod views;
 use std::path::{Path, PathBuf};
 
 pub use achievements::SqliteAchievements;
-pub use canon::SqliteCanon;
 pub use counts::SqliteCounts;
 pub use erasures::SqliteErasures;
-pub use keys::SqliteKeys;
 pub use lease::FileLeases;
 pub use live::SqliteLive;
 pub use log::SqliteLog;
@@ -67,6 +52,7 @@ pub use reconciliations::SqliteReconciliations;
 pub use views::SqliteViews;
 
 use crate::archive::Archive;
+use crate::sql::{ApiKeyStore, EntityStore};
 use crate::{Error, Result};
 
 /// A data folder.
@@ -152,20 +138,20 @@ impl DataFolder {
         SqliteReconciliations::open(&self.0).await
     }
 
-    /// Keys of the API.
+    /// API keys.
     ///
     /// # Errors
     /// As [`DataFolder::log`].
-    pub async fn keys(&self) -> Result<SqliteKeys> {
-        SqliteKeys::open(&self.0).await
+    pub async fn keys(&self) -> Result<ApiKeyStore> {
+        ApiKeyStore::open_file(&self.0).await
     }
 
     /// Entities.
     ///
     /// # Errors
     /// As [`DataFolder::log`].
-    pub async fn canon(&self) -> Result<SqliteCanon> {
-        SqliteCanon::open(&self.0).await
+    pub async fn entities(&self) -> Result<EntityStore> {
+        EntityStore::open_file(&self.0).await
     }
 
     /// The archive.

@@ -90,7 +90,7 @@ pub(super) fn bind(
 }
 
 /// Does work on `rows` rows here, or on a thread of its own if they are many.
-pub(super) async fn heavy<T: Send + 'static>(
+pub(crate) async fn heavy<T: Send + 'static>(
     rows: usize,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

@@ -3,7 +3,7 @@
 use futures::TryStreamExt;
 use schemas::source::Source;
 use stores::canon::CanonRead;
-use stores::canon_sql::{SqlCanon, SqlOptions};
+use stores::sql::{EntityStore, SqlOptions};
 use tests::place::Place;
 use tests::servers::{self, Addresses};
 
@@ -65,7 +65,7 @@ async fn dump(place: &Place, (connections, range): (u32, u64)) -> u64 {
         dump_range_rows: range,
         ..place.options().database.clone()
     };
-    let canon = SqlCanon::open(&options, &place.options().namespace).await;
+    let canon = EntityStore::open(&options, &place.options().namespace).await;
     let canon = canon.expect("the canonical store");
     let dump = canon.dump(Source::Efforts, None, 8_192).await;
     let rows = dump

@@ -451,7 +451,7 @@ async fn rows_that_an_app_writes_are_not_read() {
     erased(&world, &EraseRequest::default()).await;
     // Another process, which has no list.
     let folder = stores::embedded::DataFolder::open(world.path()).expect("a folder");
-    let plain = folder.canon().await.expect("the rows");
+    let plain = folder.entities().await.expect("the rows");
     let mut groups = BTreeSet::new();
     for (source, lines) in [
         (Source::Efforts, efforts(4)),

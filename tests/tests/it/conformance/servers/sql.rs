@@ -10,8 +10,8 @@ mod unseen;
 
 use std::sync::Arc;
 
-use stores::canon_sql::{SqlCanon, SqlOptions};
 use stores::namespace::Namespace;
+use stores::sql::{ApiKeyStore, EntityStore, SqlOptions};
 use stores::{Result, Stores};
 use tests::servers;
 
@@ -76,7 +76,7 @@ struct Schema {
 impl Schema {
     async fn new(server: Server) -> Self {
         let (options, namespace) = (server.options(), servers::namespace());
-        let made = SqlCanon::migrate(&options, &namespace).await;
+        let made = EntityStore::migrate(&options, &namespace).await;
         assert!(made.expect("a schema"), "the schema is new");
         Self {
             server,
@@ -89,8 +89,8 @@ impl Schema {
         self.namespace.identifier("backstitch")
     }
 
-    async fn canon(&self) -> Result<SqlCanon> {
-        SqlCanon::open(&self.options, &self.namespace).await
+    async fn canon(&self) -> Result<EntityStore> {
+        EntityStore::open(&self.options, &self.namespace).await
     }
 
     /// The statement that makes a session one of the schema.
@@ -127,7 +127,7 @@ impl Staged {
         let canon = Arc::new(self.0.canon().await?);
         Ok(Stores {
             canon: Arc::clone(&canon) as _,
-            keys: Arc::clone(&canon) as _,
+            keys: Arc::new(ApiKeyStore::on_server(&self.0.options, &self.0.namespace)),
             canon_erase: canon,
             ..self.1.ports().await?
         })

@@ -6,8 +6,8 @@ use futures::TryStreamExt;
 use schemas::entities::{Entity, Group};
 use schemas::source::Source;
 use stores::canon::{Authorized, CanonErase, CanonRead, CanonWrite};
-use stores::canon_sql::SqlCanon;
 use stores::recounts::{Countable, Recounts};
+use stores::sql::EntityStore;
 use stores::{ErrorKind, Result};
 use tests::conformance::canon_rows::{application, athlete, authorization, effort, effort_rows};
 
@@ -107,7 +107,7 @@ async fn athletes_of_an_apps_own_tables_are_counted_anew(server: Server) -> Resu
 pub(super) type Groups = BTreeSet<(i64, i64)>;
 
 /// The groups of which the outbox tells; it is empty then.
-pub(super) async fn told(canon: &SqlCanon, source: Source) -> Result<Groups> {
+pub(super) async fn told(canon: &EntityStore, source: Source) -> Result<Groups> {
     let pending = canon.pending(source, i64::MAX, 10_000).await?;
     let ids: Vec<i64> = pending.iter().map(|told| told.id).collect();
     canon.notified(&ids).await?;
@@ -417,7 +417,7 @@ async fn follow(schema: &Schema, app: &App) -> Result<()> {
         canon.authorize(1, 2, 1).await?,
         Authorized::New { .. }
     ));
-    let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
     assert_eq!(flaws, Vec::<String>::new());
     Ok(())
 }
@@ -442,7 +442,7 @@ async fn columns_that_cant_be_read_are_named(server: Server) -> Result<()> {
          CREATE VIEW athletes AS SELECT athlete_id AS id, name, name AS gender, 1980 AS birth_year,
              name AS weight_kg, name AS country, is_yes AS is_deleted, 0 AS version FROM rides;"
     ));
-    let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
     let expected = match server {
         Server::Postgres => [
             ("elapsed_time_s", "character varying(20)", "whole number"),
@@ -479,7 +479,7 @@ async fn columns_that_cant_be_read_are_named(server: Server) -> Result<()> {
     assert!(error.to_string().contains("started_at_us"), "{error}");
 
     schema.run("ALTER TABLE follows RENAME TO followed;");
-    let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
     assert!(
         flaws.iter().any(|flaw| flaw.contains("follows")),
         "{flaws:#?}"
@@ -497,7 +497,7 @@ async fn columns_that_cant_be_read_are_named(server: Server) -> Result<()> {
          CREATE VIEW applications AS SELECT id, name, '{\"user\": 1}' AS owner, id AS athlete_capacity,
              0 AS version FROM rides WHERE id < 0;",
     );
-    let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
     assert_eq!(flaws.len(), 1, "{flaws:#?}");
     assert!(
         flaws[0].contains("efforts") && flaws[0].contains("index"),
@@ -520,7 +520,7 @@ async fn columns_that_cant_be_read_are_named(server: Server) -> Result<()> {
     assert_eq!(canon.versions(&[row]).await?, [Some(0)]);
 
     schema.run("CREATE INDEX by_group ON rides (segment_id, athlete_id, id);");
-    let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
     assert_eq!(flaws, Vec::<String>::new());
     Ok(())
 }

@@ -5,8 +5,8 @@ use schemas::source::Source;
 use stores::Result;
 use stores::admin::CanonAdmin;
 use stores::canon::{Authorized, CanonRead, CanonWrite};
-use stores::canon_sql::SqlCanon;
 use stores::notices::Notices;
+use stores::sql::EntityStore;
 use tests::conformance::canon_rows::{application, athlete, authorization, authorization_rows};
 
 use super::apps::{Groups, told};
@@ -26,7 +26,7 @@ const INSERT: &str =
     "INSERT INTO authorizations (id, application_id, athlete_id, created_at_us, revoked_at_us)";
 
 /// An application with room for ten.
-async fn set(server: Server) -> Result<(Schema, SqlCanon)> {
+async fn set(server: Server) -> Result<(Schema, EntityStore)> {
     let schema = Schema::new(server).await;
     let canon = schema.canon().await?;
     let rows = [1, 2].map(|id| Entity::Application(application(id, 10)));
@@ -42,7 +42,7 @@ fn line(id: i64, is_deleted: bool) -> Entity {
 }
 
 /// How many are connected, as the counters have it.
-async fn counted(canon: &SqlCanon) -> Result<Vec<i64>> {
+async fn counted(canon: &EntityStore) -> Result<Vec<i64>> {
     let found = canon.usages_of(&[1, 2]).await?;
     Ok(found
         .into_iter()
@@ -103,7 +103,7 @@ async fn whom_an_app_deletes_is_connected_to_nothing(server: Server) -> Result<(
             "{statement}"
         );
         assert_eq!(counted(&canon).await?, connected, "{statement}");
-        let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+        let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
         assert_eq!(flaws, Vec::<String>::new(), "{statement}");
     }
     Ok(())
@@ -160,7 +160,7 @@ async fn a_connection_and_a_deletion_may_pass_each_other(server: Server) -> Resu
     told(&canon, Source::Authorizations).await?;
     assert_eq!(counted(&canon).await?, [0, 0]);
     assert_eq!(canon.authorize(2, 12, 1).await?, Authorized::AthleteDeleted);
-    let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
     assert_eq!(flaws, Vec::<String>::new());
     Ok(())
 }
@@ -196,7 +196,7 @@ async fn a_counter_that_an_app_holds_stops_nothing(server: Server) -> Result<()>
     assert_eq!(told(&canon, Source::Authorizations).await?, groups);
     assert_eq!(told(&canon, Source::Authorizations).await?, [].into());
     assert_eq!(counted(&canon).await?, [0, 1]);
-    let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
     assert_eq!(flaws, Vec::<String>::new());
     Ok(())
 }
@@ -272,15 +272,15 @@ async fn counters_know_who_is_deleted(server: Server) -> Result<()> {
          DELETE FROM connected;
          INSERT INTO connected (application_id, athletes) VALUES (1, 2), (2, 1);",
     );
-    let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
     assert!(
         flaws.len() == 1 && flaws[0].contains("applications 1, 2"),
         "{flaws:#?}"
     );
-    let anew = SqlCanon::recount(&schema.options, &schema.namespace).await?;
+    let anew = EntityStore::recount(&schema.options, &schema.namespace).await?;
     assert_eq!(anew, [1, 2]);
     assert_eq!(counted(&canon).await?, [1, 0]);
-    let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
     assert_eq!(flaws, Vec::<String>::new());
     Ok(())
 }

@@ -6,7 +6,7 @@ use futures::TryStreamExt;
 use schemas::entities::Entity;
 use schemas::source::Source;
 use stores::canon::{CanonRead, CanonWrite};
-use stores::canon_sql::{SqlCanon, SqlOptions};
+use stores::sql::{EntityStore, SqlOptions};
 use stores::{ErrorKind, Result};
 use tests::conformance::canon_rows::{authorization, effort, effort_rows};
 
@@ -22,13 +22,13 @@ const HOT: i64 = 77;
 const ROWS: i64 = 6_000;
 
 /// A schema with rows of very different keys, and a store that reads it in small ranges.
-async fn filled(server: Server) -> Result<(Schema, SqlCanon)> {
+async fn filled(server: Server) -> Result<(Schema, EntityStore)> {
     let schema = Schema::new(server).await;
     let options = SqlOptions {
         dump_range_rows: 250,
         ..schema.options.clone()
     };
-    let canon = SqlCanon::open(&options, &schema.namespace).await?;
+    let canon = EntityStore::open(&options, &schema.namespace).await?;
     let row = |id: i64| {
         let key = match id {
             0..2_000 => HOT,
@@ -44,7 +44,7 @@ async fn filled(server: Server) -> Result<(Schema, SqlCanon)> {
 }
 
 /// The keys, athletes and ids of a dump; the order is looked at.
-async fn ids(canon: &SqlCanon, keys: Option<&[i64]>) -> Result<Vec<(i64, i64, i64)>> {
+async fn ids(canon: &EntityStore, keys: Option<&[i64]>) -> Result<Vec<(i64, i64, i64)>> {
     let mut rows = Vec::new();
     let mut dump = canon.dump(Source::Efforts, keys, 100).await?;
     while let Some(batch) = dump.try_next().await? {

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::TryStreamExt;
-use schemas::entities::{Effort, Entity};
+use schemas::entities::{Application, Athlete, Authorization, Effort, Entity};
 use schemas::source::Source;
-use stores::canon::{CanonRead, CanonWrite};
-use stores::canon_sql::{SqlCanon, SqlOptions, SqlTls};
+use stores::admin::{By, CanonAdmin, Decided, Decision, Requested};
+use stores::canon::{Authorized, CanonRead, CanonWrite};
 use stores::keys::{Action, Keys};
+use stores::sql::{ApiKeyStore, EntityStore, SqlOptions, SqlTls};
 use stores::{ErrorKind, Result};
 use tests::conformance::canon_rows::effort;
 use tests::proxy::{Gate, Holds, Proxy};
@@ -26,6 +27,8 @@ super::on_both! {
     a_changed_migration_is_refused
     what_is_wrong_is_named
     what_is_recorded_is_there_once
+    a_lost_commit_is_recognized
+    statements_are_prepared_once
 }
 
 fn address(server: Server) -> String {
@@ -57,7 +60,7 @@ async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
         dump_timeout_ms: 700,
         ..through(&proxy, &schema)
     };
-    let canon = patiently(async || SqlCanon::open(&options, &schema.namespace).await).await;
+    let canon = patiently(async || EntityStore::open(&options, &schema.namespace).await).await;
     let rows: Vec<Entity> = (0..50_000)
         .map(|id| Entity::Effort(effort(id, id, 1)))
         .collect();
@@ -103,18 +106,40 @@ async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// The answer to a commit is lost, so all of it is tried again: what an administrator did is there once.
+/// Options through a proxy whose traffic can be read.
+fn in_plain_text(proxy: &Proxy, schema: &Schema) -> SqlOptions {
+    SqlOptions {
+        tls: SqlTls::Disable,
+        connections_max: 1,
+        request_timeout_ms: 5_000,
+        retry_timeout_ms: 20_000,
+        ..through(proxy, schema)
+    }
+}
+
+/// Runs a call whose first COMMIT gets no answer, so that the call is repeated.
+async fn with_lost_commit<T>(gate: &Gate, call: impl Future<Output = Result<T>>) -> Result<T> {
+    gate.hold_answer_to("COMMIT");
+    let held = gate.held();
+    let cutting = async {
+        gate.held_since(held).await;
+        // The server commits; only its answer is lost. The next answer that is held is one to the repeated call.
+        let answers = gate.held();
+        gate.cut();
+        gate.held_since(answers).await;
+        gate.hold(Holds::Nothing);
+    };
+    let both = async { tokio::join!(call, cutting) };
+    let (outcome, ()) = timeout(PATIENCE, both).await.expect("it ends");
+    outcome
+}
+
+/// An action of an administrator is recorded once when its COMMIT is lost.
 async fn what_is_recorded_is_there_once(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let gate = Arc::<Gate>::default();
     let proxy = Proxy::to(&address(server), &gate).await;
-    let options = SqlOptions {
-        tls: SqlTls::Disable,
-        request_timeout_ms: 5_000,
-        retry_timeout_ms: 20_000,
-        ..through(&proxy, &schema)
-    };
-    let canon = SqlCanon::open(&options, &schema.namespace).await?;
+    let keys = ApiKeyStore::on_server(&in_plain_text(&proxy, &schema), &schema.namespace);
     let action = |target: &str| Action {
         number: 0,
         at_ms: 1,
@@ -123,31 +148,131 @@ async fn what_is_recorded_is_there_once(server: Server) -> Result<()> {
         target: target.to_owned(),
         detail: None,
     };
-    canon.record_action(&action("before")).await?;
-
-    gate.hold_answer_to("COMMIT");
-    let held = gate.held();
+    keys.record_action(&action("before")).await?;
     let lost = action("lost");
-    let heard = async {
-        gate.held_since(held).await;
-        // It is committed by now, or will be: what is cut is its answer. The next one that is held is another try's.
-        let answers = gate.held();
-        gate.cut();
-        gate.held_since(answers).await;
-        gate.hold(Holds::Nothing);
-    };
-    let both = async { tokio::join!(canon.record_action(&lost), heard) };
-    let (recorded, ()) = timeout(PATIENCE, both).await.expect("it ends");
-    recorded?;
+    with_lost_commit(&gate, keys.record_action(&lost)).await?;
     // Two that are alike are two.
-    canon.record_action(&lost).await?;
+    keys.record_action(&lost).await?;
 
-    let actions = canon.actions(None, 10).await?;
+    let actions = keys.actions(None, 10).await?;
     let targets: Vec<&str> = actions
         .iter()
         .map(|action| action.target.as_str())
         .collect();
     assert_eq!(targets, ["lost", "lost", "before"]);
+    Ok(())
+}
+
+fn application(id: i64) -> Entity {
+    Entity::Application(Application {
+        id,
+        name: "app".to_owned(),
+        owner: 1.into(),
+        athlete_capacity: 2,
+        version: 0,
+    })
+}
+
+/// A call that is repeated after a lost COMMIT returns its own outcome, not one of somebody else.
+async fn a_lost_commit_is_recognized(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let gate = Arc::<Gate>::default();
+    let proxy = Proxy::to(&address(server), &gate).await;
+    let store = EntityStore::open(&in_plain_text(&proxy, &schema), &schema.namespace).await?;
+    store.apply(&[application(1)], 1).await?;
+    let by = By {
+        actor: "a".to_owned(),
+        reason: None,
+    };
+
+    let requested = with_lost_commit(&gate, store.request_capacity(1, 5, &by, 1)).await?;
+    let Requested::New(request) = requested else {
+        panic!("{requested:?}");
+    };
+    let again = store.request_capacity(1, 6, &by, 1).await?;
+    assert!(matches!(again, Requested::Open(_)), "{again:?}");
+
+    let grant = Decision::Grant(None);
+    let decided = with_lost_commit(&gate, store.decide(request.id, grant, &by, 2)).await?;
+    let Decided::Done { usage, .. } = decided else {
+        panic!("{decided:?}");
+    };
+    assert_eq!(usage.application.athlete_capacity, 5);
+    let again = store.decide(request.id, grant, &by, 2).await?;
+    assert!(matches!(again, Decided::Already(_)), "{again:?}");
+    assert_eq!(store.audit(1, None, 10).await?.len(), 1);
+
+    let connected = with_lost_commit(&gate, store.authorize(1, 7, 3)).await?;
+    assert!(matches!(connected, Authorized::New { .. }), "{connected:?}");
+    assert_eq!(store.authorize(1, 7, 3).await?, Authorized::Already);
+    let usages = store.usages_of(&[1]).await?;
+    let connected: Vec<Option<i64>> = usages.iter().map(|usage| usage.connected).collect();
+    assert_eq!(connected, [Some(1)]);
+    Ok(())
+}
+
+/// Calls with other values send no new statements, so the caches of prepared statements stay small.
+async fn statements_are_prepared_once(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let gate = Arc::<Gate>::default();
+    let proxy = Proxy::to(&address(server), &gate).await;
+    let store = EntityStore::open(&in_plain_text(&proxy, &schema), &schema.namespace).await?;
+    let round = async |id: i64| {
+        let athlete = |is_deleted: bool, version: i64| {
+            Entity::Athlete(Athlete {
+                id,
+                name: None,
+                gender: None,
+                birth_year: None,
+                weight_kg: None,
+                country: None,
+                is_disqualified: false,
+                is_deleted,
+                version,
+            })
+        };
+        let authorization = Entity::Authorization(Authorization {
+            id,
+            application_id: id,
+            athlete_id: id,
+            created_at_us: id,
+            revoked_at_us: None,
+            version: 0,
+        });
+        store
+            .apply(&[application(id), athlete(false, 0)], id)
+            .await?;
+        store.authorize(id, id, id).await?;
+        store.apply(&[athlete(true, 1)], id).await?;
+        store.apply(&[authorization], id).await?;
+        // An application's own SQL puts the athlete into the outbox.
+        schema.run(&format!(
+            "UPDATE athletes SET is_deleted = FALSE WHERE id = {id};"
+        ));
+        for source in [Source::Efforts, Source::Authorizations] {
+            let waiting = store.waiting(source).await?;
+            let pending = store.pending(source, waiting.newest, 100).await?;
+            let ids: Vec<i64> = pending.iter().map(|told| told.id).collect();
+            store.notified(&ids).await?;
+        }
+        Result::Ok(())
+    };
+    for id in 1..4 {
+        round(id).await?;
+    }
+    gate.record_requests();
+    round(4).await?;
+    let sent = gate.recorded_requests();
+    assert!(sent.contains("COMMIT"), "{sent}");
+    for text in [
+        "INSERT INTO connected",
+        "INSERT INTO connections",
+        "SELECT 'connections'",
+        "SELECT 'efforts', segment_id, athlete_id, CAST",
+        "'connections', 0, ",
+    ] {
+        assert!(!sent.contains(text), "prepared again: {text}\n{sent}");
+    }
     Ok(())
 }
 
@@ -159,11 +284,11 @@ async fn a_server_that_is_not_there_is_named(server: Server) -> Result<()> {
         ..server.options()
     };
     let namespace = servers::namespace();
-    let opened = SqlCanon::open(&options, &namespace).await;
+    let opened = EntityStore::open(&options, &namespace).await;
     let error = opened.expect_err("nobody answers");
     assert_eq!(error.kind(), ErrorKind::Retry);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
-    let flaws = SqlCanon::flaws(&options, &namespace).await?;
+    let flaws = EntityStore::flaws(&options, &namespace).await?;
     assert!(flaws[0].contains("127.0.0.1:1"), "{flaws:?}");
     Ok(())
 }
@@ -172,30 +297,30 @@ async fn a_server_that_is_not_there_is_named(server: Server) -> Result<()> {
 async fn schemas_are_made_once(server: Server) -> Result<()> {
     let (options, namespace) = (server.options(), servers::namespace());
     for _ in 0..2 {
-        let opened = SqlCanon::open(&options, &namespace).await;
+        let opened = EntityStore::open(&options, &namespace).await;
         let error = opened.expect_err("there is no schema");
         assert_eq!(error.kind(), ErrorKind::Fatal, "{error}");
         assert!(
             error.to_string().contains("run `backstitch migrate`"),
             "{error}"
         );
-        let flaws = SqlCanon::flaws(&options, &namespace).await?;
+        let flaws = EntityStore::flaws(&options, &namespace).await?;
         assert!(flaws[0].contains("run `backstitch migrate`"), "{flaws:?}");
     }
     let mut making = JoinSet::new();
     for _ in 0..4 {
         let (options, namespace) = (options.clone(), namespace.clone());
-        making.spawn(async move { SqlCanon::migrate(&options, &namespace).await });
+        making.spawn(async move { EntityStore::migrate(&options, &namespace).await });
     }
     while let Some(made) = making.join_next().await {
         made.expect("it ends")?;
     }
-    assert!(!SqlCanon::migrate(&options, &namespace).await?);
+    assert!(!EntityStore::migrate(&options, &namespace).await?);
     assert_eq!(
-        SqlCanon::flaws(&options, &namespace).await?,
+        EntityStore::flaws(&options, &namespace).await?,
         Vec::<String>::new()
     );
-    SqlCanon::open(&options, &namespace).await?;
+    EntityStore::open(&options, &namespace).await?;
     server.drop_schema(&namespace);
     Ok(())
 }
@@ -233,13 +358,13 @@ async fn a_changed_migration_is_refused(server: Server) -> Result<()> {
             .expect_err("it can't be used")
             .to_string();
         assert!(error.contains(told), "{error}");
-        let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+        let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
         assert!(flaws[0].contains(told), "{flaws:?}");
         if told == "broken off" && server == Server::MariaDb {
             // There nothing is taken back, so it is run again.
-            assert!(SqlCanon::migrate(&schema.options, &schema.namespace).await?);
+            assert!(EntityStore::migrate(&schema.options, &schema.namespace).await?);
         } else if told != "older" {
-            let made = SqlCanon::migrate(&schema.options, &schema.namespace).await;
+            let made = EntityStore::migrate(&schema.options, &schema.namespace).await;
             assert_eq!(made.expect_err("refused").kind(), ErrorKind::Fatal);
         }
         if !back.is_empty() {
@@ -259,7 +384,7 @@ async fn what_is_wrong_is_named(server: Server) -> Result<()> {
         password: "open sesame".to_owned().into(),
         ..schema.options.clone()
     };
-    let flaws = SqlCanon::flaws(&stranger, &schema.namespace).await?;
+    let flaws = EntityStore::flaws(&stranger, &schema.namespace).await?;
     assert!(flaws[0].contains("check user and password"), "{flaws:?}");
     assert!(!flaws[0].contains("sesame"), "{flaws:?}");
 
@@ -267,7 +392,7 @@ async fn what_is_wrong_is_named(server: Server) -> Result<()> {
         let collate =
             |collation: &str| schema.run(&format!("ALTER DATABASE {name} COLLATE {collation};"));
         collate("utf8mb4_general_ci");
-        let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+        let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
         assert!(flaws[0].contains("utf8mb4_general_ci"), "{flaws:?}");
         collate("utf8mb4_bin");
     }
@@ -285,8 +410,8 @@ async fn what_is_wrong_is_named(server: Server) -> Result<()> {
             format!("CREATE USER {user}@'%'; GRANT SELECT ON {name}.* TO {user}@'%';")
         }
     });
-    let flaws = SqlCanon::flaws(&reader, &schema.namespace).await;
-    let canon = SqlCanon::open(&reader, &schema.namespace).await?;
+    let flaws = EntityStore::flaws(&reader, &schema.namespace).await;
+    let canon = EntityStore::open(&reader, &schema.namespace).await?;
     let refused = canon.apply(&[Entity::Effort(effort(1, 2, 3))], 1).await;
     schema.run(&match server {
         Server::Postgres => format!("DROP OWNED BY {user}; DROP ROLE {user};"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use schemas::entities::Entity;
 use stores::canon::CanonWrite;
-use stores::canon_sql::{SqlCanon, SqlOptions, SqlTls};
+use stores::sql::{EntityStore, SqlOptions, SqlTls};
 use stores::{ErrorKind, Result};
 use tests::certificates::Certificates;
 use tests::conformance::canon_rows::effort;
@@ -167,10 +167,10 @@ async fn only_a_trusted_server_is_spoken_to(server: Server) -> Result<()> {
         ..server.options()
     };
     // The server is coming up; that is waited for.
-    assert!(SqlCanon::migrate(&options, &namespace).await?);
-    let canon = SqlCanon::open(&options, &namespace).await?;
+    assert!(EntityStore::migrate(&options, &namespace).await?);
+    let canon = EntityStore::open(&options, &namespace).await?;
     canon.apply(&[Entity::Effort(effort(1, 2, 3))], 1).await?;
-    let flaws = SqlCanon::flaws(&options, &namespace).await?;
+    let flaws = EntityStore::flaws(&options, &namespace).await?;
     assert_eq!(flaws, Vec::<String>::new());
 
     let of = |file: &str, host: &str, tls: SqlTls| SqlOptions {
@@ -181,7 +181,7 @@ async fn only_a_trusted_server_is_spoken_to(server: Server) -> Result<()> {
     };
     // Any server of the authority will do, or any server.
     for (file, tls) in [("ca.pem", SqlTls::VerifyCa), ("other.pem", SqlTls::Require)] {
-        SqlCanon::open(&of(file, "localhost", tls), &namespace).await?;
+        EntityStore::open(&of(file, "localhost", tls), &namespace).await?;
     }
     let silent = SqlOptions {
         port: server.options().port,
@@ -216,7 +216,7 @@ async fn only_a_trusted_server_is_spoken_to(server: Server) -> Result<()> {
         (silent, "does not support TLS", "let the server speak TLS"),
     ] {
         let begun = Instant::now();
-        let refused = SqlCanon::open(&options, &namespace).await;
+        let refused = EntityStore::open(&options, &namespace).await;
         let error = refused.expect_err("it is not trusted");
         assert_eq!(error.kind(), ErrorKind::Fatal, "{error}");
         let said = error.to_string();

@@ -9,7 +9,7 @@ use schemas::source::Source;
 use stores::Result;
 use stores::admin::{By, CanonAdmin, Change};
 use stores::canon::{Authorized, CanonRead, CanonWrite};
-use stores::canon_sql::{SqlCanon, SqlOptions};
+use stores::sql::{EntityStore, SqlOptions};
 use tests::conformance::canon_rows::{application, athlete, authorization, effort, effort_rows};
 use tokio::task::JoinSet;
 
@@ -110,7 +110,7 @@ async fn places_are_given_once_by_many(server: Server) -> Result<()> {
         connections_max: 50,
         ..schema.options.clone()
     };
-    let canon = Arc::new(SqlCanon::open(&options, &schema.namespace).await?);
+    let canon = Arc::new(EntityStore::open(&options, &schema.namespace).await?);
     canon
         .apply(&[Entity::Application(application(1, 5))], 1)
         .await?;

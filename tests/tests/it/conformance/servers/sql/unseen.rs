@@ -4,8 +4,8 @@ use schemas::entities::{Entity, Group};
 use schemas::source::Source;
 use stores::Result;
 use stores::canon::{Authorized, CanonRead, CanonWrite};
-use stores::canon_sql::SqlCanon;
 use stores::notices::Notices;
+use stores::sql::EntityStore;
 use tests::conformance::canon_rows::{application, authorization, effort_rows};
 
 use super::apps::{App, Groups, told};
@@ -148,8 +148,8 @@ async fn counters_that_are_wrong_are_counted_anew(server: Server) -> Result<()> 
         Entity::Authorization(authorization(4, 2, 10)),
     ];
     canon.apply(&rows, 1).await?;
-    let flaws = async || SqlCanon::flaws(&schema.options, &schema.namespace).await;
-    let recount = async || SqlCanon::recount(&schema.options, &schema.namespace).await;
+    let flaws = async || EntityStore::flaws(&schema.options, &schema.namespace).await;
+    let recount = async || EntityStore::recount(&schema.options, &schema.namespace).await;
     assert_eq!(flaws().await?, Vec::<String>::new());
     assert_eq!(recount().await?, Vec::<i64>::new());
 
@@ -209,7 +209,7 @@ async fn counting_anew_notes_nothing(server: Server) -> Result<()> {
     rows.extend((1..=5).map(|id| Entity::Authorization(authorization(id, 1, id))));
     canon.apply(&rows, 1).await?;
     schema.run("UPDATE connected SET athletes = 7 WHERE application_id = 1;");
-    let recounted = SqlCanon::recount(&schema.options, &schema.namespace).await?;
+    let recounted = EntityStore::recount(&schema.options, &schema.namespace).await?;
     assert_eq!(recounted, [1]);
     let noted = canon.notices(None, None, 10).await?;
     assert_eq!(noted, []);

@@ -1,0 +1,548 @@
+//! Looking after applications: statements that all three databases understand.
+//!
+//! Decisions are made while the counter of the application is locked, from what is read after that.
+
+use schemas::entities::Application;
+
+use super::connect::lock_counters;
+use super::connection::{Sql, SqlConnection, Value, undecodable};
+use super::notices;
+use crate::admin::{
+    AuditEntry, By, CapacityRequest, Change, Changed, Decided, Decision, RequestState, Requested,
+    RequestsOf, Usage,
+};
+
+const CAPACITY: &str = "capacity";
+const ENFORCEMENT: &str = "enforcement";
+const OWNER: &str = "owner";
+
+const USAGES: &str = "SELECT CAST(p.id AS SIGNED), p.name, p.owner,
+        CAST(p.athlete_capacity AS SIGNED), CAST(p.version AS SIGNED),
+        CAST(coalesce(c.athletes, 0) AS SIGNED),
+        CAST(CASE WHEN u.application_id IS NULL THEN 1 ELSE 0 END AS SIGNED)
+    FROM applications p LEFT JOIN connected c ON c.application_id = p.id
+    LEFT JOIN unlimited u ON u.application_id = p.id";
+
+/// A row of an application.
+pub(crate) type ApplicationRow = (i64, String, String, i64, i64);
+
+/// The application in a row.
+pub(crate) fn application_from_row(
+    (id, name, owner, athlete_capacity, version): ApplicationRow,
+) -> Sql<Application> {
+    Ok(Application {
+        id,
+        name,
+        owner: self::owner(&owner)?,
+        athlete_capacity,
+        version,
+    })
+}
+
+type UsageRow = (i64, String, String, i64, i64, i64, i64);
+
+fn usage(row: UsageRow) -> Sql<Usage> {
+    let (id, name, owner, capacity, version, connected, is_enforced) = row;
+    let application: ApplicationRow = (id, name, owner, capacity, version);
+    Ok(Usage {
+        application: application_from_row(application)?,
+        is_enforced: is_enforced != 0,
+        connected: Some(connected),
+    })
+}
+
+pub(crate) async fn usages(
+    connection: &mut SqlConnection<'_>,
+    after: Option<i64>,
+    limit: usize,
+) -> Sql<Vec<Usage>> {
+    let Some(from) = after.map_or(Some(i64::MIN), |after| after.checked_add(1)) else {
+        return Ok(Vec::new());
+    };
+    let statement = format!("{USAGES} WHERE p.id >= ? ORDER BY p.id LIMIT ?");
+    let values = [Value::Int(from), Value::Int(bounded(limit))];
+    let rows: Vec<UsageRow> = connection.rows(&statement, &values).await?;
+    rows.into_iter().map(usage).collect()
+}
+
+/// The usage of applications; `ids` are few enough for one statement.
+pub(crate) async fn usages_of(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<Vec<Usage>> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let statement = format!("{USAGES} WHERE p.id IN ? ORDER BY p.id");
+    let rows: Vec<UsageRow> = connection.rows(&statement, &[Value::Ints(ids)]).await?;
+    rows.into_iter().map(usage).collect()
+}
+
+async fn usage_of(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<Usage>> {
+    Ok(usages_of(connection, &[id]).await?.pop())
+}
+
+/// The usage of an application whose counter is held from now on; nothing if there is none.
+async fn held(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<Usage>> {
+    // Nobody holds what is not there: a counter would be made.
+    if usage_of(connection, id).await?.is_none() {
+        return Ok(None);
+    }
+    lock_counters(connection, std::iter::once(id)).await?;
+    usage_of(connection, id).await
+}
+
+/// Changes an application; call it within a transaction that writes.
+pub(crate) async fn change(
+    connection: &mut SqlConnection<'_>,
+    id: i64,
+    change: Change,
+    by: &By,
+    now_ms: i64,
+) -> Sql<Option<Usage>> {
+    let Some(before) = held(connection, id).await? else {
+        return Ok(None);
+    };
+    put(connection, &before, change, (by, None), now_ms).await?;
+    usage_of(connection, id).await
+}
+
+/// Changes what is to be changed, and records it.
+async fn put(
+    connection: &mut SqlConnection<'_>,
+    of: &Usage,
+    change: Change,
+    by: (&By, Option<i64>),
+    now_ms: i64,
+) -> Sql<()> {
+    let id = of.application.id;
+    let before = of.application.athlete_capacity;
+    if let Some(after) = change.athlete_capacity.filter(|after| *after != before) {
+        let statement = "UPDATE applications SET athlete_capacity = ? WHERE id = ?";
+        connection
+            .run(statement, &[Value::Int(after), Value::Int(id)])
+            .await?;
+        record(
+            connection,
+            id,
+            Changed::Capacity { before, after },
+            by,
+            now_ms,
+        )
+        .await?;
+        notices::arm(connection, id, now_ms).await?;
+    }
+    let before = of.is_enforced;
+    if let Some(after) = change.is_enforced.filter(|after| *after != before) {
+        let statement = match after {
+            true => "DELETE FROM unlimited WHERE application_id = ?",
+            false => "INSERT INTO unlimited (application_id) VALUES (?)",
+        };
+        connection.run(statement, &[Value::Int(id)]).await?;
+        record(
+            connection,
+            id,
+            Changed::Enforcement { before, after },
+            by,
+            now_ms,
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+async fn record(
+    connection: &mut SqlConnection<'_>,
+    application: i64,
+    changed: Changed,
+    (by, request): (&By, Option<i64>),
+    now_ms: i64,
+) -> Sql<()> {
+    let mut owners = None;
+    let (action, before, after) = match changed {
+        Changed::Capacity { before, after } => (CAPACITY, before, after),
+        Changed::Enforcement { before, after } => {
+            (ENFORCEMENT, i64::from(before), i64::from(after))
+        }
+        Changed::Owner { before, after } => {
+            owners = Some((before.to_string(), after.to_string()));
+            (OWNER, 0, 0)
+        }
+    };
+    let (owner_before, owner_after) = owners.unzip();
+    let statement = "INSERT INTO application_audit
+            (application_id, at_ms, actor, action, value_before, value_after, reason, request_id,
+             owner_before, owner_after)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    let values = [
+        Value::Int(application),
+        Value::Int(now_ms),
+        Value::Text(&by.actor),
+        Value::Text(action),
+        Value::Int(before),
+        Value::Int(after),
+        Value::TextOrNull(by.reason.as_deref()),
+        Value::IntOrNull(request),
+        Value::TextOrNull(owner_before.as_deref()),
+        Value::TextOrNull(owner_after.as_deref()),
+    ];
+    connection.run(statement, &values).await?;
+    Ok(())
+}
+
+/// Id, owner and capacity of an application.
+pub(crate) type Stored = (i64, String, i64);
+
+/// Applications that are stored, ascending; `ids` are few enough for one statement.
+pub(crate) async fn stored(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<Vec<Stored>> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let statement = "SELECT CAST(id AS SIGNED), owner, CAST(athlete_capacity AS SIGNED)
+                     FROM applications WHERE id IN ? ORDER BY id";
+    connection.rows(statement, &[Value::Ints(ids)]).await
+}
+
+/// Records what lines of `actor` changed of applications that were `before`, as [`stored`] gave them.
+pub(crate) async fn record_lines(
+    connection: &mut SqlConnection<'_>,
+    before: &[Stored],
+    actor: &str,
+    now_ms: i64,
+) -> Sql<()> {
+    let ids: Vec<i64> = before.iter().map(|(id, ..)| *id).collect();
+    let by = By {
+        actor: actor.to_owned(),
+        reason: None,
+    };
+    let after = stored(connection, &ids).await?;
+    for ((id, owner_before, before), (_, owner_after, after)) in before.iter().zip(after) {
+        let owners = (owner(owner_before)?, owner(&owner_after)?);
+        if owners.0 != owners.1 {
+            let changed = Changed::Owner {
+                before: owners.0,
+                after: owners.1,
+            };
+            record(connection, *id, changed, (&by, None), now_ms).await?;
+        }
+        if *before != after {
+            let changed = Changed::Capacity {
+                before: *before,
+                after,
+            };
+            record(connection, *id, changed, (&by, None), now_ms).await?;
+            notices::arm(connection, *id, now_ms).await?;
+        }
+    }
+    Ok(())
+}
+
+fn owner(json: &str) -> Sql<serde_json::Value> {
+    serde_json::from_str(json).map_err(undecodable)
+}
+
+type AuditRow = (
+    i64,
+    i64,
+    String,
+    String,
+    i64,
+    i64,
+    Option<String>,
+    Option<i64>,
+    Option<String>,
+    Option<String>,
+);
+
+pub(crate) async fn audit(
+    connection: &mut SqlConnection<'_>,
+    application_id: i64,
+    before: Option<i64>,
+    limit: usize,
+) -> Sql<Vec<AuditEntry>> {
+    let statement =
+        "SELECT id, at_ms, actor, action, value_before, value_after, reason, request_id,
+            owner_before, owner_after
+        FROM application_audit WHERE application_id = ? AND id < ? ORDER BY id DESC LIMIT ?";
+    let values = [
+        Value::Int(application_id),
+        Value::Int(before.unwrap_or(i64::MAX)),
+        Value::Int(bounded(limit)),
+    ];
+    let rows: Vec<AuditRow> = connection.rows(statement, &values).await?;
+    let entry = |row: AuditRow| {
+        let (
+            id,
+            at_ms,
+            actor,
+            action,
+            before,
+            after,
+            reason,
+            request_id,
+            owner_before,
+            owner_after,
+        ) = row;
+        let changed = match &*action {
+            CAPACITY => Changed::Capacity { before, after },
+            ENFORCEMENT => Changed::Enforcement {
+                before: before != 0,
+                after: after != 0,
+            },
+            OWNER => Changed::Owner {
+                before: owner(owner_before.as_deref().unwrap_or("null"))?,
+                after: owner(owner_after.as_deref().unwrap_or("null"))?,
+            },
+            other => return Err(undecodable(format!("{other:?} is no change that is known"))),
+        };
+        Ok(AuditEntry {
+            id,
+            application_id,
+            at_ms,
+            actor,
+            changed,
+            reason,
+            request_id,
+        })
+    };
+    rows.into_iter().map(entry).collect()
+}
+
+const REQUESTS: &str = "SELECT id, application_id, athlete_capacity, asked_by, reason, asked_at_ms,
+        state, decided_by, answer, decided_at_ms, granted_capacity
+    FROM capacity_requests";
+
+type RequestRow = (
+    i64,
+    i64,
+    i64,
+    String,
+    Option<String>,
+    i64,
+    String,
+    Option<String>,
+    Option<String>,
+    Option<i64>,
+    Option<i64>,
+);
+
+fn request(row: RequestRow) -> Sql<CapacityRequest> {
+    let (id, application_id, athlete_capacity, actor, reason, asked_at_ms, state, ..) = &row;
+    let (.., decided_by, answer, decided_at_ms, granted_capacity) = &row;
+    let decided = decided_by.as_ref().map(|actor| By {
+        actor: actor.clone(),
+        reason: answer.clone(),
+    });
+    Ok(CapacityRequest {
+        id: *id,
+        application_id: *application_id,
+        athlete_capacity: *athlete_capacity,
+        asked: By {
+            actor: actor.clone(),
+            reason: reason.clone(),
+        },
+        asked_at_ms: *asked_at_ms,
+        state: RequestState::of_name(state)
+            .ok_or_else(|| undecodable(format!("{state:?} is no state of a request")))?,
+        decided,
+        decided_at_ms: *decided_at_ms,
+        granted_capacity: *granted_capacity,
+    })
+}
+
+/// Records a request for a higher capacity. Call it within a transaction that writes. `token` is unique to the call: a retry
+/// after a lost answer finds the request that carries it.
+pub(crate) async fn request_capacity(
+    connection: &mut SqlConnection<'_>,
+    (id, athlete_capacity): (i64, i64),
+    by: &By,
+    now_ms: i64,
+    token: &str,
+) -> Sql<Requested> {
+    let Some(usage) = held(connection, id).await? else {
+        return Ok(Requested::UnknownApplication);
+    };
+    if athlete_capacity <= usage.application.athlete_capacity {
+        return Ok(Requested::Enough {
+            athlete_capacity: usage.application.athlete_capacity,
+        });
+    }
+    if let Some(open) = open_of(connection, id).await? {
+        let is_own = has_token(connection, "request_token", open.id, token).await?;
+        return Ok(match is_own {
+            true => Requested::New(open),
+            false => Requested::Open(open),
+        });
+    }
+    let statement = "INSERT INTO capacity_requests
+            (application_id, athlete_capacity, asked_by, reason, asked_at_ms, state, request_token)
+        VALUES (?, ?, ?, ?, ?, ?, ?)";
+    let values = [
+        Value::Int(id),
+        Value::Int(athlete_capacity),
+        Value::Text(&by.actor),
+        Value::TextOrNull(by.reason.as_deref()),
+        Value::Int(now_ms),
+        Value::Text(RequestState::Open.name()),
+        Value::Text(token),
+    ];
+    connection.run(statement, &values).await?;
+    let made = open_of(connection, id).await?;
+    made.map(Requested::New).ok_or(sqlx::Error::RowNotFound)
+}
+
+/// The open request of an application.
+async fn open_of(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<CapacityRequest>> {
+    let of = RequestsOf {
+        application_id: Some(id),
+        state: Some(RequestState::Open),
+    };
+    Ok(capacity_requests(connection, of, None, 1).await?.pop())
+}
+
+pub(crate) async fn capacity_requests(
+    connection: &mut SqlConnection<'_>,
+    of: RequestsOf,
+    before: Option<i64>,
+    limit: usize,
+) -> Sql<Vec<CapacityRequest>> {
+    let mut statement = format!("{REQUESTS} WHERE id < ?");
+    let mut values = vec![Value::Int(before.unwrap_or(i64::MAX))];
+    if let Some(id) = of.application_id {
+        statement.push_str(" AND application_id = ?");
+        values.push(Value::Int(id));
+    }
+    if let Some(state) = of.state {
+        statement.push_str(" AND state = ?");
+        values.push(Value::Text(state.name()));
+    }
+    statement.push_str(" ORDER BY id DESC LIMIT ?");
+    values.push(Value::Int(bounded(limit)));
+    let rows: Vec<RequestRow> = connection.rows(&statement, &values).await?;
+    rows.into_iter().map(request).collect()
+}
+
+async fn request_of(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<CapacityRequest>> {
+    let statement = format!("{REQUESTS} WHERE id = ?");
+    let rows: Vec<RequestRow> = connection.rows(&statement, &[Value::Int(id)]).await?;
+    rows.into_iter().next().map(request).transpose()
+}
+
+/// Whether the call with this token made or decided a request.
+async fn has_token(
+    connection: &mut SqlConnection<'_>,
+    column: &str,
+    request_id: i64,
+    token: &str,
+) -> Sql<bool> {
+    let statement = format!("SELECT id FROM capacity_requests WHERE id = ? AND {column} = ?");
+    let values = [Value::Int(request_id), Value::Text(token)];
+    let found: Option<(i64,)> = connection.row(&statement, &values).await?;
+    Ok(found.is_some())
+}
+
+/// Decides a request. Call it within a transaction that writes. `token` is unique to the call: a retry after a lost answer
+/// finds the decision that carries it.
+pub(crate) async fn decide(
+    connection: &mut SqlConnection<'_>,
+    (request_id, decision): (i64, Decision),
+    by: &By,
+    now_ms: i64,
+    token: &str,
+) -> Sql<Decided> {
+    let Some(found) = request_of(connection, request_id).await? else {
+        return Ok(Decided::Unknown);
+    };
+    let id = found.application_id;
+    let Some(before) = held(connection, id).await? else {
+        return Ok(Decided::Unknown);
+    };
+    // Somebody else may have decided before the counter was held.
+    let Some(found) = request_of(connection, request_id).await? else {
+        return Ok(Decided::Unknown);
+    };
+    if found.state != RequestState::Open {
+        let is_own = has_token(connection, "decision_token", request_id, token).await?;
+        return Ok(match is_own {
+            true => Decided::Done {
+                request: found,
+                usage: before,
+            },
+            false => Decided::Already(found),
+        });
+    }
+    let athlete_capacity = before.application.athlete_capacity;
+    let (state, granted) = match decision {
+        Decision::Refuse => (RequestState::Refused, None),
+        Decision::Grant(Some(granted)) if granted < athlete_capacity => {
+            return Ok(Decided::Lowers { athlete_capacity });
+        }
+        Decision::Grant(granted) => {
+            let granted = granted.unwrap_or(found.athlete_capacity);
+            (RequestState::Granted, Some(granted.max(athlete_capacity)))
+        }
+    };
+    let statement = "UPDATE capacity_requests
+        SET state = ?, decided_by = ?, answer = ?, decided_at_ms = ?, granted_capacity = ?,
+            decision_token = ?
+        WHERE id = ?";
+    let values = [
+        Value::Text(state.name()),
+        Value::Text(&by.actor),
+        Value::TextOrNull(by.reason.as_deref()),
+        Value::Int(now_ms),
+        Value::IntOrNull(granted),
+        Value::Text(token),
+        Value::Int(request_id),
+    ];
+    connection.run(statement, &values).await?;
+    let change = Change {
+        athlete_capacity: granted,
+        is_enforced: None,
+    };
+    put(connection, &before, change, (by, Some(request_id)), now_ms).await?;
+    match (
+        request_of(connection, request_id).await?,
+        usage_of(connection, id).await?,
+    ) {
+        (Some(request), Some(usage)) => Ok(Decided::Done { request, usage }),
+        _ => Ok(Decided::Unknown),
+    }
+}
+
+pub(super) fn bounded(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// Of applications those to which somebody is connected, ascending; `ids` are few enough for one statement.
+async fn connected(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<Vec<i64>> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let statement = "SELECT application_id FROM connected
+                     WHERE application_id IN ? AND athletes > 0 ORDER BY application_id";
+    let rows: Vec<(i64,)> = connection.rows(statement, &[Value::Ints(ids)]).await?;
+    Ok(rows.into_iter().map(|(id,)| id).collect())
+}
+
+/// Notes what is reached of the capacities of applications that came after their athletes: nobody knew
+/// them when those connected.
+pub(crate) async fn note_new(
+    connection: &mut SqlConnection<'_>,
+    ids: &[i64],
+    now_ms: i64,
+) -> Sql<()> {
+    for id in connected(connection, ids).await? {
+        notices::arm(connection, id, now_ms).await?;
+    }
+    Ok(())
+}
+
+/// The applications of lines that are not stored, ascending.
+pub(crate) fn new(stored: &[Stored], rows: &[&Application]) -> Vec<i64> {
+    let is_new = |row: &&&Application| {
+        let stored = stored.binary_search_by_key(&row.id, |(id, ..)| *id);
+        stored.is_err()
+    };
+    let mut ids: Vec<i64> = rows.iter().filter(is_new).map(|row| row.id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}

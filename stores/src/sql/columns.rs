@@ -1,0 +1,230 @@
+//! Whether the columns of an app's own views can be read.
+//!
+//! A view stands in the place of a table of ours, so nobody but the app says what its columns are. What
+//! does not fit is named before anything is read: by `check`, and when the store is opened.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::connection::{Dialect, OwnedConnection, Sql, SqlConnection};
+#[cfg(feature = "mysql")]
+use super::mysql;
+#[cfg(feature = "postgres")]
+use super::postgres;
+
+/// What a column has to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A whole number of up to 64 bits.
+    Number,
+    /// Microseconds since 1970, as such a number.
+    Micros,
+    /// A number with a fraction.
+    Fraction,
+    Text,
+    Boolean,
+}
+
+impl Kind {
+    /// What is expected, and how a view says it.
+    const fn expected(self, dialect: Dialect) -> &'static str {
+        match (self, dialect) {
+            (Self::Number, Dialect::Postgres) => {
+                "a whole number: smallint, integer or bigint, as the app's table has it (a cast keeps the index from being found)"
+            }
+            (Self::Number, Dialect::MySql | Dialect::Sqlite) => {
+                "a whole number: an integer type, or CAST(… AS SIGNED)"
+            }
+            (Self::Micros, Dialect::Postgres) => {
+                "microseconds since 1970 as a bigint: (extract(epoch FROM …) * 1000000)::bigint"
+            }
+            (Self::Micros, Dialect::MySql | Dialect::Sqlite) => {
+                "microseconds since 1970 as a whole number: TIMESTAMPDIFF(MICROSECOND, '1970-01-01', …)"
+            }
+            (Self::Fraction, Dialect::Postgres) => "a number: double precision, real or numeric",
+            (Self::Fraction, Dialect::MySql | Dialect::Sqlite) => {
+                "a number: DOUBLE, FLOAT or DECIMAL"
+            }
+            (Self::Text, Dialect::Postgres) => "text: text, varchar, char or an enum; or …::text",
+            (Self::Text, Dialect::MySql | Dialect::Sqlite) => {
+                "text: VARCHAR, CHAR, TEXT or ENUM; or CAST(… AS CHAR)"
+            }
+            (Self::Boolean, Dialect::Postgres) => "a boolean",
+            (Self::Boolean, Dialect::MySql | Dialect::Sqlite) => {
+                "a boolean: 0 or 1 as a whole number"
+            }
+        }
+    }
+}
+
+type Columns = &'static [(&'static str, Kind)];
+
+use Kind::{Boolean, Fraction, Micros, Number, Text};
+
+/// What is read of each table that an app may replace.
+const TABLES: [(&str, Columns); 8] = [
+    (
+        "applications",
+        &[
+            ("id", Number),
+            ("name", Text),
+            ("owner", Text),
+            ("athlete_capacity", Number),
+            ("version", Number),
+        ],
+    ),
+    (
+        "athletes",
+        &[
+            ("id", Number),
+            ("name", Text),
+            ("gender", Text),
+            ("birth_year", Number),
+            ("weight_kg", Fraction),
+            ("country", Text),
+            ("is_deleted", Boolean),
+            ("version", Number),
+        ],
+    ),
+    (
+        "authorizations",
+        &[
+            ("id", Number),
+            ("application_id", Number),
+            ("athlete_id", Number),
+            ("created_at_us", Micros),
+            ("revoked_at_us", Micros),
+            ("version", Number),
+        ],
+    ),
+    (
+        "clubs",
+        &[
+            ("club_id", Number),
+            ("athlete_id", Number),
+            ("is_deleted", Boolean),
+            ("version", Number),
+        ],
+    ),
+    ("disqualified", &[("athlete_id", Number)]),
+    (
+        "efforts",
+        &[
+            ("id", Number),
+            ("segment_id", Number),
+            ("athlete_id", Number),
+            ("activity_id", Number),
+            ("elapsed_time_s", Number),
+            ("started_at_us", Micros),
+            ("tz", Text),
+            ("is_hidden", Boolean),
+            ("is_deleted", Boolean),
+            ("version", Number),
+        ],
+    ),
+    (
+        "follows",
+        &[
+            ("follower_id", Number),
+            ("followed_id", Number),
+            ("is_deleted", Boolean),
+            ("version", Number),
+        ],
+    ),
+    ("names", &[("kind", Text), ("id", Number), ("name", Text)]),
+];
+
+/// A column that is there: its table, its name, its type as the server calls it to people, and to us.
+pub(crate) type There = (String, String, String, String);
+
+/// What a server has of its own for views.
+struct Catalog {
+    views: &'static str,
+    columns: &'static str,
+    fits: fn(Kind, &str) -> bool,
+}
+
+/// The names of this schema that are views, and what is wrong with their columns, in sentences.
+pub(crate) async fn views(
+    connection: &mut SqlConnection<'_>,
+) -> Sql<(BTreeSet<String>, Vec<String>)> {
+    let catalog = match connection.dialect() {
+        #[cfg(feature = "postgres")]
+        Dialect::Postgres => Catalog {
+            views: postgres::VIEWS,
+            columns: postgres::COLUMNS,
+            fits: postgres::fits,
+        },
+        #[cfg(feature = "mysql")]
+        Dialect::MySql => Catalog {
+            views: mysql::VIEWS,
+            columns: mysql::COLUMNS,
+            fits: mysql::fits,
+        },
+        // The tables of a file are always ours.
+        _ => return Ok((BTreeSet::new(), Vec::new())),
+    };
+    let views: Vec<(String,)> = connection.rows(catalog.views, &[]).await?;
+    let views: BTreeSet<String> = views.into_iter().map(|(name,)| name).collect();
+    if views.is_empty() {
+        return Ok((views, Vec::new()));
+    }
+    let there: Vec<There> = connection.rows(catalog.columns, &[]).await?;
+    let there: BTreeMap<(&str, &str), (&str, &str)> = there
+        .iter()
+        .map(|(table, column, shown, kind)| ((&**table, &**column), (&**shown, &**kind)))
+        .collect();
+    let mut flaws = Vec::new();
+    for (table, columns) in TABLES {
+        if !views.contains(table) {
+            continue;
+        }
+        for (column, kind) in columns {
+            let is = match there.get(&(table, *column)) {
+                Some((_, is)) if (catalog.fits)(*kind, is) => continue,
+                Some((shown, _)) => format!("is of the type {shown}"),
+                None => "is missing".to_owned(),
+            };
+            let expected = kind.expected(connection.dialect());
+            flaws.push(format!(
+                "the column {column} of the view {table} {is}; it has to be {expected}"
+            ));
+        }
+    }
+    Ok((views, flaws))
+}
+
+/// Views whose groups are not found through an index: each reading of a group would read all rows.
+pub(crate) async fn slow(own: &mut OwnedConnection, views: &BTreeSet<String>) -> Sql<Vec<String>> {
+    let mut flaws = Vec::new();
+    for (table, key) in [
+        ("efforts", "segment_id"),
+        ("authorizations", "application_id"),
+    ] {
+        if !views.contains(table) {
+            continue;
+        }
+        if !is_indexed(own, table, key).await? {
+            flaws.push(format!(
+                "the rows of the view {table} are not found by {key} through an index, so all are read for each group: make an index on {key}, athlete_id and id, and let the view give these columns as they are, without a cast"
+            ));
+        }
+    }
+    let (table, key) = ("authorizations", "athlete_id");
+    if flaws.is_empty() && views.contains(table) && !is_indexed(own, table, key).await? {
+        flaws.push(format!(
+                "the rows of the view {table} are not found by {key} through an index, so all are read when an athlete changes: make an index on {key}, and let the view give it as it is, without a cast"
+            ));
+    }
+    Ok(flaws)
+}
+
+async fn is_indexed(own: &mut OwnedConnection, table: &str, key: &str) -> Sql<bool> {
+    match own {
+        #[cfg(feature = "postgres")]
+        OwnedConnection::Postgres(connection) => {
+            postgres::dump::is_indexed(connection, table, key).await
+        }
+        #[cfg(feature = "mysql")]
+        OwnedConnection::MySql(connection) => mysql::dump::is_indexed(connection, table, key).await,
+    }
+}

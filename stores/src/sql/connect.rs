@@ -1,0 +1,183 @@
+//! Applications, and the athletes who connect to them.
+//!
+//! `connections` holds how many authorizations of a pair are not revoked, `connected` how many
+//! pairs have one and an athlete who is not deleted, for each application. Triggers keep both. Whoever changes authorizations of an
+//! application holds its row of `connected` first, so places are given one after the other.
+
+use schemas::entities::{Application, Authorization, Group};
+
+use super::admin::{ApplicationRow, application_from_row};
+use super::connection::{Sql, SqlConnection, Value};
+use super::outbox::{AT_ONCE, Touched, tell};
+use super::rows::{Conflict, Rows, write};
+use crate::canon::{Authorized, Notification, Revoked};
+
+const US_PER_MS: i64 = 1000;
+
+/// Ids that are made up have so many bits: JSON readers hold such numbers exactly.
+const ID_BITS: u32 = 53;
+
+const COLUMNS: &str = "CAST(id AS SIGNED), name, owner, CAST(athlete_capacity AS SIGNED),
+    CAST(version AS SIGNED)";
+
+pub(crate) async fn application(
+    connection: &mut SqlConnection<'_>,
+    id: i64,
+) -> Sql<Option<Application>> {
+    let statement = format!("SELECT {COLUMNS} FROM applications WHERE id = ?");
+    let row: Option<ApplicationRow> = connection.row(&statement, &[Value::Int(id)]).await?;
+    row.map(application_from_row).transpose()
+}
+
+pub(crate) async fn applications(
+    connection: &mut SqlConnection<'_>,
+    after: Option<i64>,
+    limit: usize,
+) -> Sql<Vec<Application>> {
+    let Some(from) = after.map_or(Some(i64::MIN), |after| after.checked_add(1)) else {
+        return Ok(Vec::new());
+    };
+    let statement = format!("SELECT {COLUMNS} FROM applications WHERE id >= ? ORDER BY id LIMIT ?");
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows: Vec<ApplicationRow> = connection
+        .rows(&statement, &[Value::Int(from), Value::Int(limit)])
+        .await?;
+    rows.into_iter().map(application_from_row).collect()
+}
+
+/// Locks the counters of some applications until the commit; creates those that are missing.
+pub(crate) async fn lock_counters(
+    connection: &mut SqlConnection<'_>,
+    applications: impl Iterator<Item = i64>,
+) -> Sql<()> {
+    if connection.writes_alone() {
+        return Ok(());
+    }
+    let mut ids: Vec<i64> = applications.collect();
+    ids.sort_unstable();
+    ids.dedup();
+    for ids in ids.chunks(AT_ONCE) {
+        let statement = "SELECT application_id FROM connected WHERE application_id IN ?
+                         ORDER BY application_id FOR UPDATE";
+        let there: Vec<(i64,)> = connection.rows(statement, &[Value::Ints(ids)]).await?;
+        if there.len() == ids.len() {
+            continue;
+        }
+        let missing = ids
+            .iter()
+            .filter(|id| there.binary_search(&(**id,)).is_err());
+        let new = Rows::counters(missing.copied().collect());
+        write(connection, &new, Conflict::Keep).await?;
+        let _held: Vec<(i64,)> = connection.rows(statement, &[Value::Ints(ids)]).await?;
+    }
+    Ok(())
+}
+
+/// A random id for an authorization, which no other is likely to have.
+pub(crate) fn random_id() -> i64 {
+    let (_, random) = uuid::Uuid::new_v4().as_u64_pair();
+    (random % (1 << ID_BITS)).max(1).cast_signed()
+}
+
+/// Connects an athlete by a new authorization with the given id. Call it within a transaction that writes. A retry after
+/// a lost answer finds the authorization with this id and returns the same outcome.
+pub(crate) async fn authorize(
+    connection: &mut SqlConnection<'_>,
+    pair: Group,
+    id: i64,
+    now_ms: i64,
+) -> Sql<Authorized> {
+    if application(connection, pair.key).await?.is_none() {
+        return Ok(Authorized::UnknownApplication);
+    }
+    lock_counters(connection, [pair.key].into_iter()).await?;
+    // What was read before the lock may be old by now.
+    let statement = "SELECT CAST(p.athlete_capacity AS SIGNED),
+            CAST(coalesce(c.athletes, 0) AS SIGNED),
+            (SELECT count(*) FROM connections o
+             WHERE o.application_id = ? AND o.athlete_id = ? AND o.live > 0),
+            (SELECT count(*) FROM authorizations a
+             WHERE a.id = ? AND a.application_id = ? AND a.athlete_id = ?),
+            (SELECT count(*) FROM athletes t WHERE t.id = ? AND t.is_deleted),
+            (SELECT count(*) FROM unlimited u WHERE u.application_id = p.id)
+        FROM applications p LEFT JOIN connected c ON c.application_id = p.id WHERE p.id = ?";
+    let (application, athlete) = (Value::Int(pair.key), Value::Int(pair.member));
+    let values = [
+        application,
+        athlete,
+        Value::Int(id),
+        application,
+        athlete,
+        athlete,
+        application,
+    ];
+    let found: Option<(i64, i64, i64, i64, i64, i64)> = connection.row(statement, &values).await?;
+    let Some((capacity, connected, already, own, deleted, unlimited)) = found else {
+        return Ok(Authorized::UnknownApplication);
+    };
+    if own > 0 {
+        let notification = tell_of(connection, pair, now_ms).await?;
+        return Ok(Authorized::New { id, notification });
+    }
+    if deleted > 0 {
+        return Ok(Authorized::AthleteDeleted);
+    }
+    if already > 0 {
+        return Ok(Authorized::Already);
+    }
+    if connected >= capacity && unlimited == 0 {
+        return Ok(Authorized::Full {
+            connected,
+            capacity,
+        });
+    }
+    let authorization = Authorization {
+        id,
+        application_id: pair.key,
+        athlete_id: pair.member,
+        created_at_us: now_ms.saturating_mul(US_PER_MS),
+        revoked_at_us: None,
+        version: 0,
+    };
+    let new = Rows::authorizations(&[&authorization]);
+    write(connection, &new, Conflict::Fail).await?;
+    let notification = tell_of(connection, pair, now_ms).await?;
+    Ok(Authorized::New { id, notification })
+}
+
+/// Disconnects an athlete; call it within a transaction that writes.
+pub(crate) async fn revoke(
+    connection: &mut SqlConnection<'_>,
+    pair: Group,
+    now_ms: i64,
+) -> Sql<Revoked> {
+    if application(connection, pair.key).await?.is_none() {
+        return Ok(Revoked::UnknownApplication);
+    }
+    lock_counters(connection, [pair.key].into_iter()).await?;
+    let statement = "UPDATE authorizations SET revoked_at_us = ?
+                     WHERE application_id = ? AND athlete_id = ? AND revoked_at_us IS NULL";
+    let values = [
+        Value::Int(now_ms.saturating_mul(US_PER_MS)),
+        Value::Int(pair.key),
+        Value::Int(pair.member),
+    ];
+    if connection.run(statement, &values).await? == 0 {
+        return Ok(Revoked::Done(None));
+    }
+    let notification = tell_of(connection, pair, now_ms).await?;
+    Ok(Revoked::Done(Some(notification)))
+}
+
+async fn tell_of(
+    connection: &mut SqlConnection<'_>,
+    pair: Group,
+    now_ms: i64,
+) -> Sql<Notification> {
+    let touched = Touched {
+        authorizations: vec![pair],
+        ..Touched::default()
+    };
+    let (told, _) = tell(connection, touched, now_ms).await?;
+    told.into_iter().next().ok_or(sqlx::Error::RowNotFound)
+}

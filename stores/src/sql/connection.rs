@@ -1,0 +1,315 @@
+//! Connections and the statements that every database understands.
+//!
+//! A statement has a `?` for each value; a list of integers follows `IN`. Statements are written for PostgreSQL and MySQL
+//! with `CAST(… AS SIGNED)` and `FOR UPDATE`; [`SqlConnection`] translates them. What a dialect does in a way of its own
+//! is in its module.
+
+use std::error::Error as StdError;
+
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
+use sqlx::{Arguments, AssertSqlSafe, Encode, FromRow, SqliteConnection, Type};
+#[cfg(feature = "mysql")]
+use sqlx::{MySqlConnection, mysql::MySqlArguments, mysql::MySqlRow};
+#[cfg(feature = "postgres")]
+use sqlx::{PgConnection, postgres::PgArguments, postgres::PgRow};
+
+pub(crate) type Sql<T> = Result<T, sqlx::Error>;
+
+/// The error of a stored value that cannot be decoded.
+pub(crate) fn undecodable(why: impl Into<Box<dyn StdError + Send + Sync>>) -> sqlx::Error {
+    sqlx::Error::Decode(why.into())
+}
+
+/// A value of a statement.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Value<'a> {
+    Int(i64),
+    IntOrNull(Option<i64>),
+    Text(&'a str),
+    TextOrNull(Option<&'a str>),
+    /// Not empty, and few enough for one statement.
+    Ints(&'a [i64]),
+}
+
+/// The SQL dialect of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Postgres,
+    /// MySQL and MariaDB.
+    MySql,
+    Sqlite,
+}
+
+/// Rows of every database that is built in.
+pub(crate) trait Fetched:
+    FromPostgres + FromMySql + for<'r> FromRow<'r, SqliteRow> + Send + Unpin
+{
+}
+
+impl<T> Fetched for T where
+    T: FromPostgres + FromMySql + for<'r> FromRow<'r, SqliteRow> + Send + Unpin
+{
+}
+
+/// Rows of PostgreSQL; every type if PostgreSQL is not built in.
+#[cfg(feature = "postgres")]
+pub(crate) trait FromPostgres: for<'r> FromRow<'r, PgRow> {}
+#[cfg(feature = "postgres")]
+impl<T: for<'r> FromRow<'r, PgRow>> FromPostgres for T {}
+#[cfg(not(feature = "postgres"))]
+pub(crate) trait FromPostgres {}
+#[cfg(not(feature = "postgres"))]
+impl<T> FromPostgres for T {}
+
+/// Rows of MySQL; every type if MySQL is not built in.
+#[cfg(feature = "mysql")]
+pub(crate) trait FromMySql: for<'r> FromRow<'r, MySqlRow> {}
+#[cfg(feature = "mysql")]
+impl<T: for<'r> FromRow<'r, MySqlRow>> FromMySql for T {}
+#[cfg(not(feature = "mysql"))]
+pub(crate) trait FromMySql {}
+#[cfg(not(feature = "mysql"))]
+impl<T> FromMySql for T {}
+
+/// A borrowed connection that runs statements.
+#[derive(Debug)]
+pub(crate) enum SqlConnection<'a> {
+    #[cfg(feature = "postgres")]
+    Postgres(&'a mut PgConnection),
+    #[cfg(feature = "mysql")]
+    MySql(&'a mut MySqlConnection),
+    Sqlite(&'a mut SqliteConnection),
+}
+
+impl SqlConnection<'_> {
+    /// Runs a statement and returns how many rows it changed.
+    pub(crate) async fn run(&mut self, statement: &str, values: &[Value<'_>]) -> Sql<u64> {
+        Ok(match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(connection) => {
+                let (text, arguments) = postgres_statement(statement, values)?;
+                let query = sqlx::query_with(AssertSqlSafe(text), arguments);
+                query.execute(&mut **connection).await?.rows_affected()
+            }
+            #[cfg(feature = "mysql")]
+            Self::MySql(connection) => {
+                let (text, arguments) = mysql_statement(statement, values)?;
+                let query = sqlx::query_with(AssertSqlSafe(text), arguments);
+                query.execute(&mut **connection).await?.rows_affected()
+            }
+            Self::Sqlite(connection) => {
+                let (text, arguments) = sqlite_statement(statement, values)?;
+                let query = sqlx::query_with(AssertSqlSafe(text), arguments);
+                query.execute(&mut **connection).await?.rows_affected()
+            }
+        })
+    }
+
+    /// All rows that a statement finds.
+    pub(crate) async fn rows<T: Fetched>(
+        &mut self,
+        statement: &str,
+        values: &[Value<'_>],
+    ) -> Sql<Vec<T>> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(connection) => {
+                let (text, arguments) = postgres_statement(statement, values)?;
+                let query = sqlx::query_as_with(AssertSqlSafe(text), arguments);
+                query.fetch_all(&mut **connection).await
+            }
+            #[cfg(feature = "mysql")]
+            Self::MySql(connection) => {
+                let (text, arguments) = mysql_statement(statement, values)?;
+                let query = sqlx::query_as_with(AssertSqlSafe(text), arguments);
+                query.fetch_all(&mut **connection).await
+            }
+            Self::Sqlite(connection) => {
+                let (text, arguments) = sqlite_statement(statement, values)?;
+                let query = sqlx::query_as_with(AssertSqlSafe(text), arguments);
+                query.fetch_all(&mut **connection).await
+            }
+        }
+    }
+
+    /// The first row that a statement finds.
+    pub(crate) async fn row<T: Fetched>(
+        &mut self,
+        statement: &str,
+        values: &[Value<'_>],
+    ) -> Sql<Option<T>> {
+        let rows = self.rows(statement, values).await?;
+        Ok(rows.into_iter().next())
+    }
+
+    /// Runs statements one after the other, without preparing them.
+    pub(crate) async fn raw(&mut self, statements: &str) -> Sql<()> {
+        let statements = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()));
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(connection) => statements.execute(&mut **connection).await.map(drop),
+            #[cfg(feature = "mysql")]
+            Self::MySql(connection) => statements.execute(&mut **connection).await.map(drop),
+            Self::Sqlite(connection) => statements.execute(&mut **connection).await.map(drop),
+        }
+    }
+
+    pub(crate) const fn dialect(&self) -> Dialect {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => Dialect::Postgres,
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => Dialect::MySql,
+            Self::Sqlite(_) => Dialect::Sqlite,
+        }
+    }
+
+    /// Whether a transaction that writes excludes all others, so that no row needs a lock.
+    pub(crate) const fn writes_alone(&self) -> bool {
+        matches!(self.dialect(), Dialect::Sqlite)
+    }
+}
+
+/// The statement for PostgreSQL: `$1` for the first `?`, and `= ANY ($1)` for `IN ?`.
+#[cfg(feature = "postgres")]
+fn postgres_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, PgArguments)> {
+    let statement = statement.replace(" AS SIGNED)", " AS bigint)");
+    let mut arguments = PgArguments::default();
+    let mut text = String::with_capacity(statement.len() + 2 * values.len());
+    for (index, part) in statement.split('?').enumerate() {
+        if let Some(value) = index.checked_sub(1).and_then(|before| values.get(before)) {
+            if let Value::Ints(values) = value {
+                text.truncate(text.trim_end_matches("IN ").len());
+                text.push_str(&format!("= ANY (${index})"));
+                arguments.add(*values).map_err(sqlx::Error::Encode)?;
+            } else {
+                text.push_str(&format!("${index}"));
+                add(&mut arguments, *value)?;
+            }
+        }
+        text.push_str(part);
+    }
+    Ok((text, arguments))
+}
+
+/// The statement for MySQL: `IN (?,?)` for a list of two. A list is padded with its last element to a power of two, so
+/// that few different statements are prepared.
+#[cfg(feature = "mysql")]
+fn mysql_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, MySqlArguments)> {
+    let mut arguments = MySqlArguments::default();
+    let mut text = String::with_capacity(statement.len());
+    for (index, part) in statement.split('?').enumerate() {
+        if let Some(value) = index.checked_sub(1).and_then(|before| values.get(before)) {
+            if let Value::Ints(values) = value {
+                let length = values.len().next_power_of_two();
+                text.push_str(&format!("({})", vec!["?"; length].join(",")));
+                let last = values.last().copied().into_iter().cycle();
+                for value in values.iter().copied().chain(last).take(length) {
+                    add(&mut arguments, Value::Int(value))?;
+                }
+            } else {
+                text.push('?');
+                add(&mut arguments, *value)?;
+            }
+        }
+        text.push_str(part);
+    }
+    Ok((text, arguments))
+}
+
+/// The statement for SQLite: a list is one JSON value, and no row is locked.
+fn sqlite_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, SqliteArguments)> {
+    let statement = statement
+        .replace(" AS SIGNED)", " AS INTEGER)")
+        .replace(" FOR UPDATE", "");
+    let mut arguments = SqliteArguments::default();
+    let mut text = String::with_capacity(statement.len());
+    for (index, part) in statement.split('?').enumerate() {
+        if let Some(value) = index.checked_sub(1).and_then(|before| values.get(before)) {
+            if let Value::Ints(values) = value {
+                text.push_str("(SELECT value FROM json_each(?))");
+                let list = json(values.iter().copied());
+                arguments.add(list).map_err(sqlx::Error::Encode)?;
+            } else {
+                text.push('?');
+                add(&mut arguments, *value)?;
+            }
+        }
+        text.push_str(part);
+    }
+    Ok((text, arguments))
+}
+
+/// Adds a value that is no list.
+fn add<A: Arguments>(arguments: &mut A, value: Value<'_>) -> Sql<()>
+where
+    Option<i64>: for<'q> Encode<'q, A::Database> + Type<A::Database>,
+    for<'q> Option<&'q str>: Encode<'q, A::Database> + Type<A::Database>,
+{
+    let added = match value {
+        Value::Int(value) => arguments.add(Some(value)),
+        Value::IntOrNull(value) => arguments.add(value),
+        Value::Text(value) => arguments.add(Some(value)),
+        Value::TextOrNull(value) => arguments.add(value),
+        Value::Ints(_) => Err("a list was given for a single value".into()),
+    };
+    added.map_err(sqlx::Error::Encode)
+}
+
+/// Integers as a JSON array: a list of any length in one parameter, for SQLite's `json_each`.
+pub(crate) fn json(numbers: impl Iterator<Item = i64>) -> String {
+    let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
+    format!("[{}]", numbers.join(","))
+}
+
+/// An owned connection to a server. Dropping it closes it, and the server rolls back what was not committed.
+#[cfg(feature = "sql")]
+#[derive(Debug)]
+pub(crate) enum OwnedConnection {
+    #[cfg(feature = "postgres")]
+    Postgres(PgConnection),
+    #[cfg(feature = "mysql")]
+    MySql(MySqlConnection),
+}
+
+#[cfg(feature = "sql")]
+impl OwnedConnection {
+    pub(crate) const fn borrow(&mut self) -> SqlConnection<'_> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(connection) => SqlConnection::Postgres(connection),
+            #[cfg(feature = "mysql")]
+            Self::MySql(connection) => SqlConnection::MySql(connection),
+        }
+    }
+}
+
+#[cfg(all(test, feature = "postgres", feature = "mysql"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_are_written_for_each_database() {
+        let statement =
+            "SELECT CAST(a AS SIGNED) FROM t WHERE b = ? AND c IN ? AND d = ? FOR UPDATE";
+        let values = [Value::Int(1), Value::Ints(&[1, 2, 3]), Value::Text("x")];
+        let (text, arguments) = postgres_statement(statement, &values).expect("a statement");
+        assert_eq!(
+            text,
+            "SELECT CAST(a AS bigint) FROM t WHERE b = $1 AND c = ANY ($2) AND d = $3 FOR UPDATE"
+        );
+        assert_eq!(arguments.len(), 3);
+        let (text, arguments) = mysql_statement(statement, &values).expect("a statement");
+        assert_eq!(
+            text,
+            "SELECT CAST(a AS SIGNED) FROM t WHERE b = ? AND c IN (?,?,?,?) AND d = ? FOR UPDATE"
+        );
+        assert_eq!(arguments.len(), 6);
+        let (text, arguments) = sqlite_statement(statement, &values).expect("a statement");
+        assert_eq!(
+            text,
+            "SELECT CAST(a AS INTEGER) FROM t WHERE b = ? AND c IN (SELECT value FROM json_each(?)) AND d = ?"
+        );
+        assert_eq!(arguments.len(), 3);
+    }
+}

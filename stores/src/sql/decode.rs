@@ -1,0 +1,234 @@
+//! Rows that views read, as either server sends them, into columns.
+
+use arrow::array::RecordBatch;
+use schemas::entities::{AuthorizationColumns, AuthorizationRow, EffortColumns, EffortRow};
+use schemas::source::Source;
+#[cfg(feature = "mysql")]
+use sqlx::mysql::MySqlRow;
+#[cfg(feature = "postgres")]
+use sqlx::postgres::PgRow;
+use sqlx::{ColumnIndex, Database, Decode, Row, Type};
+
+use super::connection::{Dialect, Sql, undecodable};
+use crate::{Error, Result};
+
+/// The sources whose rows are read by groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Grouped {
+    Efforts,
+    Authorizations,
+}
+
+impl Grouped {
+    pub(crate) fn of(source: Source) -> Result<Self> {
+        match source {
+            Source::Efforts => Ok(Self::Efforts),
+            Source::Authorizations => Ok(Self::Authorizations),
+            _ => Err(Error::Refused(format!(
+                "{source} has no groups of rows; ask for {} or {}",
+                Source::Efforts,
+                Source::Authorizations
+            ))),
+        }
+    }
+
+    pub(crate) const fn table(self) -> &'static str {
+        match self {
+            Self::Efforts => "efforts",
+            Self::Authorizations => "authorizations",
+        }
+    }
+
+    /// The column of the key; the member is `athlete_id` in both.
+    pub(crate) const fn key(self) -> &'static str {
+        match self {
+            Self::Efforts => "segment_id",
+            Self::Authorizations => "application_id",
+        }
+    }
+
+    /// What is read of the table `e`, and of what is joined to it, in the order in which
+    /// [`Columns::push`] takes it. Whole numbers of any width are made alike here, and not in a view:
+    /// there an index would no longer be found.
+    pub(crate) const fn columns(self, dialect: Dialect) -> &'static str {
+        match (self, dialect) {
+            (Self::Efforts, Dialect::Postgres) => {
+                "e.id::bigint, e.segment_id::bigint, e.athlete_id::bigint, e.activity_id::bigint,
+                 e.elapsed_time_s::bigint, e.started_at_us::bigint, e.tz::text, e.is_hidden,
+                 e.is_deleted, a.gender::text, a.birth_year::bigint,
+                 a.weight_kg::double precision, a.is_deleted AS athlete_is_deleted,
+                 EXISTS (SELECT 1 FROM disqualified d WHERE d.athlete_id = e.athlete_id)"
+            }
+            (Self::Efforts, Dialect::MySql) => {
+                "CAST(e.id AS SIGNED), CAST(e.segment_id AS SIGNED), CAST(e.athlete_id AS SIGNED),
+                 CAST(e.activity_id AS SIGNED), CAST(e.elapsed_time_s AS SIGNED),
+                 CAST(e.started_at_us AS SIGNED), e.tz, e.is_hidden, e.is_deleted, a.gender,
+                 CAST(a.birth_year AS SIGNED), a.weight_kg + 0e0, a.is_deleted,
+                 EXISTS (SELECT 1 FROM disqualified d WHERE d.athlete_id = e.athlete_id)"
+            }
+            (Self::Authorizations, Dialect::Postgres) => {
+                "e.id::bigint, e.application_id::bigint, e.athlete_id::bigint,
+                 e.created_at_us::bigint, e.revoked_at_us::bigint,
+                 a.is_deleted AS athlete_is_deleted"
+            }
+            (Self::Authorizations, Dialect::MySql) => {
+                "CAST(e.id AS SIGNED), CAST(e.application_id AS SIGNED),
+                 CAST(e.athlete_id AS SIGNED), CAST(e.created_at_us AS SIGNED),
+                 CAST(e.revoked_at_us AS SIGNED), a.is_deleted"
+            }
+            (Self::Efforts, Dialect::Sqlite) => {
+                // Many rows as one JSON text (see `sqlite::rows`). Seventeen digits preserve a weight exactly.
+                "json_group_array(json_array(e.id, e.segment_id, e.athlete_id, e.activity_id,
+                    e.elapsed_time_s, e.started_at_us, e.tz, e.is_hidden, e.is_deleted,
+                    a.gender, a.birth_year,
+                    iif(a.weight_kg IS NULL, NULL, printf('%!.17g', a.weight_kg)),
+                    coalesce(a.is_deleted, 0),
+                    EXISTS (SELECT 1 FROM disqualified d WHERE d.athlete_id = e.athlete_id)))"
+            }
+            (Self::Authorizations, Dialect::Sqlite) => {
+                "json_group_array(json_array(e.id, e.application_id, e.athlete_id,
+                    e.created_at_us, e.revoked_at_us, coalesce(a.is_deleted, 0)))"
+            }
+        }
+    }
+
+    /// The index of groups of our own table, which MySQL has to be told to use.
+    pub(crate) const fn hint(self) -> &'static str {
+        match self {
+            Self::Efforts => "FORCE INDEX (efforts_by_group)",
+            Self::Authorizations => "FORCE INDEX (authorizations_by_group)",
+        }
+    }
+
+    /// What is joined to the table `e`.
+    pub(crate) const JOIN: &str = "LEFT JOIN athletes a ON a.id = e.athlete_id";
+
+    /// How many columns are read.
+    pub(crate) const fn width(self) -> usize {
+        match self {
+            Self::Efforts => 14,
+            Self::Authorizations => 6,
+        }
+    }
+}
+
+/// A row of either server that columns can be read of.
+pub(crate) trait Readable {
+    fn effort(&self) -> Sql<EffortRow<'_>>;
+    fn authorization(&self) -> Sql<AuthorizationRow>;
+}
+
+#[cfg(feature = "postgres")]
+impl Readable for PgRow {
+    fn effort(&self) -> Sql<EffortRow<'_>> {
+        effort(self)
+    }
+
+    fn authorization(&self) -> Sql<AuthorizationRow> {
+        authorization(self)
+    }
+}
+
+#[cfg(feature = "mysql")]
+impl Readable for MySqlRow {
+    fn effort(&self) -> Sql<EffortRow<'_>> {
+        effort(self)
+    }
+
+    fn authorization(&self) -> Sql<AuthorizationRow> {
+        authorization(self)
+    }
+}
+
+fn effort<'r, R: Row>(row: &'r R) -> Sql<EffortRow<'r>>
+where
+    usize: ColumnIndex<R>,
+    i64: Value<'r, R::Database>,
+    f64: Value<'r, R::Database>,
+    bool: Value<'r, R::Database>,
+    &'r str: Value<'r, R::Database>,
+{
+    Ok(EffortRow {
+        id: row.try_get(0)?,
+        segment_id: row.try_get(1)?,
+        athlete_id: row.try_get(2)?,
+        activity_id: row.try_get(3)?,
+        elapsed_time_s: row.try_get(4)?,
+        started_at_us: row.try_get(5)?,
+        tz: row.try_get(6)?,
+        is_hidden: row.try_get(7)?,
+        is_deleted: row.try_get(8)?,
+        gender: row.try_get(9)?,
+        birth_year: row.try_get(10)?,
+        weight_kg: row.try_get(11)?,
+        athlete_is_deleted: row.try_get::<Option<bool>, _>(12)?.unwrap_or_default(),
+        athlete_is_disqualified: row.try_get(13)?,
+    })
+}
+
+fn authorization<'r, R: Row>(row: &'r R) -> Sql<AuthorizationRow>
+where
+    usize: ColumnIndex<R>,
+    i64: Value<'r, R::Database>,
+    bool: Value<'r, R::Database>,
+{
+    Ok(AuthorizationRow {
+        id: row.try_get(0)?,
+        application_id: row.try_get(1)?,
+        athlete_id: row.try_get(2)?,
+        created_at_us: row.try_get(3)?,
+        revoked_at_us: row.try_get(4)?,
+        athlete_is_deleted: row.try_get::<Option<bool>, _>(5)?.unwrap_or_default(),
+    })
+}
+
+/// A value that can be read of a row of a server.
+trait Value<'r, DB: Database>: Decode<'r, DB> + Type<DB> {}
+
+impl<'r, DB: Database, T: Decode<'r, DB> + Type<DB>> Value<'r, DB> for T {}
+
+/// Rows as they grow.
+#[derive(Debug)]
+pub(crate) enum Columns {
+    Efforts(Box<EffortColumns>),
+    Authorizations(Box<AuthorizationColumns>),
+}
+
+impl Columns {
+    pub(crate) fn new(of: Grouped) -> Self {
+        match of {
+            Grouped::Efforts => Self::Efforts(Box::default()),
+            Grouped::Authorizations => Self::Authorizations(Box::default()),
+        }
+    }
+
+    pub(crate) fn push(&mut self, row: &impl Readable) -> Sql<()> {
+        match self {
+            Self::Efforts(columns) => {
+                let row = row.effort()?;
+                let pushed = columns.push(&row);
+                pushed.map_err(|why| undecodable(format!("effort {}: {why}", row.id)))
+            }
+            Self::Authorizations(columns) => {
+                columns.push(&row.authorization()?);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Efforts(columns) => columns.len(),
+            Self::Authorizations(columns) => columns.len(),
+        }
+    }
+
+    /// The rows; from here on there are none.
+    pub(crate) fn finish(&mut self) -> Sql<RecordBatch> {
+        let batch = match self {
+            Self::Efforts(columns) => columns.finish(),
+            Self::Authorizations(columns) => columns.finish(),
+        };
+        batch.map_err(undecodable)
+    }
+}

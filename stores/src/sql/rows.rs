@@ -1,0 +1,384 @@
+//! Rows to write, as columns: every database writes many of them by one statement.
+
+use std::sync::Arc;
+
+use schemas::entities::{
+    Application, Athlete, Authorization, Effort, Follow, Gender, Group, Membership,
+};
+use schemas::source::Source;
+#[cfg(feature = "mysql")]
+use sqlx::mysql::MySqlArguments;
+use sqlx::sqlite::SqliteArguments;
+use sqlx::{Arguments, AssertSqlSafe, Encode, Type};
+
+use super::connection::{Dialect, Sql, SqlConnection};
+#[cfg(feature = "postgres")]
+use super::postgres;
+
+/// The numbers of rows that a statement may have, largest first. Its text depends only on this number, so few texts make up
+/// any number of rows and stay prepared. The largest stays below the 32,766 values that SQLite allows, and the 65,535 of MySQL.
+const SIZES: [usize; 4] = [512, 64, 8, 1];
+
+/// A column of rows to write.
+#[derive(Debug)]
+pub(crate) enum Column {
+    Ints(Vec<i64>),
+    IntsOrNull(Vec<Option<i64>>),
+    FloatsOrNull(Vec<Option<f64>>),
+    Texts(Vec<String>),
+    TextsOrNull(Vec<Option<String>>),
+    Booleans(Vec<bool>),
+}
+
+/// What happens to a row whose key is already stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Conflict {
+    /// It is an error: the row was not there a moment ago.
+    Fail,
+    /// The stored row stays.
+    Keep,
+    /// The row replaces the stored one, unless that has a newer version.
+    Newer,
+}
+
+/// Rows to write. The columns of the key come first, the version last.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    pub(crate) table: &'static str,
+    pub(crate) key: &'static [&'static str],
+    pub(crate) columns: Vec<(&'static str, Column)>,
+    pub(crate) count: usize,
+}
+
+/// Writes rows.
+pub(crate) async fn write(
+    connection: &mut SqlConnection<'_>,
+    rows: &Rows,
+    conflict: Conflict,
+) -> Sql<()> {
+    if rows.count == 0 {
+        return Ok(());
+    }
+    match connection {
+        #[cfg(feature = "postgres")]
+        SqlConnection::Postgres(connection) => postgres::write(connection, rows, conflict).await,
+        #[cfg(feature = "mysql")]
+        SqlConnection::MySql(connection) => {
+            for part in rows.parts(Dialect::MySql, conflict) {
+                let arguments = part.arguments::<MySqlArguments>()?;
+                let query = sqlx::query_with(part.statement(), arguments);
+                query.execute(&mut **connection).await?;
+            }
+            Ok(())
+        }
+        SqlConnection::Sqlite(connection) => {
+            for part in rows.parts(Dialect::Sqlite, conflict) {
+                let arguments = part.arguments::<SqliteArguments>()?;
+                let query = sqlx::query_with(part.statement(), arguments);
+                query.execute(&mut **connection).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn ints<T>(rows: &[&T], of: impl Fn(&T) -> i64) -> Column {
+    Column::Ints(rows.iter().map(|row| of(row)).collect())
+}
+
+fn booleans<T>(rows: &[&T], of: impl Fn(&T) -> bool) -> Column {
+    Column::Booleans(rows.iter().map(|row| of(row)).collect())
+}
+
+fn texts<T>(rows: &[&T], of: impl Fn(&T) -> String) -> Column {
+    Column::Texts(rows.iter().map(|row| of(row)).collect())
+}
+
+fn texts_or_null<T>(rows: &[&T], of: impl Fn(&T) -> Option<String>) -> Column {
+    Column::TextsOrNull(rows.iter().map(|row| of(row)).collect())
+}
+
+impl Rows {
+    fn new(
+        table: &'static str,
+        key: &'static [&'static str],
+        columns: Vec<(&'static str, Column)>,
+        count: usize,
+    ) -> Self {
+        Self {
+            table,
+            key,
+            columns,
+            count,
+        }
+    }
+
+    pub(crate) fn efforts(rows: &[&Effort]) -> Self {
+        let columns = vec![
+            ("id", ints(rows, |row| row.id)),
+            ("segment_id", ints(rows, |row| row.segment_id)),
+            ("athlete_id", ints(rows, |row| row.athlete_id)),
+            ("activity_id", ints(rows, |row| row.activity_id)),
+            ("elapsed_time_s", ints(rows, |row| row.elapsed_time_s)),
+            ("started_at_us", ints(rows, |row| row.started_at_us)),
+            ("tz", texts(rows, |row| row.tz.clone())),
+            ("is_hidden", booleans(rows, |row| row.is_hidden)),
+            ("is_deleted", booleans(rows, |row| row.is_deleted)),
+            ("version", ints(rows, |row| row.version)),
+        ];
+        Self::new("efforts", &["id"], columns, rows.len())
+    }
+
+    pub(crate) fn athletes(rows: &[&Athlete]) -> Self {
+        let birth_years = rows.iter().map(|row| row.birth_year).collect();
+        let weights = rows.iter().map(|row| row.weight_kg).collect();
+        let gender = |row: &Athlete| row.gender.map(|gender: Gender| gender.letter().to_owned());
+        let columns = vec![
+            ("id", ints(rows, |row| row.id)),
+            ("name", texts_or_null(rows, |row| row.name.clone())),
+            ("gender", texts_or_null(rows, gender)),
+            ("birth_year", Column::IntsOrNull(birth_years)),
+            ("weight_kg", Column::FloatsOrNull(weights)),
+            ("country", texts_or_null(rows, |row| row.country.clone())),
+            ("is_deleted", booleans(rows, |row| row.is_deleted)),
+            ("version", ints(rows, |row| row.version)),
+        ];
+        Self::new("athletes", &["id"], columns, rows.len())
+    }
+
+    /// The athletes who are disqualified: the table lists nobody else.
+    pub(crate) fn disqualified(rows: &[&Athlete]) -> Self {
+        let columns = vec![("athlete_id", ints(rows, |row| row.id))];
+        Self::new("disqualified", &["athlete_id"], columns, rows.len())
+    }
+
+    pub(crate) fn memberships(rows: &[&Membership]) -> Self {
+        let columns = vec![
+            ("club_id", ints(rows, |row| row.club_id)),
+            ("athlete_id", ints(rows, |row| row.athlete_id)),
+            ("is_deleted", booleans(rows, |row| row.is_deleted)),
+            ("version", ints(rows, |row| row.version)),
+        ];
+        Self::new("clubs", &["club_id", "athlete_id"], columns, rows.len())
+    }
+
+    pub(crate) fn follows(rows: &[&Follow]) -> Self {
+        let columns = vec![
+            ("follower_id", ints(rows, |row| row.follower_id)),
+            ("followed_id", ints(rows, |row| row.followed_id)),
+            ("is_deleted", booleans(rows, |row| row.is_deleted)),
+            ("version", ints(rows, |row| row.version)),
+        ];
+        Self::new(
+            "follows",
+            &["follower_id", "followed_id"],
+            columns,
+            rows.len(),
+        )
+    }
+
+    pub(crate) fn authorizations(rows: &[&Authorization]) -> Self {
+        let revoked = rows.iter().map(|row| row.revoked_at_us).collect();
+        let columns = vec![
+            ("id", ints(rows, |row| row.id)),
+            ("application_id", ints(rows, |row| row.application_id)),
+            ("athlete_id", ints(rows, |row| row.athlete_id)),
+            ("created_at_us", ints(rows, |row| row.created_at_us)),
+            ("revoked_at_us", Column::IntsOrNull(revoked)),
+            ("version", ints(rows, |row| row.version)),
+        ];
+        Self::new("authorizations", &["id"], columns, rows.len())
+    }
+
+    pub(crate) fn applications(rows: &[&Application]) -> Self {
+        let columns = vec![
+            ("id", ints(rows, |row| row.id)),
+            ("name", texts(rows, |row| row.name.clone())),
+            ("owner", texts(rows, |row| row.owner.to_string())),
+            ("athlete_capacity", ints(rows, |row| row.athlete_capacity)),
+            ("version", ints(rows, |row| row.version)),
+        ];
+        Self::new("applications", &["id"], columns, rows.len())
+    }
+
+    /// Counters of applications that have none.
+    pub(crate) fn counters(applications: Vec<i64>) -> Self {
+        let count = applications.len();
+        let columns = vec![
+            ("application_id", Column::Ints(applications)),
+            ("athletes", Column::Ints(vec![0; count])),
+        ];
+        Self::new("connected", &["application_id"], columns, count)
+    }
+
+    /// Pairs of applications and deleted athletes, with no authorization yet.
+    pub(crate) fn deleted_pairs(pairs: &[Group]) -> Self {
+        let count = pairs.len();
+        let columns = vec![
+            (
+                "application_id",
+                Column::Ints(pairs.iter().map(|pair| pair.key).collect()),
+            ),
+            (
+                "athlete_id",
+                Column::Ints(pairs.iter().map(|pair| pair.member).collect()),
+            ),
+            ("live", Column::Ints(vec![0; count])),
+            ("is_away", Column::Booleans(vec![true; count])),
+        ];
+        Self::new(
+            "connections",
+            &["application_id", "athlete_id"],
+            columns,
+            count,
+        )
+    }
+
+    /// Segments of athletes, which SQLite keeps beside the efforts.
+    pub(crate) fn new_segments(groups: &[Group]) -> Self {
+        let columns = vec![
+            (
+                "athlete_id",
+                Column::Ints(groups.iter().map(|group| group.member).collect()),
+            ),
+            (
+                "segment_id",
+                Column::Ints(groups.iter().map(|group| group.key).collect()),
+            ),
+        ];
+        Self::new("new_athlete_segments", &["id"], columns, groups.len())
+    }
+
+    /// Notifications of groups, for the outbox.
+    pub(crate) fn notifications(groups: &[(Source, Group)], now_ms: i64) -> Self {
+        let ints = |of: &dyn Fn(&Group) -> i64| {
+            Column::Ints(groups.iter().map(|(_, group)| of(group)).collect())
+        };
+        let sources = groups.iter().map(|(source, _)| source.name().to_owned());
+        let columns = vec![
+            ("source", Column::Texts(sources.collect())),
+            ("group_key", ints(&|group| group.key)),
+            ("member", ints(&|group| group.member)),
+            ("made_at_ms", ints(&|_| now_ms)),
+        ];
+        Self::new("outbox", &[], columns, groups.len())
+    }
+
+    /// The same rows with one more column.
+    pub(crate) fn with(mut self, name: &'static str, column: Column) -> Self {
+        self.columns.push((name, column));
+        self
+    }
+
+    /// The columns' names.
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        self.columns.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// Statements of MySQL or SQLite that write the rows in their order.
+    pub(crate) fn parts(
+        &self,
+        dialect: Dialect,
+        conflict: Conflict,
+    ) -> impl Iterator<Item = Part<'_>> {
+        let (table, names) = (self.table, self.names().join(", "));
+        let row = format!("({})", vec!["?"; self.columns.len()].join(","));
+        let rule = self.rule(dialect, conflict);
+        let mut from = 0;
+        SIZES.into_iter().flat_map(move |size| {
+            let count = (self.count - from) / size;
+            let first = from;
+            from += count * size;
+            let statement: Arc<str> = if count == 0 {
+                Arc::default()
+            } else {
+                let rows = vec![row.as_str(); size].join(",");
+                format!("INSERT INTO {table} ({names}) VALUES {rows} {rule}").into()
+            };
+            (0..count).map(move |part| Part {
+                rows: self,
+                from: first + part * size,
+                size,
+                statement: Arc::clone(&statement),
+            })
+        })
+    }
+
+    /// What follows the values of an `INSERT`.
+    pub(crate) fn rule(&self, dialect: Dialect, conflict: Conflict) -> String {
+        let names = self.names();
+        let written = names.iter().filter(|name| !self.key.contains(name));
+        match (conflict, dialect) {
+            (Conflict::Fail, _) => String::new(),
+            (Conflict::Keep, Dialect::MySql) => {
+                let key = self.key.first().unwrap_or(&"id");
+                format!("ON DUPLICATE KEY UPDATE {key} = {key}")
+            }
+            (Conflict::Keep, _) => "ON CONFLICT DO NOTHING".to_owned(),
+            (Conflict::Newer, Dialect::MySql) => {
+                // The version comes last: assignments before it see the stored version.
+                let written = written.map(|name| {
+                    format!("{name} = IF(VALUES(version) >= version, VALUES({name}), {name})")
+                });
+                format!(
+                    "ON DUPLICATE KEY UPDATE {}",
+                    written.collect::<Vec<_>>().join(", ")
+                )
+            }
+            (Conflict::Newer, _) => {
+                let written: Vec<String> = written
+                    .map(|name| format!("{name} = excluded.{name}"))
+                    .collect();
+                let (table, key) = (self.table, self.key.join(", "));
+                format!(
+                    "ON CONFLICT ({key}) DO UPDATE SET {} WHERE excluded.version >= {table}.version",
+                    written.join(", ")
+                )
+            }
+        }
+    }
+}
+
+/// One statement with its rows.
+#[derive(Debug)]
+pub(crate) struct Part<'a> {
+    rows: &'a Rows,
+    from: usize,
+    size: usize,
+    statement: Arc<str>,
+}
+
+impl Part<'_> {
+    pub(crate) fn statement(&self) -> AssertSqlSafe<Arc<str>> {
+        AssertSqlSafe(Arc::clone(&self.statement))
+    }
+
+    pub(crate) fn arguments<A: Arguments + Default>(&self) -> Sql<A>
+    where
+        Option<i64>: for<'q> Encode<'q, A::Database> + Type<A::Database>,
+        Option<f64>: for<'q> Encode<'q, A::Database> + Type<A::Database>,
+        Option<bool>: for<'q> Encode<'q, A::Database> + Type<A::Database>,
+        for<'q> Option<&'q str>: Encode<'q, A::Database> + Type<A::Database>,
+    {
+        let mut arguments = A::default();
+        arguments.reserve(self.size * self.rows.columns.len(), 0);
+        for row in self.from..self.from + self.size {
+            for (_, column) in &self.rows.columns {
+                let added = match column {
+                    Column::Ints(values) => arguments.add(values.get(row).copied()),
+                    Column::IntsOrNull(values) => arguments.add(values.get(row).copied().flatten()),
+                    Column::FloatsOrNull(values) => {
+                        arguments.add(values.get(row).copied().flatten())
+                    }
+                    Column::Texts(values) => arguments.add(values.get(row).map(String::as_str)),
+                    Column::TextsOrNull(values) => {
+                        arguments.add(values.get(row).and_then(Option::as_deref))
+                    }
+                    Column::Booleans(values) => arguments.add(values.get(row).copied()),
+                };
+                added.map_err(sqlx::Error::Encode)?;
+            }
+        }
+        Ok(arguments)
+    }
+}

@@ -1,0 +1,177 @@
+//! The entity store in `canon.db`: its tables, and what SQLite does in a way of its own.
+//!
+//! A transaction that writes excludes all others (`SqlConnection::writes_alone`), so no row is locked, and triggers see every
+//! change of an athlete or a connection.
+
+pub(crate) mod dump;
+pub(crate) mod groups;
+pub(crate) mod keys;
+mod rows;
+
+use schemas::entities::Group;
+use schemas::source::Source;
+use sqlx::sqlite::SqliteArguments;
+use sqlx::{AssertSqlSafe, SqliteConnection};
+
+use super::connection::{Dialect, Sql, json};
+use super::outbox::Row;
+use super::rows::{Conflict, Rows};
+use crate::canon::NOTIFICATIONS_MAX;
+use crate::embedded::db::{Kind, Upgrade};
+
+/// Unsorted segments of athletes are sorted once there are this many.
+const UNSORTED_SEGMENTS_MAX: i64 = 1 << 18;
+
+/// A macro, since `concat!` takes no constants.
+macro_rules! table {
+    ($name:literal) => {
+        include_str!(concat!("tables/", $name, ".sql"))
+    };
+}
+
+/// The file of entities.
+pub(super) static CANON: Kind = Kind {
+    name: "canon.db",
+    version: 8,
+    tables: concat!(
+        table!("entities"),
+        table!("disqualified"),
+        table!("deleted_athletes"),
+        table!("applications"),
+        table!("recounts"),
+        table!("names"),
+        table!("owner_changes"),
+        table!("call_tokens"),
+    ),
+    upgrades: &[
+        (
+            1,
+            Upgrade::Statements(
+                "ALTER TABLE athletes ADD COLUMN is_disqualified INTEGER NOT NULL DEFAULT 0;",
+            ),
+        ),
+        (2, Upgrade::Statements(table!("applications"))),
+        (
+            3,
+            Upgrade::Statements(concat!(
+                "ALTER TABLE connections ADD COLUMN is_away INTEGER NOT NULL DEFAULT 0;
+                 DROP TRIGGER authorization_made; DROP TRIGGER authorization_restored;
+                 DROP TRIGGER athlete_connected; DROP TRIGGER athlete_disconnected;",
+                table!("deleted_athletes"),
+                "UPDATE connections SET is_away = 1
+                 WHERE athlete_id IN (SELECT id FROM athletes WHERE is_deleted);"
+            )),
+        ),
+        (4, Upgrade::Statements(table!("recounts"))),
+        (5, Upgrade::Statements(table!("names"))),
+        (6, Upgrade::Statements(table!("owner_changes"))),
+        (
+            7,
+            Upgrade::Statements(concat!(
+                table!("disqualified"),
+                "INSERT INTO disqualified SELECT id FROM athletes WHERE is_disqualified;
+                 ALTER TABLE athletes DROP COLUMN is_disqualified;
+                 ALTER TABLE outbox RENAME COLUMN key TO group_key;",
+                table!("call_tokens"),
+            )),
+        ),
+    ],
+    replaceable: false,
+    page_bytes: 4096,
+    cache_kib: 128 * 1024,
+    readers: 4,
+    rows_ahead: 512,
+    remedy: "stop every process of this folder and restore canon.db from a copy, then run \
+             `backstitch batch run --full`",
+};
+
+/// Puts groups and those of athletes into the outbox and returns the first of them, at most one more than a call may return.
+pub(super) async fn tell(
+    connection: &mut SqliteConnection,
+    groups: &[(Source, Group)],
+    athletes: &[i64],
+    now_ms: i64,
+) -> Sql<Vec<Row>> {
+    let statement = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0)";
+    let last: i64 = sqlx::query_scalar(statement)
+        .fetch_one(&mut *connection)
+        .await?;
+    insert(connection, &Rows::notifications(groups, now_ms)).await?;
+    if !athletes.is_empty() {
+        sort_segments(connection).await?;
+        sqlx::query(
+            "INSERT INTO outbox (source, group_key, member, made_at_ms)
+             SELECT ?, segment_id, athlete_id, ? FROM athlete_segments
+             WHERE athlete_id IN (SELECT value FROM json_each(?)) ORDER BY athlete_id, segment_id",
+        )
+        .bind(Source::Efforts.name())
+        .bind(now_ms)
+        .bind(json(athletes.iter().copied()))
+        .execute(&mut *connection)
+        .await?;
+    }
+    sqlx::query_as(
+        "SELECT id, source, group_key, member FROM outbox WHERE id > ? ORDER BY id LIMIT ?",
+    )
+    .bind(last)
+    .bind(i64::try_from(NOTIFICATIONS_MAX + 1).unwrap_or(i64::MAX))
+    .fetch_all(connection)
+    .await
+}
+
+async fn insert(connection: &mut SqliteConnection, rows: &Rows) -> Sql<()> {
+    for part in rows.parts(Dialect::Sqlite, Conflict::Fail) {
+        sqlx::query_with(part.statement(), part.arguments::<SqliteArguments>()?)
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Records that athletes have efforts on segments.
+pub(super) async fn add_segments(connection: &mut SqliteConnection, groups: &[Group]) -> Sql<()> {
+    if groups.is_empty() {
+        return Ok(());
+    }
+    insert(connection, &Rows::new_segments(groups)).await?;
+    let unsorted: Option<i64> = sqlx::query_scalar("SELECT max(id) FROM new_athlete_segments")
+        .fetch_one(&mut *connection)
+        .await?;
+    if unsorted.unwrap_or_default() >= UNSORTED_SEGMENTS_MAX {
+        sort_segments(connection).await?;
+    }
+    Ok(())
+}
+
+async fn sort_segments(connection: &mut SqliteConnection) -> Sql<()> {
+    sqlx::raw_sql(
+        "INSERT INTO athlete_segments (athlete_id, segment_id)
+         SELECT DISTINCT athlete_id, segment_id FROM new_athlete_segments
+         WHERE true ORDER BY athlete_id, segment_id
+         ON CONFLICT DO NOTHING;
+         DELETE FROM new_athlete_segments;",
+    )
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+/// Ids and versions of rows whose ids are pairs. `IN` for each column would look up every combination.
+pub(super) async fn pair_versions(
+    connection: &mut SqliteConnection,
+    (table, first, second): (&str, &str, &str),
+    ids: &[(i64, i64)],
+) -> Sql<Vec<(i64, i64, i64)>> {
+    let statement = format!(
+        "SELECT e.{first}, e.{second}, e.version FROM json_each(?) v
+         CROSS JOIN {table} e ON e.{first} = v.value ->> 0 AND e.{second} = v.value ->> 1"
+    );
+    let ids = serde_json::to_string(ids).map_err(|error| sqlx::Error::Encode(error.into()))?;
+    sqlx::query_as(AssertSqlSafe(statement))
+        .bind(ids)
+        .fetch_all(connection)
+        .await
+}
+
+#[cfg(test)]
+mod upgrade_tests;

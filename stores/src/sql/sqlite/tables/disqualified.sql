@@ -1,0 +1,4 @@
+-- The athletes who are disqualified.
+CREATE TABLE disqualified (
+    athlete_id INTEGER PRIMARY KEY
+) STRICT;

@@ -1,0 +1,124 @@
+//! Files of an older version are brought to this one, and keep their rows.
+
+use schemas::entities::{Application, Athlete, Effort, Entity};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection};
+
+use super::*;
+use crate::admin::CanonAdmin as _;
+use crate::canon::{Applied, CanonRead as _, CanonWrite as _};
+use crate::sql::EntityStore;
+
+/// Makes of a file one as it was before athletes could be disqualified.
+async fn age(folder: &std::path::Path) -> Result<(), sqlx::Error> {
+    let path = folder.join("canon.db");
+    let mut file = SqliteConnectOptions::new().filename(path).connect().await?;
+    sqlx::raw_sql(
+        "DROP TRIGGER athlete_connected; DROP TRIGGER athlete_disconnected;
+         DROP TRIGGER athlete_gone; DROP TRIGGER athlete_back;
+         DROP TRIGGER deleted_athlete_made; DROP TRIGGER athlete_deleted;
+         DROP TRIGGER authorization_made; DROP TRIGGER authorization_restored;
+         DROP INDEX connections_by_athlete; ALTER TABLE connections DROP COLUMN is_away;
+         CREATE TRIGGER authorization_made AFTER INSERT ON authorizations
+         WHEN new.revoked_at_us IS NULL BEGIN
+             INSERT INTO connections (application_id, athlete_id, live)
+             VALUES (new.application_id, new.athlete_id, 1);
+         END;
+         CREATE TRIGGER authorization_restored AFTER UPDATE ON authorizations BEGIN
+             SELECT 1;
+         END;
+         CREATE TRIGGER athlete_connected AFTER INSERT ON connections BEGIN
+             INSERT INTO connected (application_id, athletes) VALUES (new.application_id, 1)
+             ON CONFLICT DO UPDATE SET athletes = athletes + 1;
+         END;
+         CREATE TRIGGER athlete_disconnected AFTER UPDATE ON connections BEGIN SELECT 1; END;
+         INSERT INTO authorizations (id, application_id, athlete_id, created_at_us, version)
+         VALUES (1, 6, 3, 1, 0), (2, 6, 8, 1, 0), (3, 6, 9, 1, 0);
+         UPDATE athletes SET is_deleted = 1 WHERE id = 8;
+         DROP TABLE disqualified; ALTER TABLE outbox RENAME COLUMN group_key TO key;
+         DROP TABLE unlimited; DROP TABLE application_audit; DROP TABLE capacity_requests;
+         DROP TRIGGER first_connected; DROP TRIGGER more_connected; DROP VIEW usage_to_note;
+         DROP TABLE capacity_notices; DROP TABLE recounts; DROP TABLE names;
+         PRAGMA user_version = 1;",
+    )
+    .execute(&mut file)
+    .await?;
+    file.close().await
+}
+
+#[tokio::test]
+async fn an_older_file_keeps_its_rows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join(crate::embedded::db::LOCKS)).expect("a folder");
+    let athlete = |is_disqualified: bool| {
+        Entity::Athlete(Athlete {
+            id: 3,
+            name: None,
+            gender: None,
+            birth_year: Some(1980),
+            weight_kg: None,
+            country: None,
+            is_disqualified,
+            is_deleted: false,
+            version: 0,
+        })
+    };
+    let effort = Entity::Effort(Effort {
+        id: 1,
+        segment_id: 2,
+        athlete_id: 3,
+        activity_id: 4,
+        elapsed_time_s: 5,
+        started_at_us: 6,
+        tz: "UTC".to_owned(),
+        is_hidden: false,
+        is_deleted: false,
+        version: 0,
+    });
+    let deleted = Entity::Athlete(Athlete {
+        id: 8,
+        name: None,
+        gender: None,
+        birth_year: None,
+        weight_kg: None,
+        country: None,
+        is_disqualified: false,
+        is_deleted: false,
+        version: 0,
+    });
+    let application = Entity::Application(Application {
+        id: 6,
+        name: "a".to_owned(),
+        owner: 1.into(),
+        athlete_capacity: 9,
+        version: 0,
+    });
+    let rows = [effort, athlete(false), deleted, application];
+    let canon = EntityStore::open_file(folder.path())
+        .await
+        .expect("a new file");
+    canon.apply(&rows, 1).await.expect("applying");
+    drop(canon);
+    age(folder.path()).await.expect("an older file");
+
+    for _ in 0..2 {
+        let canon = EntityStore::open_file(folder.path())
+            .await
+            .expect("opening");
+        // Of three who are connected one was deleted.
+        let usages = canon.usages_of(&[6]).await.expect("reading");
+        let connected = usages.first().and_then(|usage| usage.connected);
+        assert_eq!(connected, Some(2));
+        let told = |applied: Applied| applied.notifications.len();
+        for (is_disqualified, notifications) in [(false, 0), (true, 1), (true, 0), (false, 1)] {
+            let applied = canon.apply(&[athlete(is_disqualified)], 1).await;
+            assert_eq!(told(applied.expect("applying")), notifications);
+            let group = Group { key: 2, member: 3 };
+            let rows = canon.groups(Source::Efforts, &[group]).await;
+            let rows = rows.expect("reading");
+            let column = rows.column_by_name("athlete_is_disqualified");
+            let column = column.map(|column| arrow::array::AsArray::as_boolean(column).clone());
+            assert_eq!(column.map(|column| column.value(0)), Some(is_disqualified));
+        }
+    }
+}
