@@ -22,6 +22,10 @@ use crate::{Result, SpeedOptions, SpeedPorts};
 const STATE_INTERVAL_MS_MAX: u64 = 1_000;
 /// A worker looks for records itself if the shared read of the log takes longer than this.
 const LOG_READ_MS_MAX: u64 = 1_000;
+/// A log without new records for this long is read less often.
+const QUIET_AFTER: Duration = Duration::from_secs(10);
+/// Interval of reads of a quiet log, unless the configured one is longer.
+const QUIET_LOG_INTERVAL_MS: u64 = 400;
 /// Pause after a read that failed.
 const FAILURE_PAUSE_MS: u64 = 1_000;
 
@@ -64,6 +68,8 @@ enum Subject {
 #[derive(Debug, Clone, Default)]
 struct Seen {
     ends: Option<Read<Vec<Offset>>>,
+    /// When the ends of the log were last seen to change.
+    ends_changed: Option<Instant>,
     states: Option<Read<Vec<Option<Fence>>>>,
     runs: Option<Read<RunsSeen>>,
     /// Partitions of the log, also after a read of their ends failed.
@@ -172,6 +178,10 @@ impl IdleWatch {
     async fn follow(&self, subject: Subject, interval_ms: u64, stop: &CancellationToken) {
         let mut is_failing = false;
         while !stop.is_cancelled() {
+            let interval_ms = match subject {
+                Subject::Log if self.is_quiet() => interval_ms.max(QUIET_LOG_INTERVAL_MS),
+                _ => interval_ms,
+            };
             pause(interval_ms, stop).await;
             if self.seen.receiver_count() == 0 {
                 continue;
@@ -194,6 +204,13 @@ impl IdleWatch {
         }
     }
 
+    /// Whether the log had no new records for a while.
+    fn is_quiet(&self) -> bool {
+        let seen = self.seen.borrow();
+        seen.ends_changed
+            .is_some_and(|at| at.elapsed() > QUIET_AFTER)
+    }
+
     async fn read(&self, subject: Subject) -> Result<()> {
         let (source, began) = (self.source, Instant::now());
         match subject {
@@ -203,6 +220,9 @@ impl IdleWatch {
                     let is_equal = |read: &Read<_>| *read.value == ends;
                     let is_new = !seen.ends.as_ref().is_some_and(is_equal);
                     seen.partitions = u32::try_from(ends.len()).unwrap_or(u32::MAX);
+                    if is_new {
+                        seen.ends_changed = Some(began);
+                    }
                     seen.ends = Read::new(began, ends);
                     is_new
                 });
