@@ -4,9 +4,33 @@
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use stores::archive::{Archive, Created};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{Error, Result};
+
+/// Creates the file of a manifest, whose path no other file has.
+pub(crate) async fn create(archive: &Archive, path: &str, manifest: &impl Serialize) -> Result<()> {
+    match archive.create(path, to_bytes(manifest)?).await? {
+        Created::New => Ok(()),
+        Created::Exists => Err(Error::Fault(format!("{path} is there already"))),
+    }
+}
+
+/// Reads the manifest of a file; `None` if there is no such file.
+pub(crate) async fn read<T: DeserializeOwned>(archive: &Archive, path: &str) -> Result<Option<T>> {
+    let Some(bytes) = archive.get(path).await? else {
+        return Ok(None);
+    };
+    let manifest = from_bytes(&bytes).map_err(|what| Error::damaged(path, what))?;
+    Ok(Some(manifest))
+}
+
+/// Reads the manifest of a file that was listed.
+pub(crate) async fn read_listed<T: DeserializeOwned>(archive: &Archive, path: &str) -> Result<T> {
+    let found = read(archive, path).await?;
+    found.ok_or_else(|| Error::damaged(path, "it was listed, and is gone"))
+}
 
 /// The bytes of a manifest's file.
 pub(crate) fn to_bytes(manifest: &impl Serialize) -> Result<Bytes> {

@@ -158,6 +158,13 @@ pub struct RunRequest {
     pub forget_earlier: bool,
 }
 
+impl RunRequest {
+    /// Whether the run computes a job.
+    pub(crate) fn wants(&self, job: &str) -> bool {
+        self.jobs.is_empty() || self.jobs.iter().any(|name| name == job)
+    }
+}
+
 /// Who is told how far a run has come.
 pub trait Progress: Debug + Send + Sync {
     /// A stage begins, with so many things to do (0: not known).

@@ -3,19 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::seam::Epoch;
+use schemas::seam::{Cut, Epoch};
 use schemas::source::Source;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use stores::archive::{Archive, Created};
+use stores::archive::Archive;
 use stores::lease::Held as Lease;
 use stores::views::TableResults;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::manifest_file::{from_bytes, to_bytes};
 use crate::run::{expect_held, go_on};
-use crate::{Error, Result};
+use crate::{Result, manifest_file};
 
 /// What is known of the rows that a view's table holds.
 #[derive(Debug, Clone)]
@@ -46,6 +45,14 @@ pub(crate) trait Manifest: Serialize + DeserializeOwned {
     fn result(&self) -> &str;
     /// The files.
     fn files(&self) -> BTreeSet<String>;
+}
+
+/// The name of the result of each view.
+pub(crate) fn names_of<M: Manifest>(manifests: &BTreeMap<String, M>) -> BTreeMap<String, String> {
+    let names = manifests.values();
+    names
+        .map(|manifest| (manifest.view().to_owned(), manifest.result().to_owned()))
+        .collect()
 }
 
 /// The name of a new result.
@@ -85,10 +92,7 @@ impl Results<'_> {
     /// Writes a manifest down.
     pub(crate) async fn create(&self, manifest: &impl Manifest) -> Result<()> {
         let path = self.manifest_path(manifest.view(), manifest.result());
-        match self.archive.create(&path, to_bytes(manifest)?).await? {
-            Created::New => Ok(()),
-            Created::Exists => Err(Error::Fault(format!("{path} is there already"))),
-        }
+        manifest_file::create(self.archive, &path, manifest).await
     }
 
     /// What is known of the rows of each view's table. Views without any are not there.
@@ -123,7 +127,7 @@ impl Results<'_> {
         let Some(bytes) = self.archive.get(&path).await? else {
             return Ok(None);
         };
-        match from_bytes(&bytes) {
+        match manifest_file::from_bytes(&bytes) {
             Ok(manifest) => Ok(Some(manifest)),
             Err(error) => {
                 tracing::warn!(path, %error, "a result's manifest is damaged: everything is written anew");
@@ -179,4 +183,20 @@ impl Results<'_> {
     async fn files(&self) -> Result<Vec<String>> {
         Ok(self.archive.list(&self.data_folder()).await?)
     }
+}
+
+/// The smaller cut of each partition.
+pub(crate) fn earlier(least: Option<Vec<Cut>>, cuts: &[Cut]) -> Vec<Cut> {
+    let Some(least) = least else {
+        return cuts.to_vec();
+    };
+    let both = least.into_iter().zip(cuts);
+    let least = both.map(|(a, b)| {
+        if a.next_offset <= b.next_offset {
+            a
+        } else {
+            *b
+        }
+    });
+    least.collect()
 }

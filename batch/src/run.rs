@@ -10,6 +10,7 @@ use schemas::seam::{Cut, Epoch, Offset, Run, RunState};
 use schemas::source::{Source, SourceKind};
 use schemas::traces;
 use stores::ErrorKind;
+use stores::erasures::Suppressed;
 use stores::lease::Held as Lease;
 use stores::live::SlotId;
 use stores::views::ViewShape;
@@ -18,13 +19,13 @@ use tracing::Instrument;
 
 use crate::archive::{
     ArchiveReport, Archiver, FileSize, Manifest as FileManifest, backfilled, event_files,
-    has_all_events, take_reduced,
+    reduced_days, take_reduced,
 };
 use crate::error::lost_log;
-use crate::hands::{Hands, Workers};
+use crate::executor::{Executor, Workers};
 use crate::report::{RunReport, Stages};
 use crate::results::{Held, Manifest, Results};
-use crate::seal::sealed_run;
+use crate::seal::{recognise_cuts, sealed_run};
 use crate::{BatchOptions, BatchPorts, Error, Progress, Result, RunRequest, board, tally};
 
 const GARBAGE_ROWS: usize = 20_000;
@@ -70,21 +71,21 @@ impl Batch {
         }
     }
 
-    /// Who carries the tasks of a run out.
-    pub(crate) fn hands(&self) -> Hands {
+    /// Runs the tasks of a run.
+    pub(crate) fn executor(&self) -> Executor {
         match &self.workers {
-            Some(workers) => Hands::Elsewhere(Arc::clone(workers)),
-            None => Hands::Here(self.engine.threads()),
+            Some(workers) => Executor::Remote(Arc::clone(workers)),
+            None => Executor::Local(self.engine.threads()),
         }
     }
 
-    /// Who writes the rows of tallies.
-    pub(crate) fn publishing_hands(&self) -> Hands {
-        match self.hands() {
-            Hands::Elsewhere(workers) if self.options.executors_publish => {
-                Hands::Elsewhere(workers)
+    /// Writes the rows of aggregates.
+    pub(crate) fn publishing_executor(&self) -> Executor {
+        match self.executor() {
+            Executor::Remote(workers) if self.options.executors_publish => {
+                Executor::Remote(workers)
             }
-            _ => Hands::Here(self.engine.threads().min(self.ports.views.publishers_max())),
+            _ => Executor::Local(self.engine.threads().min(self.ports.views.publishers_max())),
         }
     }
 
@@ -93,22 +94,22 @@ impl Batch {
     /// # Errors
     /// Those of the views' store.
     pub async fn make_views(&self, source: Source) -> Result<()> {
-        let (of, _) = self.generation(source).await?;
+        let (of, ..) = self.generation(source).await?;
         self.make_tables(source, of).await
     }
 
-    /// What the rows of a source are to be of now, and the files of backfills.
+    /// The generation that the rows of a source are to have now, the files of backfills, and who is suppressed.
     pub(crate) async fn generation(
         &self,
         source: Source,
-    ) -> Result<(Generation, Vec<FileManifest>)> {
+    ) -> Result<(Generation, Vec<FileManifest>, Arc<Suppressed>)> {
         let (backfills, manifests) = backfilled(&self.ports.archive, source).await?;
         let suppressed = self.ports.suppressions.now().await?;
         let of = Generation {
             backfills,
             erasures: suppressed.newest_listener(),
         };
-        Ok((of, manifests))
+        Ok((of, manifests, suppressed))
     }
 
     /// Makes the tables of a source's views, whose rows are of a generation.
@@ -326,7 +327,9 @@ impl Batch {
         let is_made_anew = path.starts_with("results/") || path.starts_with("snapshots/");
         if !is_made_anew
             || path.starts_with(&of_plays)
-                && !has_all_events(&self.ports.archive, Source::Plays).await?
+                && reduced_days(&self.ports.archive, Source::Plays)
+                    .await?
+                    .is_some()
         {
             // What it is made of is gone, so nothing makes it anew: what is left of it stays.
             return Ok(false);
@@ -455,15 +458,16 @@ impl Batch {
         results.held(&tables).await
     }
 
-    /// Deletes the results that no table holds rows of now.
+    /// Deletes the results that no table holds rows of now; returns what is known of the others.
     pub(crate) async fn remove_others<M: Manifest>(
         &self,
         results: &Results<'_>,
         stop: &CancellationToken,
-    ) -> Result<()> {
+    ) -> Result<BTreeMap<String, Held<M>>> {
         let listed = results.listed().await?;
-        let held = self.held::<M>(results).await?;
-        results.remove_others(listed, &held, stop).await
+        let held = self.held(results).await?;
+        results.remove_others(listed, &held, stop).await?;
+        Ok(held)
     }
 
     pub(crate) async fn archiver(&self, source: Source) -> Result<Archiver<'_>> {
@@ -520,6 +524,18 @@ impl Batch {
         partitions: usize,
         stop: &CancellationToken,
     ) -> Result<Run> {
+        let run = self.find_run(source, request, partitions, stop).await?;
+        recognise_cuts(&self.ports, source, &run.cuts).await?;
+        Ok(run)
+    }
+
+    async fn find_run(
+        &self,
+        source: Source,
+        request: &RunRequest,
+        partitions: usize,
+        stop: &CancellationToken,
+    ) -> Result<Run> {
         let partitions = u32::try_from(partitions).map_err(|e| Error::fault("partitions", e))?;
         if request.jobs.is_empty() {
             return sealed_run(&self.ports, &self.options, source, partitions, stop).await;
@@ -545,6 +561,29 @@ impl Batch {
                     .to_owned(),
             )
         })
+    }
+
+    /// Begins what follows a published run: forgets all tables of the source but `tables`, and waits until nobody reads
+    /// what was there before. Returns false if it is time to stop: the next run does what is left, since a run that stops may
+    /// have lost the lease.
+    pub(crate) async fn forget_others(
+        &self,
+        request: &RunRequest,
+        (source, at, tables): (Source, (Epoch, i64), &[String]),
+        (report, stages): (&mut RunReport, &mut Stages<'_>),
+        stop: &CancellationToken,
+    ) -> Result<bool> {
+        stages.begin("drop", 0);
+        if request.jobs.is_empty() {
+            // Should the process end within the grace, what matters is told already.
+            report.seconds = stages.so_far();
+            self.record_report(source, report).await?;
+        }
+        if stop.is_cancelled() {
+            return Ok(false);
+        }
+        self.ports.views.forget_views(source, at, tables).await?;
+        Ok(self.grace(stop).await)
     }
 
     /// Waits until nobody reads what was there before the run; false if it is time to stop.

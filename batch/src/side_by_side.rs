@@ -9,12 +9,12 @@ use crate::{Error, Result};
 /// begins none any more, and ends once those have ended that had begun.
 ///
 /// # Errors
-/// The first error of a task, which ends the others; [`Error::Stopped`].
+/// The first error of a task or of `take`, which ends the others; [`Error::Stopped`].
 pub(crate) async fn side_by_side<T, F>(
     at_once: usize,
     tasks: impl IntoIterator<Item = F, IntoIter: Send>,
     stop: &CancellationToken,
-    mut take: impl FnMut(T) + Send,
+    mut take: impl FnMut(T) -> Result<()> + Send,
 ) -> Result<()>
 where
     T: Send + 'static,
@@ -30,7 +30,7 @@ where
         let Some(ended) = running.join_next().await else {
             break;
         };
-        take(ended.map_err(|e| Error::fault("a task ended", e))??);
+        take(ended.map_err(|e| Error::fault("a task ended", e))??)?;
     }
     match stop.is_cancelled() {
         true => Err(Error::Stopped),

@@ -14,16 +14,15 @@ use parquet::arrow::ArrowWriter;
 use schemas::entities;
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
-use stores::archive::{Archive, Created};
+use stores::archive::Archive;
 use stores::canon::CanonRead;
 use stores::lease::Held as Lease;
 use stores::parquet_file;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::manifest_file::to_bytes;
 use crate::run::{expect_held, go_on};
-use crate::{Error, Progress, Result};
+use crate::{Error, Progress, Result, manifest_file};
 
 /// Rows that come from the canonical store at once.
 const BATCH_ROWS: usize = 16_384;
@@ -116,10 +115,7 @@ impl Taking<'_> {
             files: files.done,
         };
         let path = format!("{}/{name}.json", manifests_folder(self.source));
-        match self.archive.create(&path, to_bytes(&snapshot)?).await? {
-            Created::New => {}
-            Created::Exists => return Err(Error::Fault(format!("{path} is there already"))),
-        }
+        manifest_file::create(self.archive, &path, &snapshot).await?;
         let report = SnapshotReport {
             rows: snapshot.rows(),
             files: snapshot.files.len() as u64,

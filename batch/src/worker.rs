@@ -1,22 +1,19 @@
-//! The other side of [`crate::hands`]: a process that carries out tasks of runs of other processes.
+//! The other side of [`crate::executor`]: a process that carries out tasks of runs of other processes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
 use jobs::{Catalog, Engine};
-use serde::de::DeserializeOwned;
 use stores::StoresOptions;
 use stores::archive::Archive;
 use stores::views::ViewsWrite;
 use tokio::sync::{Mutex, OnceCell};
 use tokio_util::sync::CancellationToken;
 
-use crate::errand::{Answer, Errand, Failure, Outcome, Sent};
-use crate::hands::read_note;
 use crate::run::KNOWN_BYTES;
-use crate::tally::Manifests;
-use crate::{Error, Result, board, tally};
+use crate::task::{Failure, Note, Output, Request, Response, Shared};
+use crate::{Error, Result, manifest_file, tally};
 
 /// Notes that are remembered: those of the tasks that come side by side.
 const NOTES_MAX: usize = 4;
@@ -33,15 +30,7 @@ pub struct Worker {
     engine: Engine,
     /// Who it is, for people.
     name: String,
-    notes: Mutex<VecDeque<(String, Noted)>>,
-}
-
-/// What a note says.
-#[derive(Debug, Clone)]
-enum Noted {
-    Tallies(Arc<tally::Compute>),
-    Computed(Arc<Manifests>),
-    Boards(Arc<board::Compute>),
+    notes: Mutex<VecDeque<(String, Arc<Shared>)>>,
 }
 
 impl Worker {
@@ -65,114 +54,78 @@ impl Worker {
         }
     }
 
-    /// Carries out a task that [`crate::Workers::carry_out`] was given, and answers what came of it, also if it failed.
-    pub async fn carry_out(&self, errand: &str) -> String {
+    /// Carries out a task that [`crate::Workers::carry_out`] was given, and returns the output or the failure.
+    pub async fn carry_out(&self, task: &str) -> String {
         let since = Instant::now();
-        let answer = match self.done(errand).await {
-            Ok(outcome) => {
+        let response = match self.run(task).await {
+            Ok(output) => {
                 let seconds = since.elapsed().as_secs_f64();
-                tracing::info!(task = outcome.name(), seconds, "a task is done");
-                Answer::Done(outcome)
+                tracing::info!(task = output.name(), seconds, "a task is done");
+                Response::Done(output)
             }
             Err(error) => {
                 tracing::warn!(%error, "a task failed");
-                Answer::Failed(Failure::from(&error))
+                Response::Failed(Failure::from(&error))
             }
         };
         // Text and numbers only: that can always be written.
-        serde_json::to_string(&answer).unwrap_or_default()
+        serde_json::to_string(&response).unwrap_or_default()
     }
 
-    async fn done(&self, errand: &str) -> Result<Outcome> {
-        match Sent::read(errand)? {
-            Errand::Days { plan, days } => {
-                let compute = self.tallies(&plan).await?;
-                Ok(Outcome::Days(compute.day_task(&days).await?))
-            }
-            Errand::Coarse {
-                plan,
-                computed,
-                job,
-            } => {
-                let compute = self.tallies(&plan).await?;
-                let computed = self.computed(&computed).await?;
-                Ok(Outcome::Coarse(compute.coarse(&job, &computed).await?))
-            }
-            Errand::Publish {
-                plan,
-                computed,
-                edition,
-                job,
-                pieces,
-            } => {
-                let compute = self.tallies(&plan).await?;
-                let computed = self.computed(&computed).await?;
-                let views = self.views.get_or_try_init(|| self.stores.views());
-                let views = views.await?.as_ref();
-                let views = views.ok_or_else(|| self.without_views())?;
-                let publisher = tally::Publisher {
-                    views: Arc::clone(views),
-                    archive: self.archive.clone(),
-                    edition,
-                    // Who calls a task off lets go of it.
-                    stop: CancellationToken::new(),
-                };
-                let of = (job.as_str(), &pieces);
-                let published = compute.publish(&publisher, &computed, of).await?;
-                Ok(Outcome::Published(published))
-            }
-            Errand::Boards { plan, file } => {
-                let read = |note: board::Note| {
-                    let archive = self.archive.clone();
-                    let compute = note.compute(&self.catalog, self.engine.clone(), archive)?;
-                    Ok(Noted::Boards(Arc::new(compute)))
-                };
-                let Noted::Boards(compute) = self.noted(&plan, read).await? else {
-                    return Err(mixed_up());
-                };
-                Ok(Outcome::Boards(compute.file(&file).await?))
-            }
-        }
+    async fn run(&self, request: &str) -> Result<Output> {
+        let Request { note, task, .. } = Request::parse(request)?;
+        self.noted(&note).await?.run(&task).await
     }
 
-    async fn computed(&self, path: &str) -> Result<Arc<Manifests>> {
-        let read = |manifests| Ok(Noted::Computed(Arc::new(manifests)));
-        match self.noted(path, read).await? {
-            Noted::Computed(computed) => Ok(computed),
-            _ => Err(mixed_up()),
-        }
-    }
-
-    async fn tallies(&self, plan: &str) -> Result<Arc<tally::Compute>> {
-        let read = |note: tally::Note| {
-            let archive = self.archive.remembering(KNOWN_BYTES);
-            let compute = note.compute(&self.catalog, self.engine.clone(), archive)?;
-            Ok(Noted::Tallies(Arc::new(compute)))
-        };
-        match self.noted(plan, read).await? {
-            Noted::Tallies(compute) => Ok(compute),
-            _ => Err(mixed_up()),
-        }
-    }
-
-    /// What a note says, read once by all tasks that need it at the same time.
-    async fn noted<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        read: impl FnOnce(T) -> Result<Noted>,
-    ) -> Result<Noted> {
+    /// Reads a note, once for all tasks that need it at the same time.
+    async fn noted(&self, path: &str) -> Result<Arc<Shared>> {
         let mut notes = self.notes.lock().await;
-        if let Some((_, noted)) = notes.iter().find(|(known, _)| known == path) {
-            return Ok(noted.clone());
+        if let Some((_, shared)) = notes.iter().find(|(known, _)| known == path) {
+            return Ok(Arc::clone(shared));
         }
-        let note = read_note(&self.archive, path).await?;
+        let note = manifest_file::read(&self.archive, path).await?;
         let note = note.ok_or_else(|| self.other_archive(path))?;
-        let noted = read(note)?;
+        let shared = Arc::new(self.shared(note).await?);
         if notes.len() == NOTES_MAX {
             notes.pop_front();
         }
-        notes.push_back((path.to_owned(), noted.clone()));
-        Ok(noted)
+        notes.push_back((path.to_owned(), Arc::clone(&shared)));
+        Ok(shared)
+    }
+
+    async fn shared(&self, note: Note) -> Result<Shared> {
+        let (catalog, engine) = (&self.catalog, self.engine.clone());
+        match note {
+            Note::Boards(note) => {
+                let compute = note.compute(catalog, engine, self.archive.clone())?;
+                Ok(Shared::Boards(Arc::new(compute)))
+            }
+            Note::Tallies(note) => {
+                let archive = self.archive.remembering(KNOWN_BYTES);
+                let publisher = match note.edition {
+                    Some(edition) => Some(self.publisher(edition, archive.clone()).await?),
+                    None => None,
+                };
+                let shared = note.shared(catalog, engine, archive, publisher)?;
+                Ok(Shared::Tallies(shared))
+            }
+        }
+    }
+
+    async fn publisher(
+        &self,
+        edition: tally::Edition,
+        archive: Archive,
+    ) -> Result<tally::Publisher> {
+        let views = self.views.get_or_try_init(|| self.stores.views()).await?;
+        let views = views.as_ref().ok_or_else(|| self.without_views())?;
+        Ok(tally::Publisher {
+            views: Arc::clone(views),
+            archive,
+            edition,
+            // A run that cancels a task ignores its output.
+            stop: CancellationToken::new(),
+        })
     }
 
     fn without_views(&self) -> Error {
@@ -189,10 +142,6 @@ impl Worker {
             self.archive.told()
         ))
     }
-}
-
-fn mixed_up() -> Error {
-    Error::Fault("a note that says something else than its task".to_owned())
 }
 
 /// The error for a job that is another one here than where the run is.

@@ -93,7 +93,7 @@ impl batch::Workers for Executors {
 
     async fn carry_out(
         &self,
-        _errand: &str,
+        _task: &str,
         _stop: &tokio_util::sync::CancellationToken,
     ) -> batch::Result<String> {
         match *self {}

@@ -48,9 +48,9 @@ impl Workers for Executors {
         Cluster::AT_ONCE
     }
 
-    async fn carry_out(&self, errand: &str, stop: &CancellationToken) -> batch::Result<String> {
+    async fn carry_out(&self, task: &str, stop: &CancellationToken) -> batch::Result<String> {
         let answer = match self.connect(stop).await {
-            Ok(cluster) => cluster.carry_out(errand, stop).await,
+            Ok(cluster) => cluster.carry_out(task, stop).await,
             Err(error) => Err(error),
         };
         answer.map_err(|error| match error {
@@ -73,7 +73,7 @@ pub(crate) struct BatchWorker(pub(crate) batch::Worker);
 
 #[async_trait]
 impl scale::Worker for BatchWorker {
-    async fn carry_out(&self, errand: &str) -> String {
-        self.0.carry_out(errand).await
+    async fn carry_out(&self, task: &str) -> String {
+        self.0.carry_out(task).await
     }
 }

@@ -108,7 +108,7 @@ impl Cluster {
             .http2_keep_alive_interval(ALIVE_EVERY)
             .keep_alive_timeout(CALL_FOR)
             .keep_alive_while_idle(true);
-        let readiness = Readiness::new(address.clone(), NO_EXECUTOR_MAX);
+        let readiness = Readiness::new(address.clone(), NO_EXECUTOR_MAX)?;
         readiness.wait(stop).await?;
         let channel = endpoint.connect().await;
         let channel = channel.map_err(|error| unreachable(told(&error.to_string(), &error)))?;

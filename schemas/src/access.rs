@@ -131,12 +131,6 @@ impl Scopes {
         self.may_administer() || self.0.contains(&Scope::ReadAll)
     }
 
-    /// Whether what is one owner's may be read.
-    #[must_use]
-    pub fn may_read_owner(&self, owner: &str) -> bool {
-        self.may_read_all() || self.owners().any(|of| of == owner)
-    }
-
     /// Whether what is one owner's is permitted because the owner is named.
     #[must_use]
     pub fn is_of_owner(&self, owner: &str) -> bool {
@@ -231,8 +225,8 @@ mod tests {
                 of.may_administer(),
                 of.may_ingest_all(),
                 of.may_read_all(),
-                of.may_read_owner("1"),
-                of.may_read_owner("11"),
+                of.may_read_all() || of.is_of_owner("1"),
+                of.may_read_all() || of.is_of_owner("11"),
             )
         };
         assert_eq!(may(""), (false, false, false, false, false));

@@ -7,20 +7,21 @@
 //! can't be told of a key at once ends its sum, and counting goes on.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::Array;
 use futures::{StreamExt, stream};
 use jobs::board::{GroupState, LiveSum, ReadError as BoardError, Standings};
-use jobs::tree::{Node, NodeId};
 use jobs::{Board, Job};
+use moka::sync::Cache;
 use schemas::entities::Miss;
 use schemas::key::KeyValue;
 use schemas::partition::partition_of;
 use schemas::seam::{self, Epoch, Fence, Slot};
-use stored::boards::{NodesError, StoredNodes, laid, seam as seam_of, standings};
-use stored::cache::Cache;
+use stored::boards::{
+    NodeCache, NodesError, StoredNodes, laid, node_cache, seam as seam_of, standings,
+};
 use stores::ErrorKind;
 use stores::kept_sum::{KeptSum, SumChange};
 use stores::live::{HELD_MAX, LiveRead, LiveStates, MembersQuery, SlotId, StateQuery, States};
@@ -47,9 +48,9 @@ const MAKES_AT_ONCE: usize = 2;
 /// Sums that are made for one micro-batch, which waits for them.
 const MAKES_MAX: usize = 4;
 /// Keys that are remembered as those that need none yet.
-const REMEMBERED_MAX: usize = 100_000;
+const REMEMBERED_MAX: u64 = 100_000;
 /// Memory of the nodes that are remembered for one partition.
-const NODES_BYTES_MAX: usize = 16 << 20;
+const NODES_BYTES_MAX: u64 = 16 << 20;
 
 /// View and key.
 type Name = (String, Vec<u8>);
@@ -118,7 +119,7 @@ pub(crate) struct Sums {
     resting: Cache<Name, Rest>,
     /// How many sums may be made yet for the present micro-batch.
     makes_left: usize,
-    nodes: Mutex<Cache<NodeId, Arc<Node>>>,
+    nodes: NodeCache,
 }
 
 impl Sums {
@@ -131,9 +132,7 @@ impl Sums {
             newest: BTreeMap::new(),
             resting: Cache::new(REMEMBERED_MAX),
             makes_left: 0,
-            nodes: Mutex::new(Cache::with_size_max(NODES_BYTES_MAX, |node: &Arc<Node>| {
-                node.memory_bytes()
-            })),
+            nodes: node_cache(NODES_BYTES_MAX),
         }
     }
 
@@ -142,17 +141,14 @@ impl Sums {
         self.runs = None;
         if self.newest != *newest {
             self.newest = newest.clone();
-            self.resting.clear();
-            // Nodes that a run has replaced are not read again.
-            let nodes = self.nodes.get_mut();
-            nodes.unwrap_or_else(PoisonError::into_inner).age();
+            self.resting.invalidate_all();
         }
     }
 
     /// Nothing is known any more.
     pub(crate) fn forget(&mut self) {
         self.runs = None;
-        self.resting.clear();
+        self.resting.invalidate_all();
     }
 
     /// What new states of groups, and what readers have missed, make of sums; nothing if the slot is not at
@@ -212,11 +208,11 @@ impl Sums {
         };
         let states = touched.members.len() as u64;
         if rest.states <= states || (touched.is_missed && rest.until_asked) {
-            self.resting.remove(&name);
+            self.resting.invalidate(&name);
             return false;
         }
         let states = rest.states - states;
-        self.resting.put(name, Rest { states, ..rest });
+        self.resting.insert(name, Rest { states, ..rest });
         true
     }
 
@@ -226,7 +222,7 @@ impl Sums {
             states,
             until_asked,
         };
-        self.resting.put(name, rest);
+        self.resting.insert(name, rest);
     }
 
     /// Looks which sums keys have, and says what becomes of them. Answers false if the slot is not at the

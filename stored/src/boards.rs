@@ -1,6 +1,7 @@
 //! Boards: heads with their nodes, and the live states that count.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::array::Array;
 use bytes::Bytes;
@@ -8,11 +9,10 @@ use jobs::board::{Head, LiveState, ReadError as BoardError, Standings};
 use jobs::merge::Seam;
 use jobs::tree::{Damaged, Node, NodeId, Nodes};
 use jobs::{Board, Job};
+use moka::sync::Cache;
 use schemas::seam::{self, Epoch, Slot};
 use stores::live::{LiveRead, LiveStates, SlotId, StateQuery};
 use stores::views::{Head as StoredHead, NodeName, RunsSeen, ViewsRead};
-
-use crate::cache::Cache;
 
 /// What a read saw of the seam of a view of boards.
 pub fn seam<'a>(
@@ -124,13 +124,29 @@ pub async fn laid(
     })
 }
 
+/// Nodes that a run has replaced are not read again.
+const NODE_IDLE_MAX: Duration = Duration::from_secs(600);
+
+/// Nodes that were read before.
+pub type NodeCache = Cache<NodeId, Arc<Node>>;
+
+/// A cache of nodes that take up to so many bytes.
+#[must_use]
+pub fn node_cache(bytes_max: u64) -> NodeCache {
+    Cache::builder()
+        .max_capacity(bytes_max)
+        .weigher(|_, node: &Arc<Node>| u32::try_from(node.memory_bytes()).unwrap_or(u32::MAX))
+        .time_to_idle(NODE_IDLE_MAX)
+        .build()
+}
+
 /// The nodes of one key, and those that are known.
 #[derive(Debug)]
 pub struct StoredNodes<'a> {
     /// Where they are.
     pub views: &'a dyn ViewsRead,
     /// Those that were read before.
-    pub known: Option<&'a Mutex<Cache<NodeId, Arc<Node>>>>,
+    pub known: Option<&'a NodeCache>,
     /// The view.
     pub view: &'a str,
     /// The encoded key.
@@ -164,13 +180,10 @@ impl Nodes for StoredNodes<'_> {
     type Error = NodesError;
 
     async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, NodesError> {
-        let Some(all_known) = self.known else {
+        let Some(known) = self.known else {
             return self.read(ids).await;
         };
-        let mut found: Vec<Option<Arc<Node>>> = {
-            let mut known = all_known.lock().unwrap_or_else(PoisonError::into_inner);
-            ids.iter().map(|id| known.get(id)).collect()
-        };
+        let mut found: Vec<Option<Arc<Node>>> = ids.iter().map(|id| known.get(id)).collect();
         let missing: Vec<NodeId> = ids
             .iter()
             .zip(&found)
@@ -180,16 +193,14 @@ impl Nodes for StoredNodes<'_> {
             return Ok(found);
         }
         let read = self.read(&missing).await?;
-        let mut known = all_known.lock().unwrap_or_else(PoisonError::into_inner);
         for (id, node) in missing.iter().zip(&read) {
             // One that is damaged may be mended.
             if let Some(node) = node
                 && node.id() == *id
             {
-                known.put(*id, Arc::clone(node));
+                known.insert(*id, Arc::clone(node));
             }
         }
-        drop(known);
         let mut read = read.into_iter();
         for node in found.iter_mut().filter(|node| node.is_none()) {
             *node = read.next().flatten();

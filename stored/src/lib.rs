@@ -2,4 +2,3 @@
 //! layer read it back: between the pure `jobs`, which knows no store, and `stores`, which knows no boards.
 
 pub mod boards;
-pub mod cache;

@@ -44,7 +44,7 @@ pub struct Taken {
     pub accepted: u64,
     /// Lines that are dead letters now, in their order.
     pub rejected: Vec<RejectedLine>,
-    /// Lines that were left out by [`Intake::retake`], since a row with the same id and version is
+    /// Lines that were left out by [`Intake::look_again`], since a row with the same id and version is
     /// stored that came after them, as far as one can tell.
     pub superseded: u64,
     /// Rows that were left out: they are of athletes who were erased.

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
-use schemas::plays::without_listeners;
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, Created};
@@ -22,10 +21,11 @@ use stores::lease::Held as Lease;
 use uuid::Uuid;
 
 use super::manifest::{DayRows, Manifest, READS};
-use super::reduced::has_all_events;
+use super::reduced::reduced_days;
 use super::scrub::record;
+use super::without;
 use super::write::encoded;
-use crate::manifest_file::{from_bytes, to_bytes};
+use crate::manifest_file::{read_listed, to_bytes};
 use crate::run::lease_lost;
 use crate::{Batch, Error, Result};
 
@@ -137,11 +137,7 @@ impl Backfill {
     pub async fn add(&mut self, events: RecordBatch) -> Result<()> {
         self.go_on()?;
         self.events += events.num_rows() as u64;
-        let without = match self.suppressed.newest_listener() {
-            0 => None,
-            _ => without_listeners(&events, |id| self.suppressed.has_listener(id)),
-        };
-        self.waiting.push(without.unwrap_or(events));
+        self.waiting.push(without(&self.suppressed, events));
         let rows: usize = self.waiting.iter().map(RecordBatch::num_rows).sum();
         let bytes = self.waiting.iter().map(RecordBatch::get_array_memory_size);
         if rows >= self.rows_max || bytes.sum::<usize>() >= self.bytes_max {
@@ -284,7 +280,7 @@ impl Backfill {
 
 /// A backfill fills tables of its own from all events: where some were let go, no run could take it in.
 async fn expect_all_events(archive: &Archive, source: Source) -> Result<()> {
-    if has_all_events(archive, source).await? {
+    if reduced_days(archive, source).await?.is_none() {
         return Ok(());
     }
     Err(Error::Request(format!(
@@ -354,10 +350,7 @@ fn path(source: Source, seq: u64) -> String {
 async fn read_all(archive: &Archive, source: Source) -> Result<Vec<BackfillManifest>> {
     let paths = archive.list(&folder(source)).await?;
     let read = async |(seq, path): (u64, String)| {
-        let found = archive.get(&path).await?;
-        let bytes = found.ok_or_else(|| Error::damaged(&path, "it was listed, and is gone"))?;
-        let manifest: BackfillManifest =
-            from_bytes(&bytes).map_err(|what| Error::damaged(&path, what))?;
+        let manifest: BackfillManifest = read_listed(archive, &path).await?;
         if manifest.seq != seq {
             let what = format!("expected backfill {seq} here: one is missing");
             return Err(Error::damaged(&path, what));

@@ -15,7 +15,7 @@ use stores::archive::{Archive, Created};
 
 use super::merged::{Merged, merged};
 use super::scrub::record;
-use crate::manifest_file::{from_bytes, to_bytes};
+use crate::manifest_file::{from_bytes, read_listed, to_bytes};
 use crate::{Error, Result};
 
 /// Events of one UTC day in a file.
@@ -66,6 +66,13 @@ impl Manifest {
         })
     }
 
+    /// Whether all of the stretch lies below the cuts. What a backfill brought stands before the log.
+    pub(crate) fn is_below(&self, cuts: &[Cut]) -> bool {
+        let at = |partition: usize| cuts.get(partition).map_or(0, |cut| cut.next_offset);
+        let mut ends = self.to.iter().enumerate();
+        ends.all(|(partition, to)| to.next_offset <= at(partition))
+    }
+
     /// Whether it begins where `before` ends.
     fn follows(&self, before: &Self) -> bool {
         let at = |partition: usize| before.to.get(partition).map_or(0, |cut| cut.next_offset);
@@ -91,6 +98,44 @@ impl Manifest {
     pub(super) fn path(&self, source: Source) -> String {
         format!("{}/{:010}.json", folder(source), self.seq)
     }
+}
+
+/// The days of the events between two cuts (of all events without `since`), and `others`: with the number of records that
+/// the archive has of each.
+pub(crate) fn days_between(
+    manifests: &[Manifest],
+    since: Option<&[Cut]>,
+    cuts: &[Cut],
+    others: impl IntoIterator<Item = i64>,
+) -> BTreeMap<i64, u64> {
+    let mut days: BTreeMap<i64, u64> = others.into_iter().map(|day| (day, 0)).collect();
+    for manifest in manifests {
+        // A backfill begins a table, so everything is computed then.
+        if since.is_none_or(|since| manifest.overlaps(since, cuts)) {
+            days.extend(manifest.days.keys().map(|day| (*day, 0)));
+        }
+    }
+    for (day, of_day) in manifests.iter().flat_map(|manifest| &manifest.days) {
+        if let Some(rows) = days.get_mut(day) {
+            *rows += of_day.rows;
+        }
+    }
+    days
+}
+
+/// Divides days into tasks of at most `rows_max` records, where a day does not have more; each with its records.
+pub(crate) fn day_tasks(days: &BTreeMap<i64, u64>, rows_max: u64) -> Vec<(Vec<i64>, u64)> {
+    let mut tasks: Vec<(Vec<i64>, u64)> = Vec::new();
+    for (day, rows) in days {
+        match tasks.last_mut() {
+            Some((days, sum)) if *sum + rows <= rows_max => {
+                days.push(*day);
+                *sum += rows;
+            }
+            _ => tasks.push((vec![*day], *rows)),
+        }
+    }
+    tasks
 }
 
 fn folder(source: Source) -> String {
@@ -196,11 +241,7 @@ pub(crate) async fn is_last(
 }
 
 async fn read(archive: &Archive, seq: u64, path: String) -> Result<Manifest> {
-    let bytes = archive
-        .get(&path)
-        .await?
-        .ok_or_else(|| Error::damaged(&path, "it was listed, and is gone"))?;
-    let manifest: Manifest = from_bytes(&bytes).map_err(|what| Error::damaged(&path, what))?;
+    let manifest: Manifest = read_listed(archive, &path).await?;
     if manifest.seq != seq {
         let what = format!("expected manifest {seq} here: one is missing");
         return Err(Error::damaged(&path, what));
@@ -232,4 +273,32 @@ pub(crate) async fn remove_orphans(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(to: &[i64]) -> Manifest {
+        let cut = |next_offset| Cut {
+            next_offset,
+            last: None,
+        };
+        Manifest {
+            from: vec![0; to.len()],
+            to: to.iter().copied().map(cut).collect(),
+            ..Manifest::default()
+        }
+    }
+
+    #[test]
+    fn a_stretch_is_below_the_cuts_in_every_partition() {
+        let cuts = manifest(&[5, 7]).to;
+        assert!(manifest(&[5, 7]).is_below(&cuts));
+        assert!(manifest(&[5]).is_below(&cuts));
+        assert!(!manifest(&[5, 8]).is_below(&cuts));
+        assert!(!manifest(&[0, 0, 1]).is_below(&cuts));
+        assert!(!manifest(&[5, 7]).is_below(&[]));
+        assert!(manifest(&[]).is_below(&cuts), "a backfill");
+    }
 }

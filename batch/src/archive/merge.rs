@@ -13,7 +13,7 @@ use arrow::array::RecordBatch;
 use arrow::compute::{concat_batches, take_record_batch};
 use futures::TryStreamExt;
 use schemas::clock::Clock;
-use schemas::plays::{self, without_listeners};
+use schemas::plays;
 use schemas::seam::Cut;
 use schemas::source::Source;
 use schemas::time::day_of;
@@ -25,6 +25,7 @@ use uuid::Uuid;
 use super::manifest::{Manifest, read_all};
 use super::merged::{Merged, Replaced, merged, merged_folder};
 use super::reduced::{event_objects, take_reduced};
+use super::without;
 use super::write::{by_day, encoded};
 use crate::run::go_on;
 use crate::{Error, Result};
@@ -94,7 +95,7 @@ pub(crate) async fn merge(
             bytes: size.flatten().unwrap_or(0),
             newest_day,
             // One that was let go is told apart from the others by its name, and one that is missing is not read.
-            can_be: is_below(readable, limits.cuts)
+            can_be: readable.is_below(limits.cuts)
                 && readable.file.is_some() == named.file.is_some()
                 && size != Some(None),
         }
@@ -243,13 +244,6 @@ fn groups(parts: &[Part], size: MergedSize) -> Vec<Range<usize>> {
     groups
 }
 
-/// Whether every event of a manifest lies below the cuts.
-fn is_below(manifest: &Manifest, cuts: &[Cut]) -> bool {
-    let at = |partition: usize| cuts.get(partition).map_or(0, |cut| cut.next_offset);
-    let mut ends = manifest.to.iter().enumerate();
-    ends.all(|(partition, to)| to.next_offset <= at(partition))
-}
-
 /// Writes one file of what those of some manifests hold, without who is suppressed, and answers its manifest.
 async fn written(
     archive: &Archive,
@@ -271,8 +265,7 @@ async fn written(
         let mut rows = 0;
         while let Some(batch) = batches.try_next().await? {
             rows += batch.num_rows() as u64;
-            let without = without_listeners(&batch, |id| suppressed.has_listener(id));
-            events.push(without.unwrap_or(batch));
+            events.push(without(suppressed, batch));
         }
         if rows != manifest.rows() {
             let said = manifest.rows();
@@ -402,22 +395,6 @@ mod tests {
             part.newest_day = None;
         }
         assert_eq!(chosen(&parts, SIZE), [(0, 38)]);
-    }
-
-    #[test]
-    fn what_is_not_published_everywhere_is_above_the_cuts() {
-        let cut = |next_offset| Cut {
-            next_offset,
-            last: None,
-        };
-        let manifest = Manifest {
-            to: vec![cut(5), cut(9)],
-            ..Manifest::default()
-        };
-        assert!(is_below(&manifest, &[cut(5), cut(9)]));
-        assert!(!is_below(&manifest, &[cut(5), cut(8)]));
-        assert!(!is_below(&manifest, &[cut(5)]));
-        assert!(!is_below(&manifest, &[]));
     }
 
     #[test]

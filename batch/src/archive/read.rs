@@ -70,7 +70,7 @@ impl Base {
 
 /// Which records of the same event come.
 #[derive(Debug, Clone)]
-enum Keep {
+pub(crate) enum Keep {
     /// The first one.
     First,
     /// The first one, if it is from these offsets on, by partition; of a partition that is not named, always.
@@ -152,20 +152,9 @@ impl EventStream {
         }
     }
 
-    /// The same, of those from some offsets on, by partition: what repeats an event from before them does not come.
-    pub(crate) fn since(self, since: Vec<Offset>) -> Self {
-        Self {
-            keep: Keep::FirstSince(Arc::new(since)),
-            ..self
-        }
-    }
-
-    /// The records instead that repeat an event, of those from some offsets on, by partition.
-    pub(crate) fn repeats(self, which: Repeats, since: Vec<Offset>) -> Self {
-        Self {
-            keep: Keep::Repeats(which, Arc::new(since)),
-            ..self
-        }
+    /// The same, of which other records come than the first of each event.
+    pub(crate) fn keeping(self, keep: Keep) -> Self {
+        Self { keep, ..self }
     }
 
     /// What the stream held, once it was read to its end.

@@ -23,7 +23,7 @@ use stores::parquet_file;
 use super::manifest::{DayRows, Manifest, READS, data_folder};
 use super::merged::merged_folder;
 use super::scrub::{record, scrubbed_folder};
-use crate::manifest_file::{from_bytes, to_bytes};
+use crate::manifest_file::{read_listed, to_bytes};
 use crate::{Error, Result};
 
 const GROUP_ROWS_MAX: usize = 262_144;
@@ -133,16 +133,16 @@ pub(crate) async fn take_reduced(
     Ok((manifests, reduced))
 }
 
-/// Whether no events were let go: then results can be made anew.
-pub(crate) async fn has_all_events(archive: &Archive, source: Source) -> Result<bool> {
+/// The first and the last day of which events were let go. Without any, results can be made anew.
+pub(crate) async fn reduced_days(archive: &Archive, source: Source) -> Result<Option<(i64, i64)>> {
     if archive.list(&records_folder(source)).await?.is_empty() {
-        return Ok(true);
+        return Ok(None);
     }
     // A record alone says nothing: another file may stand in the place of the one that was let go.
     let (_, mut manifests) = super::backfilled(archive, source).await?;
     manifests.extend(super::manifest::read_all(archive, source).await?);
     let (_, reduced) = take_reduced(archive, source, manifests).await?;
-    Ok(reduced.bounds().is_none())
+    Ok(reduced.bounds())
 }
 
 /// Where files of events are.
@@ -184,9 +184,7 @@ pub(crate) async fn read_all(
 ) -> Result<BTreeMap<String, Reduced>> {
     let paths = archive.list(&records_folder(source)).await?;
     let read = async |path: String| {
-        let found = archive.get(&path).await?;
-        let bytes = found.ok_or_else(|| Error::damaged(&path, "it was listed, and is gone"))?;
-        let record: Reduced = from_bytes(&bytes).map_err(|what| Error::damaged(&path, what))?;
+        let record: Reduced = read_listed(archive, &path).await?;
         Ok::<_, Error>((record.file.clone(), record))
     };
     futures::stream::iter(paths)

@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::Int64Type;
 use futures::TryStreamExt;
-use schemas::plays::without_listeners;
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, Created};
@@ -27,6 +26,7 @@ use super::manifest::{DayRows, Manifest};
 use super::merged::merged;
 use super::numbered::{newest, number};
 use super::reduced::take_reduced;
+use super::without;
 use super::write::encoded;
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::run::go_on;
@@ -209,8 +209,7 @@ async fn rewrite(
     let mut events: Vec<RecordBatch> = Vec::new();
     let mut batches = archive.rows(path, groups, BATCH_ROWS).await?;
     while let Some(batch) = batches.try_next().await? {
-        let without = without_listeners(&batch, |id| suppressed.has_listener(id));
-        events.push(without.unwrap_or(batch));
+        events.push(without(suppressed, batch));
     }
     let (_, (bytes, days)) = encoded(events).await?;
     if let Some(bytes) = bytes {

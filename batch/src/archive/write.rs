@@ -9,7 +9,7 @@ use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::TimestampMicrosecondType;
 use bytes::Bytes;
 use schemas::avro::{Writers, is_framed};
-use schemas::plays::{self, Decoder, Line, without_listeners};
+use schemas::plays::{self, Decoder, Line};
 use schemas::seam::{Cut, LastRecord, Offset};
 use schemas::source::Source;
 use schemas::time::day_of;
@@ -22,8 +22,8 @@ use stores::registry::{Schemas, writers_of};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::ArchiveReport;
 use super::manifest::{DayRows, Manifest, create, data_folder, is_last, read_all, remove_orphans};
+use super::{ArchiveReport, without};
 use crate::error::lost_log;
 use crate::{Error, Progress, Result};
 
@@ -297,11 +297,7 @@ impl<'a> Archiver<'a> {
                 let decoded = self.decode(number, records, &mut stretch.set_aside);
                 let (decoded, left_out) = decoded.await?;
                 stretch.rejected += (decoded.rejected.len() + left_out) as u64;
-                let without = match stretch.suppressed {
-                    0 => None,
-                    _ => without_listeners(&decoded.events, |id| suppressed.has_listener(id)),
-                };
-                stretch.events.push(without.unwrap_or(decoded.events));
+                stretch.events.push(without(&suppressed, decoded.events));
                 if let Some(to) = stretch.to.get_mut(partition) {
                     *to = Cut {
                         next_offset: next,

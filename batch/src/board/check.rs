@@ -1,16 +1,19 @@
 //! What a result of boards must hold before it is published.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 
+use futures::TryStreamExt;
 use jobs::board::Sheet;
 use jobs::{Board, Job};
-use schemas::key::KeyValue;
 use stores::views::ViewsWrite;
 
 use super::manifest::BoardManifest;
 use super::planning::{Plan, View};
+use super::run::encoded_key;
+use crate::Result;
+use crate::pages::pages;
 use crate::snapshot::Snapshot;
-use crate::{Error, Result};
 
 /// Keys whose heads are read at once.
 const READ_KEYS: usize = 1_000;
@@ -60,12 +63,8 @@ async fn had(
     let Some(keys) = keys else {
         return Ok((all, 0));
     };
-    let encode = |key: &i64| view.job.key().encode_values(&[KeyValue::Int(*key)]);
-    let keys: Vec<Vec<u8>> = keys
-        .iter()
-        .map(encode)
-        .collect::<Result<_, _>>()
-        .map_err(|e| Error::fault("encoding a key", e))?;
+    let keys = keys.iter().map(|key| encoded_key(&view.job, *key));
+    let keys: Vec<Vec<u8>> = keys.collect::<Result<_>>()?;
     let mut rows = 0;
     for keys in keys.chunks(READ_KEYS) {
         rows += rows_of(views, &view.job, keys).await?;
@@ -74,15 +73,15 @@ async fn had(
 }
 
 async fn all_rows(views: &dyn ViewsWrite, job: &Job<Board>) -> Result<u64> {
-    let (mut rows, mut after) = (0, None);
-    loop {
-        let keys = views.keys(job.view(), after, READ_KEYS).await?;
+    let mut rows = 0;
+    let mut pages = pin!(pages(
+        |after| views.keys(job.view(), after, READ_KEYS),
+        Vec::clone
+    ));
+    while let Some(keys) = pages.try_next().await? {
         rows += rows_of(views, job, &keys).await?;
-        after = keys.last().cloned();
-        if keys.len() < READ_KEYS {
-            return Ok(rows);
-        }
     }
+    Ok(rows)
 }
 
 /// The rows that the heads of some keys tell of.
@@ -93,6 +92,5 @@ async fn rows_of(views: &dyn ViewsWrite, job: &Job<Board>, keys: &[Vec<u8>]) -> 
     let sheets = heads
         .into_iter()
         .filter_map(|head| Sheet::open(&head?.root, has_scores).ok());
-    let rows = |sheet: Sheet| sheet.trees().next().map_or(0, |tree| tree.sum().count);
-    Ok(sheets.map(rows).sum())
+    Ok(sheets.map(|sheet| sheet.rows()).sum())
 }

@@ -244,8 +244,7 @@ impl<'a> Comparison<'a> {
         let new = Sheet::open(&of.new, has_scores)?;
         let old = of.old.as_ref().map(|old| Sheet::open(old, has_scores));
         let old = old.transpose()?;
-        let rows = |sheet: &Sheet| sheet.trees().next().map_or(0, |tree| tree.sum().count);
-        let (had, has) = (old.as_ref().map_or(0, rows), rows(&new));
+        let (had, has) = (old.as_ref().map_or(0, Sheet::rows), new.rows());
         let damaged = |error: schemas::key::KeyError| Failed::Damaged(error.to_string());
         let key = self.job.key().decode_values(&of.key).map_err(damaged)?;
         let key = match key.first() {

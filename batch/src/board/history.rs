@@ -3,8 +3,10 @@
 //! The day is that of the run's cut, in UTC, and never earlier than that of a run before. What is
 //! written stands there before the boards themselves, and all of it before the run is complete.
 
+use std::pin::pin;
 use std::sync::Arc;
 
+use futures::TryStreamExt;
 use jobs::board::Sheet;
 use jobs::{Board, Job};
 use schemas::seam::Epoch;
@@ -15,6 +17,7 @@ use stores::counts::{
 use stores::views::ViewsWrite;
 use tokio_util::sync::CancellationToken;
 
+use crate::pages::pages;
 use crate::run::go_on;
 use crate::{BatchPorts, Error, Result};
 
@@ -120,9 +123,9 @@ impl History {
         job: &Job<Board>,
         stop: &CancellationToken,
     ) -> Result<()> {
-        let mut after = None;
-        loop {
-            let keys = views.keys(job.view(), after, LIST_KEYS).await?;
+        let read = |after| views.keys(job.view(), after, LIST_KEYS);
+        let mut pages = pin!(pages(read, Vec::clone));
+        while let Some(keys) = pages.try_next().await? {
             for keys in keys.chunks(KEYS_MAX) {
                 go_on(stop)?;
                 let counts = members(views, job, keys).await?;
@@ -132,11 +135,8 @@ impl History {
                     .collect();
                 self.keep(&found).await?;
             }
-            after = keys.last().cloned();
-            if after.is_none() {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 }
 
@@ -148,10 +148,7 @@ async fn members(
 ) -> Result<Vec<Option<u64>>> {
     let heads = views.heads(job.view(), keys).await?.unwrap_or_default();
     let has_scores = !job.score().0.is_empty();
-    let count = |root: &[u8]| {
-        let sheet = Sheet::open(root, has_scores).ok()?;
-        Some(sheet.trees().next().map_or(0, |tree| tree.sum().count))
-    };
+    let count = |root: &[u8]| Some(Sheet::open(root, has_scores).ok()?.rows());
     let heads = heads.into_iter();
     Ok(heads.map(|head| count(&head?.root)).collect())
 }

@@ -16,8 +16,8 @@ mod stretches;
 mod tasks;
 mod told;
 
-pub(crate) use compute::Compute;
-pub(crate) use manifest::{BoardManifest, ResultFile};
+pub(crate) use compute::{Compute, Files};
+pub(crate) use manifest::BoardManifest;
 pub(crate) use note::Note;
 pub(crate) use run::{encoded_key, shape};
 pub(crate) use tasks::compute;

@@ -10,7 +10,7 @@ use super::compute::Compute;
 use crate::Result;
 use crate::worker::other_definition;
 
-/// What tasks share of a [`Compute`].
+/// A [`Compute`] without the engine and the archive.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Note {
     /// Jobs, and name and version of their definitions.

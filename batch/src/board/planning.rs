@@ -13,7 +13,7 @@ use stores::registry::{Schemas, writers_of};
 
 use super::manifest::BoardManifest;
 use crate::error::lost_log;
-use crate::results::Held;
+use crate::results::{Held, earlier};
 use crate::{Error, Result, RunRequest};
 
 /// More keys than this are not listed: then all are computed.
@@ -73,7 +73,7 @@ pub(crate) async fn plan(
     let mut since: Option<Vec<Cut>> = None;
     let mut views = Vec::new();
     for job in jobs {
-        let wanted = request.jobs.is_empty() || request.jobs.iter().any(|name| name == job.name());
+        let wanted = request.wants(job.name());
         let held = held.remove(job.view()).unwrap_or_default();
         if wanted {
             is_full |= held.published.is_none();
@@ -109,22 +109,6 @@ pub(crate) async fn plan(
         views,
         keys: (!is_full).then_some(keys),
     })
-}
-
-/// By partition, the least of the cuts; one that is not there is at the beginning.
-fn earlier(least: Option<Vec<Cut>>, cuts: &[Cut]) -> Vec<Cut> {
-    let Some(least) = least else {
-        return cuts.to_vec();
-    };
-    let both = least.into_iter().zip(cuts);
-    let least = both.map(|(a, b)| {
-        if a.next_offset <= b.next_offset {
-            a
-        } else {
-            *b
-        }
-    });
-    least.collect()
 }
 
 /// Adds the keys that were notified between cuts; answers false if that can't be told, or they are

@@ -1,6 +1,7 @@
 //! Publishing editions: of the keys whose boards differ from those that are there.
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures::TryStreamExt;
@@ -18,6 +19,7 @@ use super::held_back::HeldBack;
 use super::history::History;
 use super::manifest::{BoardManifest, ResultFile};
 use super::run::encoded_key;
+use crate::pages::pages;
 use crate::{BatchPorts, EditionOptions, Error, Progress, Result};
 
 const READ_ROWS: usize = 32_768;
@@ -221,19 +223,15 @@ impl Publisher<'_> {
         seen: &HashSet<Vec<u8>>,
         published: &mut Published<'_>,
     ) -> Result<()> {
-        let mut after: Option<Vec<u8>> = None;
-        loop {
-            let views = &self.ports.views;
-            let keys = views.keys(job.view(), after, LIST_KEYS).await?;
-            let Some(last) = keys.last() else {
-                return Ok(());
-            };
-            after = Some(last.clone());
+        let read = |after| self.ports.views.keys(job.view(), after, LIST_KEYS);
+        let mut pages = pin!(pages(read, Vec::clone));
+        while let Some(keys) = pages.try_next().await? {
             let gone: Vec<Vec<u8>> = keys.into_iter().filter(|key| !seen.contains(key)).collect();
             for keys in gone.chunks(KEYS_MAX) {
                 self.empty(job, keys, published).await?;
             }
         }
+        Ok(())
     }
 
     /// Empties the boards of keys, where there are any.

@@ -23,9 +23,8 @@ use super::tasks;
 use super::told::Waited;
 use crate::drift::Drift;
 use crate::report::{RunReport, Stages};
-use crate::results::{Results, result_name};
+use crate::results::{Results, names_of, result_name};
 use crate::run::{Batch, behind, go_on, while_held};
-use crate::seal::recognise_cuts;
 use crate::snapshot::{Snapshot, SnapshotReport, Taking};
 use crate::{Error, Progress, Result, RunRequest};
 
@@ -80,16 +79,11 @@ impl Batch {
             )
             .await?;
         // Whatever fails from here on, the run is published, and the next one tidies up.
-        stages.begin("drop", 0);
+        let with = (results, &taking, &taken);
+        let told = (&mut report, stages);
         let outcome = self
-            .after_boards(request, &plan, stamp_us, &mut report, stop)
+            .after_boards(request, (&plan, stamp_us), with, told, stop)
             .await;
-        let outcome = match outcome {
-            Ok(()) if !stop.is_cancelled() => {
-                self.tidy_boards(results, &taking, &taken, stop).await
-            }
-            other => other,
-        };
         Self::warn_after(results.source, outcome, &mut report);
         Ok(report)
     }
@@ -156,10 +150,7 @@ impl Batch {
         told: (&dyn Progress, &CancellationToken),
     ) -> Result<i64> {
         let (source, epoch) = (plan.source, plan.run.epoch);
-        let names: BTreeMap<String, String> = manifests
-            .values()
-            .map(|manifest| (manifest.view.clone(), manifest.result.clone()))
-            .collect();
+        let names = names_of(manifests);
         let now_ms = self.ports.clock.now_ms();
         let stamp_us = self
             .ports
@@ -264,11 +255,8 @@ impl Batch {
         self.make_tables(source, Generation::default()).await?;
         let ends = self.log_ends(source).await?;
         let run = self.the_run(source, request, ends.len(), stop).await?;
-        recognise_cuts(&self.ports, source, &run.cuts).await?;
-        let listed = results.listed().await?;
-        let mut held = self.held::<BoardManifest>(results).await?;
-        // What a try that died had not begun to publish.
-        results.remove_others(listed, &held, stop).await?;
+        // What a try that died had not begun to publish is deleted.
+        let mut held = self.remove_others(results, stop).await?;
         self.ports.archive.tidy().await?;
         let log = (&*self.ports.log, &*self.ports.schemas);
         let plan = plan(log, source, request, run, jobs, &mut held).await?;
@@ -299,7 +287,7 @@ impl Batch {
             result_bytes_max: self.options.result_bytes_max,
             jobs: plan.wanted().map(|view| Arc::clone(&view.job)).collect(),
         });
-        let files = tasks::compute(&compute, &self.hands(), snapshot, told).await?;
+        let files = tasks::compute(&compute, &self.executor(), snapshot, told).await?;
         let manifests = compute.jobs.iter().zip(files).map(|(job, stretches)| {
             let manifest = BoardManifest {
                 view: job.view().to_owned(),
@@ -319,29 +307,26 @@ impl Batch {
     async fn after_boards(
         &self,
         request: &RunRequest,
-        plan: &Plan,
-        stamp_us: i64,
-        report: &mut RunReport,
+        (plan, stamp_us): (&Plan, i64),
+        (results, taking, taken): (&Results<'_>, &Taking<'_>, &SnapshotReport),
+        told: (&mut RunReport, &mut Stages<'_>),
         stop: &CancellationToken,
     ) -> Result<()> {
         let source = plan.source;
-        if request.jobs.is_empty() {
-            // Should the process end within the grace, what matters is told already.
-            self.record_report(source, report).await?;
-        }
         let keep = plan.view_names();
-        // What is left the next run does: whoever stops may have lost the lease.
-        if stop.is_cancelled() {
-            return Ok(());
-        }
-        let (views, at) = (&self.ports.views, (plan.run.epoch, stamp_us));
-        views.forget_views(source, at, &keep).await?;
-        if !self.grace(stop).await {
+        let published = (source, (plan.run.epoch, stamp_us), &*keep);
+        if !self.forget_others(request, published, told, stop).await? {
             return Ok(());
         }
         self.collect(plan, stamp_us, stop).await?;
         let partitions = plan.run.cuts.len();
-        self.drop_epochs(source, &keep, partitions, stop).await
+        self.drop_epochs(source, &keep, partitions, stop).await?;
+        if stop.is_cancelled() {
+            return Ok(());
+        }
+        taking.remove_others(taken, stop).await?;
+        self.remove_others::<BoardManifest>(results, stop).await?;
+        Ok(())
     }
 
     /// Deletes the nodes that no head leads to any more, also those that runs before did not come to.
@@ -356,17 +341,6 @@ impl Batch {
             {}
         }
         Ok(())
-    }
-
-    async fn tidy_boards(
-        &self,
-        results: &Results<'_>,
-        taking: &Taking<'_>,
-        taken: &SnapshotReport,
-        stop: &CancellationToken,
-    ) -> Result<()> {
-        taking.remove_others(taken, stop).await?;
-        self.remove_others::<BoardManifest>(results, stop).await
     }
 }
 

@@ -2,8 +2,10 @@
 //! every head.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
 
+use futures::TryStreamExt;
 use jobs::board::Sheet;
 use jobs::tree::Node;
 use jobs::{Board, Job, Layers};
@@ -13,6 +15,7 @@ use stores::erasures::Sought;
 use stores::views::Head;
 
 use super::Eraser;
+use crate::pages::pages;
 use crate::{Error, Result};
 
 /// Keys that are listed at once, those whose heads are read at once, and nodes.
@@ -101,13 +104,9 @@ impl Eraser {
         mut take: impl FnMut(&[u8], i64) -> Result<()>,
     ) -> Result<()> {
         let (views, shapes) = (&self.batch.ports.views, Shapes::of(job));
-        let mut after: Option<Vec<u8>> = None;
-        loop {
-            let keys = views.keys(job.view(), after, LIST_KEYS).await?;
-            let Some(last) = keys.last() else {
-                return Ok(());
-            };
-            after = Some(last.clone());
+        let read = |after| views.keys(job.view(), after, LIST_KEYS);
+        let mut pages = pin!(pages(read, Vec::clone));
+        while let Some(keys) = pages.try_next().await? {
             for keys in keys.chunks(HEADS) {
                 let heads = views.heads(job.view(), keys).await?;
                 let heads = heads.unwrap_or_default().into_iter();
@@ -118,6 +117,7 @@ impl Eraser {
                 }
             }
         }
+        Ok(())
     }
 
     async fn in_nodes(

@@ -1,11 +1,15 @@
 //! Reports of runs: they name the keys that drifted most.
 
+use std::pin::pin;
+
+use futures::TryStreamExt;
 use schemas::source::Source;
 use serde_json::Value;
 use stores::erasures::{Kind, Sought};
 
 use super::{Eraser, column_of};
 use crate::Result;
+use crate::pages::pages;
 
 /// Stories of runs that are read at once.
 const STORIES: usize = 200;
@@ -19,37 +23,29 @@ impl Eraser {
         is_wanted: impl Fn(i64) -> bool,
     ) -> Result<()> {
         let views = &self.batch.ports.views;
-        let mut before = None;
-        loop {
-            let stories = views.stories(source, before, STORIES).await?;
-            let Some(last) = stories.last() else {
-                return Ok(());
-            };
-            before = Some(last.run.epoch);
+        let read = |before| views.stories(source, before, STORIES);
+        let mut pages = pin!(pages(read, |story| story.run.epoch));
+        while let Some(stories) = pages.try_next().await? {
             for mut story in stories {
                 if redact(&mut story.report, kind, &is_wanted) {
                     views.report(source, story.run.epoch, &story.report).await?;
                 }
             }
         }
+        Ok(())
     }
 
     /// Counts the keys that the reports of runs name of each who is sought.
     pub(super) async fn in_reports(&self, source: Source, found: &mut Sought) -> Result<()> {
         let views = &self.batch.ports.views;
-        let mut before = None;
-        loop {
-            let stories = views.stories(source, before, STORIES).await?;
-            let Some(last) = stories.last() else {
-                return Ok(());
-            };
-            before = Some(last.run.epoch);
-            for story in &stories {
-                for id in named(&story.report, found.kind()) {
-                    found.note(id);
-                }
-            }
+        let read = |before| views.stories(source, before, STORIES);
+        let mut pages = pin!(pages(read, |story| story.run.epoch));
+        while let Some(stories) = pages.try_next().await? {
+            let kind = found.kind();
+            let named = stories.iter().flat_map(|story| named(&story.report, kind));
+            named.for_each(|id| found.note(id));
         }
+        Ok(())
     }
 }
 

@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::claims::{Claims, add_claims};
 use super::live::{LiveRead, LiveSide};
-use super::recount::{Records, Recount, chain};
+use super::recount::{Recount, chain};
 use super::scope::Scope;
 use super::sides::{Side, Sides};
 use super::stored::{self, Known};
 use super::{RestoreReport, RestoreRequest};
-use crate::archive::take_reduced;
+use crate::archive::{Keep, take_reduced};
 use crate::report::Stages;
 use crate::results::Results;
 use crate::run::{Batch, go_on};
@@ -97,7 +97,7 @@ impl Batch {
                 open.epoch
             ));
         }
-        let (of, mut manifests) = self.generation(source).await?;
+        let (of, mut manifests, _) = self.generation(source).await?;
         if of.erasures != table.of.erasures {
             return Err(Error::NotYet(
                 "an erasure waits for the next run, so events may no longer name whom rows name: let it end (`backstitch erase`, or `backstitch batch run`), then compare"
@@ -237,9 +237,7 @@ impl Batch {
         let to: Vec<_> = comparison.cuts.iter().map(|cut| cut.next_offset).collect();
         let side = (Side::EventsBatch, sides);
         let told = (stages.progress, stop);
-        recount
-            .add(side, &days, (&to, &Records::First), told)
-            .await?;
+        recount.add(side, &days, (&to, &Keep::First), told).await?;
         Ok(())
     }
 
@@ -257,7 +255,7 @@ impl Batch {
         stages.begin("archive", archiver.behind(&offsets));
         archiver.up_to(&ends, stages.progress, stop).await?;
         go_on(stop)?;
-        let (of, mut manifests) = self.generation(live.source).await?;
+        let (of, mut manifests, _) = self.generation(live.source).await?;
         if of.erasures != comparison.of.erasures {
             return Err(Error::NotYet(
                 "somebody was erased meanwhile, so events no longer name whom live state names: compare again once the erasure is done"

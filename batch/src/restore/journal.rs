@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, Created};
 use uuid::Uuid;
 
-use crate::manifest_file::{from_bytes, to_bytes};
+use crate::manifest_file::{read_listed, to_bytes};
 use crate::{Error, Result};
 
 /// Records that are read at once.
@@ -134,18 +134,18 @@ impl Journal<'_> {
     }
 
     async fn one(&self, (number, path): (u64, &str), paths: &BTreeSet<String>) -> Result<Recorded> {
-        let restoration: Restoration = self.read(path).await?;
+        let restoration: Restoration = read_listed(self.archive, path).await?;
         if restoration.number != number {
             let what = format!("expected restoration {number} here: one is missing");
             return Err(Error::damaged(path, what));
         }
         let (ended, cut_off) = (self.path(number, "ended"), self.path(number, "cut-off"));
         let done_until = match paths.contains(&ended) {
-            true => Some(self.read(&ended).await?),
+            true => Some(read_listed(self.archive, &ended).await?),
             false => None,
         };
         let cut_off_at_ms = match paths.contains(&cut_off) && done_until.is_none() {
-            true => Some(self.read(&cut_off).await?),
+            true => Some(read_listed(self.archive, &cut_off).await?),
             false => None,
         };
         Ok(Recorded {
@@ -164,12 +164,6 @@ impl Journal<'_> {
             one.cut_off_at_ms = Some(now_ms);
         }
         Ok(())
-    }
-
-    async fn read<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T> {
-        let bytes = self.archive.get(path).await?;
-        let bytes = bytes.ok_or_else(|| Error::damaged(path, "it was listed, and is gone"))?;
-        from_bytes(&bytes).map_err(|what| Error::damaged(path, what))
     }
 
     /// The path of a file for changes that nobody else takes.

@@ -19,9 +19,9 @@ use stores::live::SlotId;
 use stores::live_scan::LivePlace;
 use tokio_util::sync::CancellationToken;
 
-use super::recount::{Records, Recount, chain, tasks};
+use super::recount::{Recount, chain};
 use super::sides::{Side, Sides};
-use crate::archive::Repeats;
+use crate::archive::{Keep, Repeats, day_tasks};
 use crate::run::go_on;
 use crate::{BatchPorts, Error, Progress, Result};
 
@@ -198,20 +198,20 @@ impl<'a> LiveSide<'a> {
         sides: &Arc<Sides>,
         told: (&dyn Progress, &CancellationToken),
     ) -> Result<bool> {
-        let since: Vec<Offset> = cuts.iter().map(|cut| cut.next_offset).collect();
+        let since: Arc<Vec<Offset>> = Arc::new(cuts.iter().map(|cut| cut.next_offset).collect());
         let (first, last) = (read.first(), read.last());
         let days = recount.days(Some(cuts), &last);
-        let records = Records::FirstSince(since.clone());
+        let keep = Keep::FirstSince(Arc::clone(&since));
         let side = (Side::EventsLive, sides);
-        recount.add(side, &days, (&first, &records), told).await?;
+        recount.add(side, &days, (&first, &keep), told).await?;
         let ends: Vec<Offset> = last.iter().map(|cut| cut.next_offset).collect();
         for (side, which) in [
             (Side::Repeated, Repeats::All),
             (Side::RepeatedElsewhere, Repeats::InOtherPartition),
         ] {
-            let records = Records::RepeatsSince(which, since.clone());
+            let keep = Keep::Repeats(which, Arc::clone(&since));
             let side = (side, sides);
-            if recount.add(side, &days, (&ends, &records), told).await? == 0 {
+            if recount.add(side, &days, (&ends, &keep), told).await? == 0 {
                 break;
             }
         }
@@ -280,11 +280,11 @@ async fn moved(
     days: BTreeMap<i64, u64>,
     (from, to): (&[Offset], &[Offset]),
 ) -> Result<Option<Vec<RecordBatch>>> {
-    let records = Records::FirstSince(from.to_vec());
+    let keep = Keep::FirstSince(Arc::new(from.to_vec()));
     let (mut moved, mut rows) = (Vec::new(), 0);
     let fault = |e| Error::fault("reading events", e);
-    for (days, _) in tasks(&days, recount.task_rows_max) {
-        let events = recount.events(&days, to, &records);
+    for (days, _) in day_tasks(&days, recount.task_rows_max) {
+        let events = recount.events(&days, to, &keep);
         let mut batches = events.execute(engine.session().task_ctx());
         while let Some(batch) = batches.try_next().await.map_err(fault)? {
             rows += batch.num_rows();

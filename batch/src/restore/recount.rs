@@ -10,14 +10,13 @@ use futures::TryStreamExt;
 use jobs::{Catalog, Engine, Job, checked, query};
 use schemas::seam::{Cut, Offset};
 use stores::archive::Archive;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::kept::Kept;
 use super::sides::{Side, Sides};
-use crate::archive::{EventStream, Manifest, Repeats};
+use crate::archive::{EventStream, Keep, Manifest, day_tasks, days_between};
 use crate::failed_of;
-use crate::run::go_on;
+use crate::side_by_side::side_by_side;
 use crate::table::{Rows, Table};
 use crate::{Error, Progress, Result};
 
@@ -31,17 +30,6 @@ pub(crate) fn chain(catalog: &Catalog, job: &Arc<Job>) -> Result<Vec<Arc<Job>>> 
     }
     chain.reverse();
     Ok(chain)
-}
-
-/// Which records count.
-#[derive(Debug, Clone)]
-pub(crate) enum Records {
-    /// Of each event the first one.
-    First,
-    /// The same, of those from these offsets on, by partition.
-    FirstSince(Vec<Offset>),
-    /// The records that repeat an event, from these offsets on.
-    RepeatsSince(Repeats, Vec<Offset>),
 }
 
 /// What is counted: events, or rows of a result.
@@ -65,30 +53,13 @@ impl Recount {
     /// The days of the records between two places of the log, with how many records the archive has of
     /// them; of all records, if there is no first place.
     pub(crate) fn days(&self, since: Option<&[Cut]>, cuts: &[Cut]) -> BTreeMap<i64, u64> {
-        let mut days = BTreeMap::new();
-        for manifest in self.manifests.iter() {
-            if since.is_none_or(|since| manifest.overlaps(since, cuts)) {
-                days.extend(manifest.days.keys().map(|day| (*day, 0)));
-            }
-        }
-        for manifest in self.manifests.iter() {
-            for (day, held) in &manifest.days {
-                if let Some(rows) = days.get_mut(day) {
-                    *rows += held.rows;
-                }
-            }
-        }
-        days
+        days_between(&self.manifests, since, cuts, [])
     }
 
-    pub(crate) fn events(&self, days: &[i64], to: &[Offset], records: &Records) -> EventStream {
-        let events = EventStream::new(&self.archive, &self.manifests, days, to.to_vec());
-        let events = events.over(self.kept.base(days));
-        match records {
-            Records::First => events,
-            Records::FirstSince(since) => events.since(since.clone()),
-            Records::RepeatsSince(which, since) => events.repeats(*which, since.clone()),
-        }
+    pub(crate) fn events(&self, days: &[i64], to: &[Offset], keep: &Keep) -> EventStream {
+        EventStream::new(&self.archive, &self.manifests, days, to.to_vec())
+            .over(self.kept.base(days))
+            .keeping(keep.clone())
     }
 
     /// Adds what the records of some days below `to` give to a side.
@@ -96,42 +67,36 @@ impl Recount {
         &self,
         (side, sides): (Side, &Arc<Sides>),
         days: &BTreeMap<i64, u64>,
-        (to, records): (&[Offset], &Records),
+        (to, keep): (&[Offset], &Keep),
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<u64> {
-        let mut added = 0;
-        let mut waiting = tasks(days, self.task_rows_max).into_iter();
-        let mut running: JoinSet<Result<(u64, u64)>> = JoinSet::new();
-        loop {
-            go_on(stop)?;
-            while running.len() < self.engine.threads() {
-                let Some((of_task, rows)) = waiting.next() else {
-                    break;
-                };
-                let (recount, sides) = (self.clone(), Arc::clone(sides));
-                let events = self.events(&of_task, to, records);
-                // What a result holds came before everything that is counted from some offsets on.
-                let kept = match records {
-                    Records::First => self.kept.rows(&self.archive, &of_task),
-                    Records::FirstSince(_) | Records::RepeatsSince(..) => None,
-                };
-                running.spawn(async move {
-                    let events = (&*recount.chain, Arc::new(events) as Input);
-                    let mut added = recount.add_rows(side, &sides, events).await?;
-                    if let (Some(kept), Some((_, others))) = (kept, recount.chain.split_first()) {
-                        let kept = (others, Arc::new(kept) as Input);
-                        added += recount.add_rows(side, &sides, kept).await?;
-                    }
-                    Ok((rows, added))
-                });
-            }
-            let Some(ended) = running.join_next().await else {
-                return Ok(added);
+        let tasks = day_tasks(days, self.task_rows_max).into_iter();
+        let tasks = tasks.map(|(of_task, rows)| {
+            let (recount, sides) = (self.clone(), Arc::clone(sides));
+            let events = self.events(&of_task, to, keep);
+            // What a result holds came before everything that is counted from some offsets on.
+            let kept = match keep {
+                Keep::First => self.kept.rows(&self.archive, &of_task),
+                Keep::FirstSince(_) | Keep::Repeats(..) => None,
             };
-            let (rows, of_task) = ended.map_err(|e| Error::fault("a task ended", e))??;
+            async move {
+                let events = (&*recount.chain, Arc::new(events) as Input);
+                let mut added = recount.add_rows(side, &sides, events).await?;
+                if let (Some(kept), Some((_, others))) = (kept, recount.chain.split_first()) {
+                    let kept = (others, Arc::new(kept) as Input);
+                    added += recount.add_rows(side, &sides, kept).await?;
+                }
+                Ok((rows, added))
+            }
+        });
+        let mut added = 0;
+        let take = |(rows, of_task)| {
             added += of_task;
             progress.advance(rows);
-        }
+            Ok(())
+        };
+        side_by_side(self.engine.threads(), tasks, stop, take).await?;
+        Ok(added)
     }
 
     /// Adds the rows of jobs over an input, one after the other. Returns their number.
@@ -172,19 +137,4 @@ impl Recount {
         let frame = context.read_table(input).map_err(failed_of(last))?;
         Ok(frame.execute_stream().await.map_err(failed_of(last))?)
     }
-}
-
-/// Days that are counted together, and their records.
-pub(crate) fn tasks(days: &BTreeMap<i64, u64>, rows_max: u64) -> Vec<(Vec<i64>, u64)> {
-    let mut tasks: Vec<(Vec<i64>, u64)> = Vec::new();
-    for (day, rows) in days {
-        match tasks.last_mut() {
-            Some((days, held)) if *held + rows <= rows_max => {
-                days.push(*day);
-                *held += rows;
-            }
-            _ => tasks.push((vec![*day], *rows)),
-        }
-    }
-    tasks
 }

@@ -137,7 +137,7 @@ impl Retention {
                     report.hold_back(1, bytes, &why);
                 }
                 Err(why) => report.hold_back(1, bytes, why),
-                Ok(cuts) if !is_covered(&file.manifest, cuts) => {
+                Ok(cuts) if !file.manifest.is_below(cuts) => {
                     report.hold_back(1, bytes, "no published result holds them yet");
                 }
                 Ok(_) => {
@@ -154,7 +154,7 @@ impl Retention {
     /// What rows are to be of now, and the files of events that are there.
     async fn event_files(&self, source: Source) -> Result<(Generation, Vec<EventFile>)> {
         let archive = &self.batch.ports.archive;
-        let (of, mut manifests) = self.batch.generation(source).await?;
+        let (of, mut manifests, _) = self.batch.generation(source).await?;
         manifests.extend(read_manifests(archive, source).await?);
         // Of a file that somebody was taken out of goes the one that stands in its place.
         let manifests = record(archive, source).await?.applied(manifests);
@@ -244,45 +244,4 @@ fn whole<'a>(
     }
     let published = held.published.as_ref();
     published.ok_or_else(|| format!("{name} has no result yet: `backstitch batch run`"))
-}
-
-/// Whether results hold a whole stretch of the log. What a backfill brought stands before the log.
-fn is_covered(manifest: &Manifest, cuts: &[Cut]) -> bool {
-    let at = |partition: usize| cuts.get(partition).map_or(0, |cut| cut.next_offset);
-    let mut ends = manifest.to.iter().enumerate();
-    ends.all(|(partition, to)| to.next_offset <= at(partition))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    fn manifest(to: &[i64]) -> Manifest {
-        let cut = |next_offset| Cut {
-            next_offset,
-            last: None,
-        };
-        Manifest {
-            seq: 0,
-            first: None,
-            from: vec![0; to.len()],
-            to: to.iter().copied().map(cut).collect(),
-            file: None,
-            days: BTreeMap::new(),
-            rejected: 0,
-            suppressed: 0,
-        }
-    }
-
-    #[test]
-    fn a_stretch_is_covered_in_every_partition() {
-        let cuts = manifest(&[5, 7]).to;
-        assert!(is_covered(&manifest(&[5, 7]), &cuts));
-        assert!(is_covered(&manifest(&[5]), &cuts));
-        assert!(!is_covered(&manifest(&[5, 8]), &cuts));
-        assert!(!is_covered(&manifest(&[0, 0, 1]), &cuts));
-        assert!(is_covered(&manifest(&[]), &cuts), "a backfill");
-    }
 }

@@ -136,7 +136,7 @@ impl Retention {
         let seen = ports.views.runs(source).await?;
         let partitions = ports.log.partitions(source.topic()).await?;
         let slots = ports.live.partition_states(source, 0..partitions).await?;
-        let (of, _) = self.batch.generation(source).await?;
+        let (of, ..) = self.batch.generation(source).await?;
         let tallies = self.batch.catalog.of_layer(source, Layers::Batch);
         let tallies = tallies.map(|job| table_name(job.view(), of));
         let boards = self.batch.catalog.boards_of_layer(source, Layers::Batch);

@@ -91,18 +91,8 @@ pub(crate) struct Plan {
 /// What was computed: the manifests by job name, not yet written down, and what the events held.
 #[derive(Debug, Default)]
 pub(crate) struct Computed {
-    pub(crate) manifests: Manifests,
+    pub(crate) manifests: Arc<Manifests>,
     pub(crate) totals: DayTotals,
-}
-
-impl Computed {
-    /// By view, the name of its result.
-    pub(crate) fn results(&self) -> BTreeMap<String, String> {
-        let manifests = self.manifests.values();
-        manifests
-            .map(|manifest| (manifest.view.clone(), manifest.result.clone()))
-            .collect()
-    }
 }
 
 impl Plan {
@@ -122,25 +112,6 @@ impl Plan {
             return Vec::new();
         }
         offsets(first)
-    }
-
-    /// Days that are computed together.
-    pub(crate) fn day_tasks(&self, rows_max: u64) -> Vec<Vec<i64>> {
-        let mut tasks: Vec<Vec<i64>> = Vec::new();
-        let mut held = 0;
-        for (day, rows) in &self.days {
-            match tasks.last_mut() {
-                Some(task) if held + rows <= rows_max => {
-                    task.push(*day);
-                    held += rows;
-                }
-                _ => {
-                    tasks.push(vec![*day]);
-                    held = *rows;
-                }
-            }
-        }
-        tasks
     }
 
     /// The touched pieces of a job.

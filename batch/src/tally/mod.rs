@@ -14,7 +14,8 @@ mod result;
 mod run;
 mod tasks;
 
-pub(crate) use compute::{Compute, Manifests, OfDays};
+pub(crate) use compute::OfDays;
+pub(crate) use loading::Shared;
 pub(crate) use note::Note;
 pub(crate) use publish::{Edition, NewRow, Published, Publisher, new_rows};
 pub(crate) use result::{RowStream, ViewManifest, Written};

@@ -10,13 +10,15 @@ use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 use stores::erasures::Suppressed;
 
-use super::compute::{Compute, Plan, View};
+use super::compute::{Compute, Manifests, Plan, View};
+use super::loading::Shared;
+use super::publish::{Edition, Publisher};
 use super::result::ViewManifest;
 use crate::Result;
 use crate::archive::{Manifest, ReducedDays};
 use crate::worker::other_definition;
 
-/// What tasks share of a [`Compute`]. Of the plan that is what they look at: which days there are the run itself knows.
+/// A [`Shared`]. Of the plan that is what they look at: which days there are the run itself knows.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Note {
     source: Source,
@@ -31,6 +33,9 @@ pub(crate) struct Note {
     task_rows_max: u64,
     files: String,
     result_bytes_max: usize,
+    computed: Manifests,
+    /// What is published, in the stage that publishes.
+    pub(crate) edition: Option<Edition>,
 }
 
 /// A [`View`] whose definition is in the catalog.
@@ -49,7 +54,8 @@ struct NotedView {
 
 impl Note {
     /// What the tasks of a run share.
-    pub(crate) fn of(compute: &Compute) -> Self {
+    pub(crate) fn of(shared: &Shared) -> Self {
+        let compute = &shared.compute;
         let plan = &compute.plan;
         let takes_over = |view: &View| view.published.is_none() && view.before.is_some();
         let takes_over = plan.views.iter().any(takes_over);
@@ -65,6 +71,8 @@ impl Note {
             task_rows_max: compute.task_rows_max,
             files: compute.files.clone(),
             result_bytes_max: compute.result_bytes_max,
+            computed: Manifests::clone(&shared.computed),
+            edition: shared.publisher.as_ref().map(|of| of.edition),
         }
     }
 
@@ -72,14 +80,15 @@ impl Note {
     ///
     /// # Errors
     /// [`crate::Error::Request`] if its definitions are not those of the run.
-    pub(crate) fn compute(
+    pub(crate) fn shared(
         self,
         catalog: &Catalog,
         engine: Engine,
         archive: Archive,
-    ) -> Result<Compute> {
+        publisher: Option<Publisher>,
+    ) -> Result<Shared> {
         let views = self.views.into_iter().map(|view| view.view(catalog));
-        Ok(Compute {
+        let compute = Compute {
             engine,
             archive,
             plan: Plan {
@@ -99,6 +108,11 @@ impl Note {
             task_rows_max: self.task_rows_max,
             files: self.files,
             result_bytes_max: self.result_bytes_max,
+        };
+        Ok(Shared {
+            compute: Arc::new(compute),
+            computed: Arc::new(self.computed),
+            publisher,
         })
     }
 }

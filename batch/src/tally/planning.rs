@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use jobs::Job;
 use jobs::tables::{Generation, before_erasure, table_name};
-use schemas::seam::{Cut, Run};
+use schemas::seam::Run;
 use schemas::source::Source;
 use schemas::time::{Seconds, Width};
 
 use super::compute::{Plan, View};
 use super::result::ViewManifest;
-use crate::archive::{Manifest, ReducedDays, shown_day};
-use crate::results::Held;
+use crate::archive::{Manifest, ReducedDays, days_between, shown_day};
+use crate::results::{Held, earlier};
 use crate::{Error, Result, RunRequest};
 
 const DAY_SECONDS: Seconds = 86_400;
@@ -47,7 +47,7 @@ pub(crate) fn plan(
         let before = before_erasure(published.map(|(name, _)| name), job.view(), of);
         let before = before.and_then(|name| held.get(name)?.published.clone());
         let held = held.remove(&table).unwrap_or_default();
-        let wanted = request.jobs.is_empty() || request.jobs.iter().any(|name| name == job.name());
+        let wanted = request.wants(job.name());
         View {
             job,
             table,
@@ -70,12 +70,14 @@ pub(crate) fn plan(
     let wanted = || views.iter().filter(|view| view.wanted);
     let full =
         request.full || !request.jobs.is_empty() || wanted().any(|view| view.published.is_none());
-    let since = common_start(
-        wanted()
-            .filter_map(|view| view.published.as_ref())
-            .map(|old| old.cuts.as_slice()),
-    );
-    let days = touched_days(&manifests, wanted(), &run.cuts, (!full).then_some(&since));
+    let since = wanted().filter_map(|view| view.published.as_ref());
+    let since = since.fold(None, |since, old| Some(earlier(since, &old.cuts)));
+    let since = since.unwrap_or_default();
+    let dirty = wanted().filter(|view| view.job.piece() == Width::Day);
+    let dirty = dirty.flat_map(|view| view.dirty.iter().flat_map(|other| &other.touched));
+    let dirty = dirty.map(|start| start.div_euclid(DAY_SECONDS));
+    let since = (!full).then_some(since.as_slice());
+    let days = days_between(&manifests, since, &run.cuts, dirty);
     let plan = Plan {
         source,
         epoch: run.epoch,
@@ -187,54 +189,4 @@ pub(crate) fn refusal(source: Source, (first, last): (i64, i64), why: &str) -> E
     Error::Request(format!(
         "{why}, and events of {source} {of} are no longer in the archive: retention.archive_days let them go. Nothing was changed, and what is served stays right. Put the files that archive/{source}/reduced/manifests names back from a copy, or leave out what needs them (docs/retention.md)"
     ))
-}
-
-/// By partition, the least of the cuts.
-fn common_start<'a>(cuts: impl Iterator<Item = &'a [Cut]>) -> Vec<Cut> {
-    cuts.fold(None, |least: Option<Vec<Cut>>, cuts| {
-        let Some(least) = least else {
-            return Some(cuts.to_vec());
-        };
-        let both = least.into_iter().zip(cuts);
-        Some(
-            both.map(|(a, b)| {
-                if a.next_offset <= b.next_offset {
-                    a
-                } else {
-                    *b
-                }
-            })
-            .collect(),
-        )
-    })
-    .unwrap_or_default()
-}
-
-/// The days to compute, with the records that the archive has of them: all, or those with a record
-/// between `since` and the cuts, and those of which something may have been published.
-fn touched_days<'a>(
-    manifests: &[Manifest],
-    views: impl Iterator<Item = &'a View>,
-    cuts: &[Cut],
-    since: Option<&Vec<Cut>>,
-) -> BTreeMap<i64, u64> {
-    let mut days = BTreeMap::new();
-    for manifest in manifests {
-        // A backfill begins a table, so everything is computed then.
-        if since.is_none_or(|since| manifest.overlaps(since, cuts)) {
-            days.extend(manifest.days.keys().map(|day| (*day, 0)));
-        }
-    }
-    for view in views.filter(|view| view.job.piece() == Width::Day) {
-        let dirty = view.dirty.iter().flat_map(|other| &other.touched);
-        days.extend(dirty.map(|start| (start.div_euclid(DAY_SECONDS), 0)));
-    }
-    for manifest in manifests {
-        for (day, held) in &manifest.days {
-            if let Some(rows) = days.get_mut(day) {
-                *rows += held.rows;
-            }
-        }
-    }
-    days
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::compute::Compute;
 use crate::Result;
-use crate::archive::Repeats;
+use crate::archive::{Keep, Repeats, day_tasks};
 use crate::failed_of;
 use crate::run::go_on;
 use crate::table::Table;
@@ -28,14 +28,15 @@ impl Compute {
         stop: &CancellationToken,
     ) -> Result<()> {
         let failed = failed_of(job);
-        for mut of_task in self.plan.day_tasks(self.task_rows_max) {
+        let since = since.iter().map(|cut| cut.next_offset).collect();
+        let keep = Keep::Repeats(which, Arc::new(since));
+        for (mut of_task, _) in day_tasks(&self.plan.days, self.task_rows_max) {
             go_on(stop)?;
             of_task.retain(|day| days.is_none_or(|days| days.contains(day)));
             if of_task.is_empty() {
                 continue;
             }
-            let since = since.iter().map(|cut| cut.next_offset).collect();
-            let events = self.events(&of_task).repeats(which, since);
+            let events = self.events(&of_task).keeping(keep.clone());
             let rows = self.frame(job, Table::of(Arc::new(events))).await?;
             let mut batches = rows.execute_stream().await.map_err(failed)?;
             while let Some(batch) = batches.try_next().await.map_err(failed)? {

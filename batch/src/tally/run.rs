@@ -20,14 +20,13 @@ use super::publish::{Edition, NewRow, Publisher, new_rows};
 use super::result::ViewManifest;
 use super::tasks;
 use crate::archive::{
-    MergeLimits, MergedSize, Repeats, backfilled, end_what_was_left, merge, remove_merged,
+    MergeLimits, MergedSize, Repeats, end_what_was_left, merge, reduced_days, remove_merged,
     remove_replaced, scrub, take_reduced,
 };
 use crate::drift::{Between, Drift};
 use crate::report::{RunReport, Stages};
-use crate::results::Results;
+use crate::results::{Results, names_of};
 use crate::run::{Batch, behind, expect_held, go_on};
-use crate::seal::recognise_cuts;
 use crate::{Error, Progress, Result, RunRequest};
 
 /// A file takes a part of the bytes of its records.
@@ -53,7 +52,7 @@ impl Batch {
             result_bytes_max: self.options.result_bytes_max,
             plan,
         });
-        let mut computed = tasks::compute(&compute, &self.hands(), (progress, stop)).await?;
+        let computed = tasks::compute(&compute, &self.executor(), (progress, stop)).await?;
         report.duplicates = computed.totals.duplicates;
         stages.begin("check", 0);
         let plan = &compute.plan;
@@ -64,7 +63,7 @@ impl Batch {
         let touched = computed.manifests.values().map(|m| m.touched.len() as u64);
         stages.begin("publish", touched.sum());
         let (prints, stamp_us) = self
-            .publish(&compute, &mut computed, &mut report, (progress, stop))
+            .publish(&compute, &computed, &mut report, (progress, stop))
             .await?;
         let at = (plan.epoch, stamp_us);
         if request.jobs.is_empty() {
@@ -90,7 +89,7 @@ impl Batch {
             }
             go_on(stop)?;
         }
-        self.complete(source, request, at, &computed.results())
+        self.complete(source, request, at, &names_of(&computed.manifests))
             .await?;
         // Whatever fails from here on, the run is published, and the next one tidies up.
         let outcome = self
@@ -115,24 +114,17 @@ impl Batch {
         report: &mut RunReport,
         (stages, stop): (&mut Stages<'_>, &CancellationToken),
     ) -> Result<()> {
-        stages.begin("drop", 0);
-        if request.jobs.is_empty() {
-            // Should the process end within the grace, what matters is told already.
-            report.seconds = stages.so_far();
-            self.record_report(plan.source, report).await?;
-        }
         let jobs = plan.views.iter();
         let keep: Vec<String> = jobs.map(|view| view.table.clone()).collect();
-        // What is left the next run does: whoever stops may have lost the lease.
-        if stop.is_cancelled() {
-            return Ok(());
-        }
         let (views, at) = (&self.ports.views, (plan.epoch, stamp_us));
         let kept = plan.views.iter().filter(|view| compared(view));
         let kept = kept.map(|view| kept_name(view.job.view(), plan.of));
         let tables: Vec<String> = keep.iter().cloned().chain(kept).collect();
-        views.forget_views(plan.source, at, &tables).await?;
-        if !self.grace(stop).await {
+        let told = (report, stages);
+        if !self
+            .forget_others(request, (plan.source, at, &tables), told, stop)
+            .await?
+        {
             return Ok(());
         }
         if plan.of.erasures > 0 {
@@ -207,13 +199,8 @@ impl Batch {
         if let Some(why) = whole_days(request) {
             self.refuse_without_events(source, &why).await?;
         }
-        let (backfills, mut manifests) = backfilled(&self.ports.archive, source).await?;
         // Once for the whole run. Who is erased from now on is the next run's business.
-        let suppressed = self.ports.suppressions.now().await?;
-        let of = Generation {
-            backfills,
-            erasures: suppressed.newest_listener(),
-        };
+        let (of, mut manifests, suppressed) = self.generation(source).await?;
         self.make_tables(source, of).await?;
         let ends = self.log_ends(source).await?;
         let mut archiver = self.archiver(source).await?;
@@ -221,23 +208,18 @@ impl Batch {
         archiver.recognise_log().await?;
         archiver.remove_orphans().await?;
         let run = self.the_run(source, request, ends.len(), stop).await?;
-        recognise_cuts(&self.ports, source, &run.cuts).await?;
         let cuts: Vec<Offset> = run.cuts.iter().map(|cut| cut.next_offset).collect();
         stages.begin("archive", archiver.behind(&cuts));
         archiver.up_to(&run.cuts, stages.progress, stop).await?;
-        if stop.is_cancelled() {
-            return Err(Error::Stopped);
-        }
+        go_on(stop)?;
         // The log's files after those that count as if they stood before it.
         manifests.extend(archiver.into_manifests());
         let named: Vec<String> = manifests.iter().filter_map(|m| m.file.clone()).collect();
         let archive = &self.ports.archive;
         let (manifests, scrubbed) = scrub(archive, source, manifests, &suppressed, stop).await?;
         let (manifests, reduced) = take_reduced(archive, source, manifests).await?;
-        let listed = results.listed().await?;
-        let held = self.held::<ViewManifest>(results).await?;
-        // What a try that died had not begun to publish.
-        results.remove_others(listed, &held, stop).await?;
+        // What a try that died had not begun to publish is deleted.
+        let held = self.remove_others(results, stop).await?;
         self.ports.archive.tidy().await?;
         let archived = Archived {
             of,
@@ -263,20 +245,15 @@ impl Batch {
 
     /// Refuses, before anything is recorded, what needs events that were let go.
     async fn refuse_without_events(&self, source: Source, why: &str) -> Result<()> {
-        let archive = &self.ports.archive;
-        let (_, mut manifests) = backfilled(archive, source).await?;
-        manifests.extend(self.archiver(source).await?.into_manifests());
-        let (_, reduced) = take_reduced(archive, source, manifests).await?;
-        reduced
-            .bounds()
-            .map_or(Ok(()), |bounds| Err(refusal(source, bounds, why)))
+        let gone = reduced_days(&self.ports.archive, source).await?;
+        gone.map_or(Ok(()), |bounds| Err(refusal(source, bounds, why)))
     }
 
     /// Publishes every view; answers the fingerprints of those that read the events, and the stamp.
     async fn publish(
         &self,
         compute: &Arc<Compute>,
-        computed: &mut Computed,
+        computed: &Computed,
         report: &mut RunReport,
         told: (&dyn Progress, &CancellationToken),
     ) -> Result<(BTreeMap<String, Fingerprint>, i64)> {
@@ -284,7 +261,7 @@ impl Batch {
         let source = plan.source;
         let now_ms = self.ports.clock.now_ms();
         let stamp_us = views
-            .begin_publishing(source, report.epoch, &computed.results(), now_ms)
+            .begin_publishing(source, report.epoch, &names_of(&computed.manifests), now_ms)
             .await?;
         let publisher = Publisher {
             views: Arc::clone(views),
@@ -297,9 +274,9 @@ impl Batch {
             },
             stop: told.1.clone(),
         };
-        let hands = self.publishing_hands();
-        let manifests = &mut computed.manifests;
-        let mut published = load(compute, &hands, manifests, publisher.clone(), told).await?;
+        let executor = self.publishing_executor();
+        let manifests = &computed.manifests;
+        let mut published = load(compute, &executor, computed, publisher.clone(), told).await?;
         let mut prints = BTreeMap::new();
         for view in plan.wanted() {
             let name = view.job.name();

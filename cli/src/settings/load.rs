@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use config::{Config, Environment, File, FileFormat};
 use serde_json::{Map, Value};
 
 use super::{SECRETS, Settings};
 use crate::failure::{one_line, usage};
 
-const ENV_PREFIX: &str = "BACKSTITCH";
+const ENV_PREFIX: &str = "BACKSTITCH__";
 const ENV_SEPARATOR: &str = "__";
 /// How many partitions there are is set once, in `log.partitions`.
 const DERIVED: &str = "serving.partitions";
@@ -66,7 +65,7 @@ pub(crate) fn load(
     let mut places = BTreeMap::new();
     let layers = [
         file.map(file_layer).transpose()?,
-        Some(env_layer(variables)?),
+        Some(env_layer(variables)),
         Some(flag_layer(flags)),
     ];
     for layer in layers.into_iter().flatten() {
@@ -214,17 +213,9 @@ fn file_layer(path: &Path) -> anyhow::Result<Layer> {
     // a whole they show a line. Secrets stand in both.
     toml::de::DeTable::parse(&text)
         .map_err(|error| unreadable(&shown, &text, error.span(), &one_line(error.message())))?;
-    toml::from_str::<toml::Table>(&text)
+    let table = toml::from_str::<toml::Table>(&text)
         .map_err(|error| unreadable(&shown, &text, error.span(), "no setting has such a value"))?;
-    let values = Config::builder()
-        .add_source(File::from_str(&text, FileFormat::Toml))
-        .build()
-        .and_then(Config::try_deserialize::<Value>)
-        .map_err(|_| {
-            usage(format!(
-                "{shown}: holds a value that no setting can have; `backstitch config schema` says what is expected"
-            ))
-        })?;
+    let values = serde_json::to_value(table)?;
     let lines = key_lines(&text);
     if let Some(key) = no_number(&values, "") {
         let line = lines.get(&key).copied().unwrap_or(1);
@@ -323,40 +314,22 @@ fn key_lines(text: &str) -> BTreeMap<String, usize> {
 }
 
 /// The values of variables such as `BACKSTITCH__LOG__PARTITIONS`.
-fn env_layer(variables: impl Iterator<Item = (String, String)>) -> anyhow::Result<Layer> {
-    let prefix = format!("{ENV_PREFIX}{ENV_SEPARATOR}");
-    let ours: BTreeMap<String, String> = variables
-        .filter(|(name, _)| name.starts_with(&prefix))
-        .collect();
-    let places: BTreeMap<String, String> = ours
-        .keys()
-        .map(|name| {
-            let key = name.get(prefix.len()..).unwrap_or_default();
-            (
-                key.to_lowercase().replace(ENV_SEPARATOR, "."),
-                format!("environment variable {name}"),
-            )
-        })
-        .collect();
-    let environment = Environment::with_prefix(ENV_PREFIX)
-        .prefix_separator(ENV_SEPARATOR)
-        .separator(ENV_SEPARATOR)
-        .source(Some(ours.into_iter().collect()));
-    let values = Config::builder()
-        .add_source(environment)
-        .build()
-        .and_then(Config::try_deserialize::<Value>)
-        // The text of the error may hold the value of a variable.
-        .map_err(|_| {
-            usage(format!(
-                "environment: the variables {prefix}… can't be read as settings; name each {prefix}SECTION{ENV_SEPARATOR}SETTING"
-            ))
-        })?;
-    Ok(Layer {
-        values: flatten(&values),
-        places,
+fn env_layer(variables: impl Iterator<Item = (String, String)>) -> Layer {
+    let mut layer = Layer {
+        values: BTreeMap::new(),
+        places: BTreeMap::new(),
         untyped: true,
-    })
+    };
+    for (name, value) in variables {
+        let Some(key) = name.strip_prefix(ENV_PREFIX) else {
+            continue;
+        };
+        let key = key.to_lowercase().replace(ENV_SEPARATOR, ".");
+        let place = format!("environment variable {name}");
+        layer.places.insert(key.clone(), place);
+        layer.values.insert(key, Value::String(value));
+    }
+    layer
 }
 
 fn flag_layer(flags: &Flags) -> Layer {

@@ -85,7 +85,6 @@ pub(crate) struct Settings {
     #[schemars(schema_with = "schema::section::<RegistryOptions>")]
     pub(crate) registry: RegistryOptions,
     /// Comparisons that are made again and again.
-    #[schemars(schema_with = "reconciliation::schema")]
     pub(crate) reconciliation: Vec<ReconciliationSection>,
     /// Where notices of capacities and alerts of reconciliations go besides the log, if the address of a webhook is named.
     #[schemars(schema_with = "schema::section::<NoticesOptions>")]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use batch::{Address, Expected, Policy, RestoreRequest};
-use schemars::{Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stores::Secret;
 
@@ -16,48 +16,57 @@ const MINUTES_MAX: u64 = 10 * 366 * 24 * 60;
 const DAYS_MAX: u32 = 36_600;
 
 /// A comparison that is made again and again.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(inline)]
 pub(crate) struct ReconciliationSection {
     /// Its name: letters, digits, `-` and `_`.
+    #[schemars(length(min = 1, max = NAME_BYTES_MAX), regex(pattern = "^[A-Za-z0-9_-]+$"))]
     pub(crate) name: String,
     /// The views, one after the other.
+    #[schemars(length(min = 1))]
     pub(crate) views: Vec<String>,
-    /// `archive`, `canonical`, a file, or an address.
+    /// `archive`, `canonical`, a file, or an address that begins with `https://` or `http://`.
+    #[schemars(length(min = 1))]
     pub(crate) expected: String,
     /// With `canonical`, of counts: the query that says what is expected.
     #[serde(default)]
     pub(crate) query: String,
-    /// A file that holds the bearer token for the address, or the variable of the environment that does.
+    /// A file with the bearer token for the address.
     #[serde(default)]
     pub(crate) bearer_file: String,
+    /// The variable of the environment that holds the bearer token.
     #[serde(default)]
     pub(crate) bearer_env: String,
-    /// As `--rename`, `--keys`, `--tolerance` and `--set`, one each.
+    /// `COLUMN=FIELD`, as `--rename`.
     #[serde(default)]
     pub(crate) rename: Vec<String>,
+    /// `COLUMN=VALUE,…`, as `--keys`.
     #[serde(default)]
     pub(crate) keys: Vec<String>,
+    /// `N` or `N%`, as `--tolerance`.
     #[serde(default)]
     pub(crate) tolerance: Vec<String>,
+    /// `FIELD=VALUE`, as `--set`.
     #[serde(default)]
     pub(crate) set: Vec<String>,
     /// As `--whole`.
     #[serde(default)]
     pub(crate) whole: bool,
     /// As `--sample`.
-    #[serde(default)]
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
     pub(crate) sample: Option<f64>,
     /// Only the buckets of so many days before today (UTC), and of today.
-    #[serde(default)]
+    #[schemars(range(max = DAYS_MAX))]
     pub(crate) last_days: Option<u32>,
     /// From one beginning to the next.
+    #[schemars(range(min = 1, max = MINUTES_MAX))]
     pub(crate) interval_minutes: u64,
     /// `report`, or `apply`.
     #[serde(default)]
+    #[schemars(with = "String", extend("enum" = ["report", "apply"]))]
     pub(crate) policy: Policy,
     /// With `apply`: only if no more than this differs in all.
-    #[serde(default)]
     pub(crate) apply_max: Option<u64>,
     /// Why, for the record.
     #[serde(default)]
@@ -244,42 +253,6 @@ fn tolerance(texts: &[String]) -> Result<(u64, f64), Flaw> {
         }
     }
     Ok(tolerance)
-}
-
-/// The schema of scheduled reconciliations.
-pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
-    let texts = |what: &str| serde_json::json!({"type": "array", "items": {"type": "string"}, "description": what});
-    json_schema!({
-        "type": "array",
-        "default": [],
-        "items": {
-            "type": "object",
-            "properties": {
-                "name": {"type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX, "pattern": "^[A-Za-z0-9_-]+$"},
-                "views": {"type": "array", "items": {"type": "string"}, "minItems": 1},
-                "expected": {"type": "string", "minLength": 1,
-                    "description": "archive, canonical, a file, or an address that begins with https:// or http://."},
-                "query": {"type": "string", "description": "With canonical, of counts: the query that says what is expected."},
-                "bearer_file": {"type": "string", "description": "A file with the bearer token for the address."},
-                "bearer_env": {"type": "string", "description": "The variable of the environment that holds it."},
-                "rename": texts("COLUMN=FIELD, as --rename."),
-                "keys": texts("COLUMN=VALUE,…, as --keys."),
-                "tolerance": texts("N or N%, as --tolerance."),
-                "set": texts("FIELD=VALUE, as --set."),
-                "whole": {"type": "boolean"},
-                "sample": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
-                "last_days": {"type": "integer", "minimum": 0, "maximum": DAYS_MAX,
-                    "description": "Only the buckets of so many days before today (UTC), and of today."},
-                "interval_minutes": {"type": "integer", "minimum": 1, "maximum": MINUTES_MAX},
-                "policy": {"type": "string", "enum": ["report", "apply"], "default": "report"},
-                "apply_max": {"type": "integer", "minimum": 0,
-                    "description": "With apply: only if no more than this differs in all."},
-                "reason": {"type": "string"},
-            },
-            "required": ["name", "views", "expected", "interval_minutes"],
-            "additionalProperties": false,
-        },
-    })
 }
 
 #[cfg(test)]

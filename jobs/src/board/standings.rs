@@ -121,6 +121,12 @@ impl Sheet {
         })
     }
 
+    /// How many rows all boards of the sheet have.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.by_rank.sum().count
+    }
+
     /// The trees of the sheet.
     pub fn trees(&self) -> impl Iterator<Item = &Tree> {
         std::iter::once(&self.by_rank).chain(&self.by_member)

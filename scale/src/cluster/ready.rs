@@ -4,22 +4,21 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, timeout};
+use reqwest::{Client, StatusCode};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::told;
 use crate::{Address, Error, Result};
 
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(250);
 const ASK_FOR: Duration = Duration::from_secs(5);
-/// More of an answer is not read: the first line has what counts.
-const ANSWER_BYTES_MAX: u64 = 4_096;
 
 /// What is known of it.
 #[derive(Debug)]
 pub(super) struct Readiness {
+    http: Client,
     address: Address,
     /// How long an executor is waited for.
     wait_max: Duration,
@@ -35,12 +34,19 @@ struct Seen {
 }
 
 impl Readiness {
-    pub(super) fn new(address: Address, wait_max: Duration) -> Self {
-        Self {
+    pub(super) fn new(address: Address, wait_max: Duration) -> Result<Self> {
+        let http = Client::builder()
+            .no_proxy()
+            .tls_built_in_root_certs(false)
+            .timeout(ASK_FOR);
+        Ok(Self {
+            http: http
+                .build()
+                .map_err(|error| unreachable(&address, &error))?,
             address,
             wait_max,
             seen: Mutex::default(),
-        }
+        })
     }
 
     /// Waits for the first executor.
@@ -82,37 +88,17 @@ impl Readiness {
     }
 
     async fn is_ready(&self) -> Result<bool> {
-        let unreachable = |why: String| Error::Unreachable {
-            address: self.address.clone(),
-            why,
-        };
-        let asked = timeout(ASK_FOR, self.ask()).await;
-        let answer = asked.map_err(|_| unreachable("it does not answer".to_owned()))?;
-        let answer = answer.map_err(|error| unreachable(error.to_string()))?;
-        let answer = String::from_utf8_lossy(&answer);
-        let mut words = answer.split_whitespace();
-        match (words.next(), words.next()) {
-            (Some(version), Some("200")) if version.starts_with("HTTP/") => Ok(true),
-            (Some(version), Some("503")) if version.starts_with("HTTP/") => Ok(false),
-            _ => Err(unreachable(
-                "something else than a scheduler answers there".to_owned(),
-            )),
+        let request = self.http.get(format!("{}/readyz", self.address.url()));
+        let response = request.send().await;
+        let response = response.map_err(|error| unreachable(&self.address, &error))?;
+        match response.status() {
+            StatusCode::OK => Ok(true),
+            StatusCode::SERVICE_UNAVAILABLE => Ok(false),
+            _ => Err(Error::Unreachable {
+                address: self.address.clone(),
+                why: "something else than a scheduler answers there".to_owned(),
+            }),
         }
-    }
-
-    async fn ask(&self) -> std::io::Result<Vec<u8>> {
-        let mut stream = TcpStream::connect(self.address.to_string()).await?;
-        let request = format!(
-            "GET /readyz HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
-            self.address
-        );
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = Vec::new();
-        stream
-            .take(ANSWER_BYTES_MAX)
-            .read_to_end(&mut answer)
-            .await?;
-        Ok(answer)
     }
 
     fn no_executor(&self) -> Error {
@@ -127,8 +113,16 @@ impl Readiness {
     }
 }
 
+fn unreachable(address: &Address, error: &reqwest::Error) -> Error {
+    Error::Unreachable {
+        address: address.clone(),
+        why: told(&error.to_string(), error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
@@ -151,6 +145,7 @@ mod tests {
     async fn waited(said: &'static str) -> Result<()> {
         let (address, _tasks) = who_says(said).await;
         let readiness = Readiness::new(address, Duration::from_millis(600));
+        let readiness = readiness.expect("a client");
         readiness.wait(&CancellationToken::new()).await
     }
 
@@ -163,6 +158,7 @@ mod tests {
         assert!(matches!(other, Err(Error::Unreachable { .. })), "{other:?}");
         let nobody = "127.0.0.1:1".parse().expect("an address");
         let readiness = Readiness::new(nobody, Duration::from_secs(60));
+        let readiness = readiness.expect("a client");
         let nobody = readiness.wait(&CancellationToken::new()).await;
         assert!(
             matches!(nobody, Err(Error::Unreachable { .. })),

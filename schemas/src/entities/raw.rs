@@ -16,34 +16,27 @@ pub(super) struct RawEffort<'a> {
     pub(super) elapsed_time: i64,
     #[serde(borrow)]
     pub(super) started_at: Text<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) tz: Option<Text<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) visibility: Option<Text<'a>>,
-    #[serde(default)]
     pub(super) deleted: Option<bool>,
-    #[serde(default)]
     pub(super) version: Option<i64>,
 }
 
 #[derive(Deserialize)]
 pub(super) struct RawAthlete<'a> {
     pub(super) id: i64,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) gender: Option<Text<'a>>,
-    #[serde(default)]
     pub(super) birth_year: Option<i64>,
-    #[serde(default)]
     pub(super) weight_kg: Option<f64>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) country: Option<Text<'a>>,
-    #[serde(default)]
     pub(super) disqualified: Option<bool>,
-    #[serde(default)]
     pub(super) deleted: Option<bool>,
-    #[serde(default)]
     pub(super) version: Option<i64>,
 }
 
@@ -51,9 +44,7 @@ pub(super) struct RawAthlete<'a> {
 pub(super) struct RawMembership {
     pub(super) club_id: i64,
     pub(super) athlete_id: i64,
-    #[serde(default)]
     pub(super) deleted: Option<bool>,
-    #[serde(default)]
     pub(super) version: Option<i64>,
 }
 
@@ -61,9 +52,7 @@ pub(super) struct RawMembership {
 pub(super) struct RawFollow {
     pub(super) follower_id: i64,
     pub(super) followed_id: i64,
-    #[serde(default)]
     pub(super) deleted: Option<bool>,
-    #[serde(default)]
     pub(super) version: Option<i64>,
 }
 
@@ -74,9 +63,8 @@ pub(super) struct RawAuthorization<'a> {
     pub(super) athlete_id: i64,
     #[serde(borrow)]
     pub(super) created_at: Text<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) revoked_at: Option<Text<'a>>,
-    #[serde(default)]
     pub(super) version: Option<i64>,
 }
 
@@ -86,8 +74,6 @@ pub(super) struct RawApplication<'a> {
     #[serde(borrow)]
     pub(super) name: Text<'a>,
     pub(super) owner: Value,
-    #[serde(default)]
     pub(super) athlete_capacity: Option<i64>,
-    #[serde(default)]
     pub(super) version: Option<i64>,
 }

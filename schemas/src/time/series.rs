@@ -97,13 +97,6 @@ impl Points {
     pub fn spans(&self) -> impl Iterator<Item = (Seconds, Seconds)> + '_ {
         self.edges.windows(2).map(|edges| (edges[0], edges[1]))
     }
-
-    /// Which point holds the instant, or nothing if it is outside the series.
-    #[must_use]
-    pub fn point_of(&self, seconds: Seconds) -> Option<usize> {
-        let begun = self.edges.partition_point(|edge| *edge <= seconds);
-        (1..self.edges.len()).contains(&begun).then(|| begun - 1)
-    }
 }
 
 /// The points from `from` until just before `to`: none if `to` is not after `from`.

@@ -8,30 +8,29 @@
 //! that: until then nothing is known of the key.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use jobs::board::{GroupState, Podium, ReadError as BoardError};
 use jobs::merge::{Gap, NotWhole, Seam};
-use jobs::tree::{Node, NodeId};
 use jobs::{Board, Job};
-use schemas::seam::{Epoch, Fence, Slot};
+use moka::sync::Cache;
+use schemas::seam::{Fence, Slot};
 use stores::ErrorKind;
 use stores::live::{LiveRead, MembersQuery, SlotId, StateQuery};
 use stores::views::{Head as StoredHead, RunsSeen, ViewsRead};
 
 use crate::tell::messages;
 use crate::{Error, Result};
-use stored::boards::{NodesError, StoredNodes, seam, standings};
-use stored::cache::Cache;
+use stored::boards::{NodeCache, NodesError, StoredNodes, node_cache, seam, standings};
 
 /// Memory of the heads of keys that are remembered for one partition.
-const HEADS_BYTES_MAX: usize = 8 << 20;
+const HEADS_BYTES_MAX: u64 = 8 << 20;
 /// What one takes besides its roots, about.
 const HEAD_BYTES: usize = 256;
 /// Memory of the nodes that are remembered for one partition.
-const NODES_BYTES_MAX: usize = 32 << 20;
+const NODES_BYTES_MAX: u64 = 32 << 20;
 /// Keys or members that are looked up at once.
 const AT_ONCE: usize = 16;
 /// Members whose states are read at once.
@@ -95,10 +94,8 @@ pub(super) struct Before {
     live: Arc<dyn LiveRead>,
     views: Arc<dyn ViewsRead>,
     runs: Option<Arc<RunsSeen>>,
-    /// The newest complete epoch of each view, as it was known last.
-    newest: BTreeMap<String, Epoch>,
     heads: Cache<Name, Option<StoredHead>>,
-    nodes: Mutex<Cache<NodeId, Arc<Node>>>,
+    nodes: NodeCache,
     /// Keys whose rows can't be read.
     lost: BTreeMap<Name, Lost>,
 }
@@ -170,9 +167,11 @@ impl From<BoardError<NodesError>> for Failed {
 }
 
 /// About as much memory as a remembered head takes with its name.
-fn head_bytes(head: &StoredHead) -> usize {
-    let earlier = head.earlier.as_ref();
-    HEAD_BYTES + head.root.len() + earlier.map_or(0, |earlier| earlier.root.len())
+fn head_bytes(head: Option<&StoredHead>) -> u32 {
+    let earlier = head.and_then(|head| head.earlier.as_ref());
+    let roots = head.map_or(0, |head| head.root.len());
+    let roots = roots + earlier.map_or(0, |earlier| earlier.root.len());
+    u32::try_from(HEAD_BYTES + roots).unwrap_or(u32::MAX)
 }
 
 impl Before {
@@ -182,13 +181,11 @@ impl Before {
             live,
             views,
             runs: None,
-            newest: BTreeMap::new(),
-            heads: Cache::with_size_max(HEADS_BYTES_MAX, |head: &Option<StoredHead>| {
-                head.as_ref().map_or(HEAD_BYTES, head_bytes)
-            }),
-            nodes: Mutex::new(Cache::with_size_max(NODES_BYTES_MAX, |node: &Arc<Node>| {
-                node.memory_bytes()
-            })),
+            heads: Cache::builder()
+                .max_capacity(HEADS_BYTES_MAX)
+                .weigher(|_: &Name, head: &Option<StoredHead>| head_bytes(head.as_ref()))
+                .build(),
+            nodes: node_cache(NODES_BYTES_MAX),
             lost: BTreeMap::new(),
         }
     }
@@ -262,7 +259,7 @@ impl Before {
             }
         };
         self.runs = None;
-        self.heads.clear();
+        self.heads.invalidate_all();
         tries.all += 1;
         if tries.all > TRIES {
             return Err(Error::NotWhole(format!(
@@ -279,12 +276,6 @@ impl Before {
             return Ok(Arc::clone(runs));
         }
         let runs = Arc::new(self.views.runs(self.slot.source).await?);
-        if self.newest != runs.newest {
-            // Nodes that a run has replaced are not read again.
-            self.newest.clone_from(&runs.newest);
-            let nodes = self.nodes.get_mut();
-            nodes.unwrap_or_else(PoisonError::into_inner).age();
-        }
         self.runs = Some(Arc::clone(&runs));
         Ok(runs)
     }
@@ -344,7 +335,7 @@ impl Before {
             has_table.map_err(BoardError::<NodesError>::from)?;
             let found = found.unwrap_or_else(|| vec![None; missing.len()]);
             for (key, head) in missing.into_iter().zip(found) {
-                self.heads.put(name(&key), head.clone());
+                self.heads.insert(name(&key), head.clone());
                 heads.insert(key, head);
             }
         }
@@ -366,7 +357,7 @@ impl Before {
             .is_some_and(|lost| lost.head.as_ref() == head && lost.tried.elapsed() < LOST_AGAIN);
         if is_lost {
             // A run that comes is to be noticed at once.
-            self.heads.remove(&name);
+            self.heads.invalidate(&name);
         }
         is_lost
     }
@@ -424,7 +415,7 @@ impl Before {
             view, key = shown, %why,
             "the batch rows of boards are gone or damaged: counting goes on, and no change of these boards is told until they can be read"
         );
-        self.heads.remove(&name);
+        self.heads.invalidate(&name);
         if self.lost.len() >= LOST_MAX {
             self.lost.clear();
         }

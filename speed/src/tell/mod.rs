@@ -18,6 +18,7 @@ use arrow::array::Array;
 use bytes::Bytes;
 use jobs::board::{GroupState, Podium};
 use jobs::{Board, Job};
+use moka::sync::Cache;
 use schemas::achievement::Told;
 use schemas::seam::{Fence, Generation, Offset, Slot};
 use stores::live::{SlotId, States};
@@ -27,10 +28,9 @@ pub(crate) use self::messages::Named;
 pub(crate) use self::outbox::Outbox;
 use self::replay::{AsTold, GroupName, Replay, encoded};
 use crate::{Error, Result, SpeedPorts};
-use stored::cache::Cache;
 
 /// Keys whose podiums are remembered.
-const PODIUMS_MAX: usize = 4_000;
+const PODIUMS_MAX: u64 = 4_000;
 
 /// View and key.
 type Name = (String, Vec<u8>);
@@ -150,8 +150,8 @@ impl Teller {
     pub(crate) fn reached(&mut self) {
         for (name, podiums) in std::mem::take(&mut self.pending) {
             match podiums {
-                Some(podiums) => self.podiums.put(name, podiums),
-                None => self.podiums.remove(&name),
+                Some(podiums) => self.podiums.insert(name, podiums),
+                None => self.podiums.invalidate(&name),
             }
         }
         for name in std::mem::take(&mut self.settled) {
@@ -163,7 +163,7 @@ impl Teller {
     pub(crate) fn forget(&mut self) {
         self.pending.clear();
         self.settled.clear();
-        self.podiums.clear();
+        self.podiums.invalidate_all();
     }
 
     /// What the new states of groups bring, as it goes into the outbox; nothing if the slot is not

@@ -9,6 +9,7 @@ use std::time::Duration;
 use reqwest::{Response, StatusCode, Url, header, redirect};
 
 use super::{Format, Question};
+use crate::patience::causes;
 use crate::{Error, Result, Secret, tls};
 
 /// How long to wait for a connection.
@@ -46,7 +47,7 @@ pub async fn fetch(question: &Question<'_>, to: &Path) -> Result<Format> {
     }
     let answering = async {
         let answer = asked.send().await;
-        let answer = answer.map_err(|error| unavailable(chain(&error.without_url())))?;
+        let answer = answer.map_err(|error| unavailable(causes(&error.without_url())))?;
         let format = format_of(&answer).map_err(|(may_pass, why)| match may_pass {
             true => unavailable(why),
             false => refused(why),
@@ -140,7 +141,7 @@ async fn write(
     let mut bytes = 0_u64;
     loop {
         let chunk = answer.chunk().await;
-        let Some(chunk) = chunk.map_err(|error| unavailable(chain(&error.without_url())))? else {
+        let Some(chunk) = chunk.map_err(|error| unavailable(causes(&error.without_url())))? else {
             return file.flush().map_err(broken);
         };
         bytes = bytes.saturating_add(chunk.len() as u64);
@@ -149,14 +150,4 @@ async fn write(
         }
         file.write_all(&chunk).map_err(broken)?;
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut why = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        why.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    why
 }

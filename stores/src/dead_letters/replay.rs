@@ -62,7 +62,7 @@ impl<'a> Replay<'a> {
     /// Takes those of some letters of one source that are good now; `intake` is the way in of that source.
     ///
     /// # Errors
-    /// As [`Intake::retake`].
+    /// As [`Intake::look_again`] and [`Intake::take_again`].
     pub async fn take(
         &mut self,
         (source, intake): (Source, &Intake),

@@ -9,7 +9,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Connection, Row};
 
 use super::db::{BEGIN_WRITE, Db, Kind, Opened};
-use super::statement::stored;
+use super::statement::{ranges, stored};
 use crate::Result;
 use crate::counts::{Counted, CountsRead, CountsWrite, Day, DayRow, NewDays};
 
@@ -38,9 +38,6 @@ static COUNTS: Kind = Kind {
              on days that are over can't be made again",
 };
 
-/// Keys or rows in one statement; a few sizes stay prepared.
-const SIZES: [usize; 4] = [256, 32, 4, 1];
-
 const COLUMNS: &str = "day, epoch, count, before_epoch, before_count";
 
 /// The counts by day of a data folder.
@@ -55,17 +52,6 @@ impl SqliteCounts {
             db: Db::open(folder, &COUNTS).await?,
         })
     }
-}
-
-/// Cuts a number of things into stretches that statements are made for.
-fn stretches(all: usize) -> impl Iterator<Item = Range<usize>> {
-    let mut from = 0;
-    std::iter::from_fn(move || {
-        let size = SIZES.into_iter().find(|size| *size <= all - from)?;
-        let stretch = from..from + size;
-        from = stretch.end;
-        Some(stretch)
-    })
 }
 
 #[async_trait]
@@ -102,7 +88,7 @@ impl CountsRead for SqliteCounts {
         let fault = db.fault(doing);
         let mut connection = db.reader().await?;
         let mut found = vec![None; keys.len()];
-        for stretch in stretches(keys.len()) {
+        for stretch in ranges(keys.len()) {
             let marks = vec!["(?,?,?)"; stretch.len()].join(",");
             let text = format!(
                 "WITH asked (place, of_key, until) AS (VALUES {marks})
@@ -139,7 +125,7 @@ impl CountsWrite for SqliteCounts {
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
         let mut texts: HashMap<usize, String> = HashMap::new();
         let mut rest = rows.iter();
-        for stretch in stretches(rows.len()) {
+        for stretch in ranges(rows.len()) {
             let text = texts.entry(stretch.len()).or_insert_with_key(|size| {
                 let marks = vec!["(?,?,?,?,?,?,?,?)"; *size].join(",");
                 format!(

@@ -11,13 +11,10 @@ use sqlx::sqlite::{Sqlite, SqliteArguments};
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::db::Opened;
-use super::statement::stored;
+use super::statement::{ranges, stored};
 use super::view_rows::find_table;
 use crate::views::{EarlierRoot, Head, NewEdition, NewHead, NodeName};
 use crate::{Error, Result};
-
-/// Values that one statement asks for; a few sizes of statements stay prepared.
-const ASKED: [usize; 4] = [256, 32, 4, 1];
 
 /// What makes the tables of a view.
 pub(super) fn tables(id: i64, view: &str) -> String {
@@ -466,11 +463,8 @@ async fn expect_table(
 
 /// Cuts values into statements, each with the marks for them.
 fn statements<T>(values: &[T]) -> impl Iterator<Item = (String, &[T])> {
-    let mut rest = values;
-    std::iter::from_fn(move || {
-        let size = ASKED.into_iter().find(|size| *size <= rest.len())?;
-        let (now, later) = rest.split_at(size);
-        rest = later;
-        Some((vec!["?"; size].join(","), now))
+    ranges(values.len()).map(|range| {
+        let marks = vec!["?"; range.len()].join(",");
+        (marks, values.get(range).unwrap_or_default())
     })
 }

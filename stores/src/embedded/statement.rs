@@ -4,6 +4,7 @@
 //! Its text depends only on how many rows it has, so a few sizes make up every number and stay
 //! prepared.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sqlx::sqlite::SqliteArguments;
@@ -55,6 +56,17 @@ impl RowsStatement {
         query.execute(connection).await?;
         Ok(())
     }
+}
+
+/// Divides rows into statements of those sizes: the rows of each.
+pub(super) fn ranges(rows: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let size = SIZES.into_iter().find(|size| *size <= rows - from)?;
+        let range = from..from + size;
+        from = range.end;
+        Some(range)
+    })
 }
 
 /// Rows that are bound for one statement.

@@ -65,40 +65,10 @@ impl Again {
 }
 
 impl Intake {
-    /// Takes lines that are dead letters already once more, as [`Intake::take`] does, but keeps none of
-    /// those that still can't be taken a second time. A row is taken only where none with its version
-    /// is stored, but for one that came in the same way: give `earlier` to each call. An event may also
-    /// be a record of Avro, as other producers append it.
-    ///
-    /// # Errors
-    /// As [`Intake::take`], and those of `schemas`.
-    pub async fn retake<'a>(
-        &self,
-        lines: impl Iterator<Item = (u64, &'a [u8])>,
-        earlier: &mut Retaken,
-        schemas: &dyn Schemas,
-    ) -> Result<Taken> {
-        let again = self.look_again(lines, earlier, schemas).await?;
-        self.take_again(again).await
-    }
-
-    /// Takes notifications that are dead letters once more: those that name a group are appended to the log,
-    /// as those that others sent; the group's rows are read again then, so that may be done at any time.
-    /// None of the others is kept a second time. Those of athletes who are erased are left out: nothing of them
-    /// is to be in the log again.
-    ///
-    /// # Errors
-    /// Those of the log and of `schemas`.
-    pub async fn notify_again<'a>(
-        &self,
-        records: impl Iterator<Item = (u64, &'a [u8])>,
-        schemas: &dyn Schemas,
-    ) -> Result<Taken> {
-        let again = self.look_at_notifications(records, schemas).await?;
-        self.take_again(again).await
-    }
-
-    /// The first half of [`Intake::retake`]: writes nothing.
+    /// Looks at lines that are dead letters already, to take them once more as [`Intake::take`] does: none of those that
+    /// still can't be taken is kept a second time. A row is taken only where none with its version is stored, but for one
+    /// that came in the same way: give `earlier` to each call. An event may also be a record of Avro, as other producers
+    /// append it. Writes nothing.
     ///
     /// # Errors
     /// Those of the canonical store and of `schemas`.
@@ -135,7 +105,10 @@ impl Intake {
         }))
     }
 
-    /// The first half of [`Intake::notify_again`]: writes nothing.
+    /// Looks at notifications that are dead letters, to take them once more: those that name a group are appended to the
+    /// log, as those that others sent; the group's rows are read again then, so that may be done at any time. None of the
+    /// others is kept a second time. Those of athletes who are erased are left out: nothing of them is to be in the log
+    /// again. Writes nothing.
     ///
     /// # Errors
     /// Those of `schemas`.
@@ -165,7 +138,7 @@ impl Intake {
         Ok(Again(Work::Notifications { groups, taken }))
     }
 
-    /// The second half of both: takes what was looked at, durably when it answers.
+    /// Takes what was looked at, durably when it answers.
     ///
     /// # Errors
     /// As [`Intake::take`].

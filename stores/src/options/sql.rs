@@ -1,9 +1,8 @@
 //! Where the canonical database is, and how long it is waited for.
 
 use serde::{Deserialize, Serialize};
-use url::Url;
 
-use crate::{Error, Result, Secret};
+use crate::Secret;
 
 /// Which server it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,52 +121,6 @@ impl Default for SqlOptions {
 }
 
 impl SqlOptions {
-    /// The options that an address says: `postgres://user:password@host:port/database?tls=verify-full`
-    /// or `mysql://…`; `ca_file` may be said as `tls` is.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] for a text that is no such address. The text is not repeated: it may hold
-    /// a password.
-    pub fn from_url(url: &str) -> Result<Self> {
-        let wrong = |why: &str| {
-            Error::Refused(format!(
-                "the address of the canonical database: {why}; write postgres://USER:PASSWORD@HOST:PORT/DATABASE or mysql://…"
-            ))
-        };
-        let url = Url::parse(url).map_err(|error| wrong(&error.to_string()))?;
-        let server = match url.scheme() {
-            "postgres" | "postgresql" => SqlServer::Postgres,
-            "mysql" | "mariadb" => SqlServer::MySql,
-            other => return Err(wrong(&format!("{other:?} is no server that is known"))),
-        };
-        let plain = |text: &str| decoded(text).ok_or_else(|| wrong("a sign after % is not UTF-8"));
-        let mut options = Self {
-            server,
-            host: plain(url.host_str().unwrap_or_default())?,
-            port: url.port().unwrap_or_default(),
-            database: plain(url.path().trim_start_matches('/'))?,
-            user: plain(url.username())?,
-            password: plain(url.password().unwrap_or_default())?.into(),
-            ..Self::default()
-        };
-        for (name, value) in url.query_pairs() {
-            match &*name {
-                "tls" | "sslmode" | "ssl-mode" => {
-                    let mode = value.to_ascii_lowercase();
-                    let mode = serde_json::from_value(mode.into());
-                    options.tls = mode.map_err(|_| {
-                        wrong(
-                            "tls is not one of disable, prefer, require, verify-ca and verify-full",
-                        )
-                    })?;
-                }
-                "ca_file" | "sslrootcert" | "ssl-ca" => options.ca_file = value.into_owned(),
-                other => return Err(wrong(&format!("{other:?} is no option"))),
-            }
-        }
-        Ok(options)
-    }
-
     pub(crate) fn host(&self) -> &str {
         if self.host.is_empty() {
             "127.0.0.1"
@@ -185,56 +138,17 @@ impl SqlOptions {
     }
 }
 
-/// The text with each `%41` as the sign that it stands for.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut parts = text.split('%');
-    bytes.extend(parts.next()?.bytes());
-    for part in parts {
-        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
-        bytes.extend(part.get(2..)?.bytes());
-    }
-    String::from_utf8(bytes).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read() {
-        let url =
-            "postgres://me%40home:p%2Fw@db.example:15432/shop?sslmode=verify-full&ca_file=/ca.pem";
-        let options = SqlOptions::from_url(url).expect("an address");
-        let expected = SqlOptions {
-            host: "db.example".to_owned(),
-            port: 15432,
-            database: "shop".to_owned(),
-            user: "me@home".to_owned(),
+    fn passwords_are_not_shown() {
+        let options = SqlOptions {
             password: "p/w".to_owned().into(),
-            tls: SqlTls::VerifyFull,
-            ca_file: "/ca.pem".to_owned(),
             ..SqlOptions::default()
         };
-        assert_eq!(options, expected);
         assert!(!format!("{options:?}").contains("p/w"));
-        let plain = SqlOptions::from_url("mysql://root@localhost").expect("an address");
-        assert_eq!((plain.server, plain.port()), (SqlServer::MySql, 3306));
-        assert_eq!(plain.database, "");
-    }
-
-    #[test]
-    fn odd_addresses_are_refused_and_not_repeated() {
-        for url in [
-            "postgres//nothing",
-            "http://u:secret@h/d",
-            "mysql://u:secret@h/d?tls=maybe",
-            "mysql://u:secret@h/d?pool=7",
-            "postgres://u:secret%ff@h/d",
-        ] {
-            let error = SqlOptions::from_url(url).expect_err(url).to_string();
-            assert!(!error.contains("secret"), "{error}");
-        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use schemas::avro::Writers;
 use serde::Deserialize;
 
 use super::{RegistryOptions, Schemas};
-use crate::patience::Patience;
+use crate::patience::{Patience, causes};
 use crate::{Error, Result, Secret, tls};
 
 /// Schemas that are asked for at once, at most.
@@ -168,7 +168,7 @@ impl Registry {
         let answer = request.send().await;
         answer.map_err(|error| {
             self.patience
-                .unavailable(doing, chain(&error.without_url()))
+                .unavailable(doing, causes(&error.without_url()))
         })
     }
 
@@ -187,7 +187,7 @@ impl Registry {
             let chunk = answer.chunk().await;
             let chunk = chunk.map_err(|error| {
                 self.patience
-                    .unavailable(doing, chain(&error.without_url()))
+                    .unavailable(doing, causes(&error.without_url()))
             })?;
             let Some(chunk) = chunk else {
                 return Ok(body);
@@ -299,15 +299,4 @@ impl Known {
             self.bytes += text.len();
         }
     }
-}
-
-/// An error with its causes: the client's own text does not say what went wrong.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -13,6 +13,7 @@ use reqwest::{StatusCode, Url, header, redirect};
 use sha2::Sha256;
 
 use super::{Answer, Hook, NoticesOptions};
+use crate::patience::causes;
 use crate::{Error, Result, Secret, tls};
 
 /// What stands before a secret that is base64.
@@ -136,14 +137,7 @@ impl Hook for Webhook {
         let answer = match request.send().await {
             Ok(answer) => answer,
             Err(error) => {
-                let error = error.without_url();
-                let mut why = error.to_string();
-                let mut cause = std::error::Error::source(&error);
-                while let Some(error) = cause {
-                    why.push_str(&format!(": {error}"));
-                    cause = error.source();
-                }
-                return Answer::Later(why, None);
+                return Answer::Later(causes(&error.without_url()), None);
             }
         };
         let status = answer.status();

@@ -266,7 +266,8 @@ async fn without_a_registry_plays_of_avro_are_dead_letters() {
     let lines = letters.iter().map(|letter| (1, letter.raw.as_slice()));
     let intake = world.intake(Source::Plays).await;
     let (schemas, mut retaken) = (&*world.stores.schemas, Retaken::default());
-    let taken = intake.retake(lines, &mut retaken, schemas).await;
+    let again = intake.look_again(lines, &mut retaken, schemas).await;
+    let taken = intake.take_again(again.expect("looking at it")).await;
     assert_eq!(taken.expect("taking it again").accepted, 1);
     // The first one can be read by now too, but it is the one that was taken again that counts.
     world.catch_up().await;
@@ -287,7 +288,8 @@ async fn replay(world: &World) -> u64 {
     let lines = letters.iter().map(|letter| (1, letter.raw.as_slice()));
     let intake = world.intake(Source::Plays).await;
     let (schemas, mut retaken) = (&*world.stores.schemas, Retaken::default());
-    let taken = intake.retake(lines, &mut retaken, schemas).await;
+    let again = intake.look_again(lines, &mut retaken, schemas).await;
+    let taken = intake.take_again(again.expect("looking at it")).await;
     taken.expect("taking it again").accepted
 }
 
@@ -428,8 +430,9 @@ async fn notifications_of_avro_are_taken() {
         assert_eq!((done.events, done.dead_letters), (1, 3), "{done:?}");
         let again = [cut, notification(schema), b"nothing".to_vec()];
         let again = (0..).zip(again.iter().map(Vec::as_slice));
-        let taken = intake.notify_again(again, &*world.stores.schemas).await;
-        let taken = taken.expect("taking them again");
+        let again = intake.look_at_notifications(again, &*world.stores.schemas);
+        let again = again.await.expect("looking at them");
+        let taken = intake.take_again(again).await.expect("taking them again");
         assert_eq!(taken.accepted, 1);
         let told = &taken.rejected[1].reason;
         assert!(

@@ -9,16 +9,14 @@ use schemas::plays::{BEFORE_THE_LOG, Decoder, Line};
 use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::lease::{Held, Leases};
+use tests::plays;
 use tests::process::{done, run};
 use tests::world::{NOW_MS, Served, World};
 use tokio_util::sync::CancellationToken;
 
 fn play(event: &str, day: u32) -> String {
-    json!({
-        "event_id": event, "track_id": 1, "owner_id": 7, "kind": "play",
-        "at": format!("2026-02-{day:02}T11:00:00Z"),
-    })
-    .to_string()
+    let at = format!("2026-02-{day:02}T11:00:00Z");
+    plays::play(event, json!({"owner_id": 7, "at": at}))
 }
 
 /// Asks with the blocking client, off the threads that serve.

@@ -2,9 +2,7 @@
 //! every moment no answer is older than it says. And once a run has ended, exactly those nodes are
 //! stored that heads lead to.
 
-use std::time::Duration;
-
-use batch::{Progress, RunRequest};
+use batch::RunRequest;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -17,6 +15,8 @@ use serde_json::json;
 use stores::live::SlotId;
 use tests::boards::{Ledger, nodes};
 use tests::histories::history_seeds;
+use tests::interruption::cut_at_any_point;
+use tests::stages::cancel_at;
 use tests::standings::Truth;
 use tests::world::{PARTITIONS, Served, World};
 use tokio_util::sync::CancellationToken;
@@ -240,7 +240,8 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, ledger: &mut L
                 let (ended, ()) = tokio::join!(speed.run(true, CancellationToken::new()), both);
                 ended.expect("speed");
             };
-            Box::pin(cut_at_any_point(work, 40, (world, served), rng, ledger)).await;
+            let ask = async |rng: &mut SmallRng| ledger.ask(world, &served.client, rng).await;
+            Box::pin(cut_at_any_point(work, 40, rng, ask)).await;
         }
         8 if rng.random_bool(0.5) => world.lose_live(),
         _ => {
@@ -265,36 +266,8 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, ledger: &mut L
                     Err(error) => panic!("{error}"),
                 }
             };
-            Box::pin(cut_at_any_point(run, 1_000, (world, served), rng, ledger)).await;
-        }
-    }
-}
-
-/// Runs work beside questions; half of the time it is cut off somewhere.
-async fn cut_at_any_point(
-    work: impl Future<Output = ()> + Send + 'static,
-    wait_ms_max: u64,
-    (world, served): (&World, &Served),
-    rng: &mut SmallRng,
-    ledger: &Ledger,
-) {
-    #[expect(clippy::disallowed_methods, reason = "it is awaited or aborted below")]
-    let mut task = tokio::spawn(work);
-    let cut = rng.random_bool(0.5);
-    let wait = Duration::from_millis(rng.random_range(0..wait_ms_max));
-    let deadline = tokio::time::Instant::now() + wait;
-    loop {
-        tokio::select! {
-            ended = &mut task => {
-                ended.expect("the work");
-                return;
-            }
-            () = tokio::time::sleep_until(deadline), if cut => {
-                task.abort();
-                drop(task.await);
-                return;
-            }
-            () = ledger.ask(world, &served.client, rng) => {}
+            let ask = async |rng: &mut SmallRng| ledger.ask(world, &served.client, rng).await;
+            Box::pin(cut_at_any_point(run, 1_000, rng, ask)).await;
         }
     }
 }
@@ -317,24 +290,10 @@ async fn take(world: &World, lines: &[String]) {
     world.catch_up_on(Source::Efforts).await;
 }
 
-/// Tells when a run has come to a stage.
-#[derive(Debug)]
-struct Until(&'static str, CancellationToken);
-
-impl Progress for Until {
-    fn stage(&self, name: &str, _: u64) {
-        if name == self.0 {
-            self.1.cancel();
-        }
-    }
-
-    fn advance(&self, _: u64) {}
-}
-
 /// Runs efforts until a stage begins: there the run is asked to stop, or is killed.
 async fn run_until(world: &World, stage: &'static str, is_killed: bool) {
     let (reached, stop) = (CancellationToken::new(), CancellationToken::new());
-    let progress = Until(stage, reached.clone());
+    let progress = cancel_at(stage, &reached);
     let (batch, request) = (world.batch(), RunRequest::default());
     let run = Box::pin(batch.run(Source::Efforts, &request, &progress, &stop));
     if is_killed {

@@ -13,6 +13,7 @@ use stores::live::{
     StatesAnswer,
 };
 use stores::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
+use tests::plays;
 use tests::world::World;
 
 /// A live store that wants few rows at once.
@@ -181,9 +182,7 @@ impl LiveWrite for Narrow {
 
 /// A play whose tracks are so many that each has rows of its own.
 fn play(id: usize) -> String {
-    json!({"event_id": format!("e{id}"), "track_id": id, "owner_id": 1, "kind": "play",
-        "at": "2026-03-05T11:00:00Z"})
-    .to_string()
+    plays::play(format!("e{id}"), json!({"track_id": id}))
 }
 
 /// Every event counts once, also those that come again in the other half of their micro-batch; a piece

@@ -13,6 +13,7 @@ use serde_json::json;
 use stores::live::{LiveWrite, SlotId};
 use stores::log::{FetchLimit, Fetched, Log, LogRead, LogWrite, NewRecords, Span};
 use stores::{Error, Result};
+use tests::plays;
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
@@ -94,8 +95,7 @@ impl LogWrite for Watched {
 
 /// All plays are of one owner, so in one partition.
 fn play(id: usize) -> String {
-    json!({"event_id": id.to_string(), "track_id": 1, "owner_id": 1, "kind": "play", "at": "2026-03-05T11:00:00Z"})
-        .to_string()
+    plays::play(id, json!({}))
 }
 
 fn plays(ids: impl IntoIterator<Item = usize>) -> Vec<String> {

@@ -2,18 +2,19 @@
 //! the next run, and that run says so.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use batch::{Cause, Progress, RestoreCause, RunRequest};
+use batch::{Cause, RestoreCause, RunRequest};
 use schemas::seam::{NewLife, RunState};
 use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::live::{Changes, SlotId};
+use tests::plays;
+use tests::stages::{OnStage, wait_for};
 use tests::world::{NOW_MS, PARTITIONS, World};
 use tokio_util::sync::CancellationToken;
 
 fn play(id: &str) -> String {
-    json!({"event_id": id, "track_id": 10, "owner_id": 1, "kind": "play", "at": "2026-03-01T10:00:00Z"}).to_string()
+    plays::play(id, json!({"track_id": 10, "at": "2026-03-01T10:00:00Z"}))
 }
 
 async fn total(served: &tests::world::Served) -> (i64, String) {
@@ -230,15 +231,17 @@ async fn damage_of_live_state_is_named() {
 /// what was counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_counted_again_is_no_drift() {
-    let world = Arc::new(World::new().await);
+    let world = World::new().await;
     world.ingest(&[play("a"), play("b")]).await;
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
     world.ingest(&[play("c"), play("d")]).await;
     world.catch_up().await;
-    let losing = Losing {
-        world: Arc::clone(&world),
-    };
+    let losing = OnStage(|name: &str| {
+        if name == "check" {
+            wait_for(lose_and_heal(&world));
+        }
+    });
     let stop = CancellationToken::new();
     let request = RunRequest::default();
     let batch = world.batch();
@@ -257,40 +260,24 @@ async fn what_is_counted_again_is_no_drift() {
 }
 
 /// Loses live state once the cuts are sealed; it begins anew at the run before.
-#[derive(Debug)]
-struct Losing {
-    world: Arc<World>,
-}
-
-impl Progress for Losing {
-    fn stage(&self, name: &str, _: u64) {
-        if name != "check" {
-            return;
-        }
-        self.world.lose_live();
-        let heal = async {
-            let (live, views) = (&self.world.stores.live, &self.world.stores.views);
-            let runs = views.runs(Source::Plays).await.expect("runs").runs;
-            for (index, partition) in (0..PARTITIONS as usize).zip(0..) {
-                let life = NewLife {
-                    newest: runs.newest(),
-                    cut: runs.cut(runs.newest(), index).expect("a cut"),
-                    log_end: 0,
-                    hint: 77,
-                };
-                let id = SlotId {
-                    source: Source::Plays,
-                    partition,
-                };
-                let healed = live.heal(id, None, &life).await.expect("live state");
-                assert!(healed.is_ok(), "{healed:?}");
-            }
+async fn lose_and_heal(world: &World) {
+    world.lose_live();
+    let (live, views) = (&world.stores.live, &world.stores.views);
+    let runs = views.runs(Source::Plays).await.expect("runs").runs;
+    for (index, partition) in (0..PARTITIONS as usize).zip(0..) {
+        let life = NewLife {
+            newest: runs.newest(),
+            cut: runs.cut(runs.newest(), index).expect("a cut"),
+            log_end: 0,
+            hint: 77,
         };
-        let runtime = tokio::runtime::Handle::current();
-        tokio::task::block_in_place(|| runtime.block_on(heal));
+        let id = SlotId {
+            source: Source::Plays,
+            partition,
+        };
+        let healed = live.heal(id, None, &life).await.expect("live state");
+        assert!(healed.is_ok(), "{healed:?}");
     }
-
-    fn advance(&self, _: u64) {}
 }
 
 /// Adds to what was counted live of the owner's plays since the newest run.

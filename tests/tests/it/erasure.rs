@@ -24,12 +24,11 @@ const GONE: i64 = 7_316_171_926_443_017_251;
 const STAYS: i64 = 7_316_171_926_443_017_252;
 
 fn play(event: usize, listener: Option<i64>) -> String {
-    json!({
-        "event_id": format!("e{event}"), "track_id": 1 + event % 3, "owner_id": 7 + event % 2,
-        "listener_id": listener, "kind": "play", "country": "DE",
+    let fields = json!({
+        "track_id": 1 + event % 3, "owner_id": 7 + event % 2, "listener_id": listener, "country": "DE",
         "at": format!("2026-02-{:02}T11:00:00Z", 1 + event % 20),
-    })
-    .to_string()
+    });
+    tests::plays::play(format!("e{event}"), fields)
 }
 
 /// Plays of both listeners and of nobody.

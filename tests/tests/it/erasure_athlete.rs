@@ -574,7 +574,8 @@ async fn replayed(world: &World, source: Source) -> Taken {
     let lines = (1..).zip(letters.iter().map(|(_, raw)| raw.as_slice()));
     let intake = world.intake(source).await;
     let (schemas, mut retaken) = (&*world.stores.schemas, Retaken::default());
-    let taken = intake.retake(lines, &mut retaken, schemas).await;
+    let again = intake.look_again(lines, &mut retaken, schemas).await;
+    let taken = intake.take_again(again.expect("looking at it")).await;
     taken.expect("taking it again")
 }
 
@@ -638,8 +639,9 @@ async fn dead_letters_that_are_taken_again_bring_no_athlete_back() {
         let told = told.notification(source);
         let intake = world.intake(source).await;
         let again = std::iter::once((1, told.as_slice()));
-        let taken = intake.notify_again(again, &*world.stores.schemas).await;
-        let taken = taken.expect("taking it again");
+        let again = intake.look_at_notifications(again, &*world.stores.schemas);
+        let again = again.await.expect("looking at it");
+        let taken = intake.take_again(again).await.expect("taking it again");
         assert_eq!((taken.accepted, taken.erased), (0, 1), "{source}");
     }
     caught_up(&world).await;

@@ -1,13 +1,12 @@
 //! The central law: every answer at every moment is what a plain recount of the events up to its
 //! position gives.
 
-use std::time::Duration;
-
 use batch::RunRequest;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use schemas::source::Source;
 use tests::histories::history_seeds;
+use tests::interruption::cut_at_any_point;
 use tests::questions::{Traffic, ask_and_compare};
 use tests::world::{Served, World};
 use tokio_util::sync::CancellationToken;
@@ -53,6 +52,7 @@ async fn history(world: World, seed: u64) {
 }
 
 async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut Traffic) {
+    let ask = async |rng: &mut SmallRng| ask(world, served, rng).await;
     match rng.random_range(0..12) {
         0..=2 => {
             let lines = traffic.lines(rng.random_range(1..40));
@@ -85,14 +85,14 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut 
                 };
                 tokio::join!(work, second);
             };
-            Box::pin(cut_at_any_point(both, 40, world, served, rng)).await;
+            Box::pin(cut_at_any_point(both, 40, rng, ask)).await;
         }
         7 if rng.random_bool(0.5) => world.lose_live(),
         8 if rng.random_bool(0.7) => {
             let number = rng.random::<u32>();
             let lines = traffic.apart(&format!("b{number}-"), rng.random_range(1..40));
             let backfill = world.backfill(&lines);
-            cut_at_any_point(backfill, 40, world, served, rng).await;
+            cut_at_any_point(backfill, 40, rng, ask).await;
             world.settle_backfill(lines).await;
         }
         _ => {
@@ -110,36 +110,7 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut 
                     assert!(matches!(error, batch::Error::Busy(_)), "{error}");
                 }
             };
-            cut_at_any_point(run, 1_500, world, served, rng).await;
-        }
-    }
-}
-
-/// Runs work beside questions; half of the time it is cut off somewhere.
-async fn cut_at_any_point(
-    work: impl Future<Output = ()> + Send + 'static,
-    wait_ms_max: u64,
-    world: &World,
-    served: &Served,
-    rng: &mut SmallRng,
-) {
-    #[expect(clippy::disallowed_methods, reason = "it is awaited or aborted below")]
-    let mut task = tokio::spawn(work);
-    let cut = rng.random_bool(0.5);
-    let wait = Duration::from_millis(rng.random_range(0..wait_ms_max));
-    let deadline = tokio::time::Instant::now() + wait;
-    loop {
-        tokio::select! {
-            ended = &mut task => {
-                ended.expect("the work");
-                return;
-            }
-            () = tokio::time::sleep_until(deadline), if cut => {
-                task.abort();
-                drop(task.await);
-                return;
-            }
-            () = ask(world, served, rng) => {}
+            cut_at_any_point(run, 1_500, rng, ask).await;
         }
     }
 }

@@ -3,12 +3,12 @@
 
 use batch::RunRequest;
 use serde_json::{Value, json};
+use tests::plays;
 use tests::world::{Served, World};
 
 fn play(id: &str, country: &str, listener: i64, at: &str) -> String {
-    json!({"event_id": id, "track_id": 7, "owner_id": 7, "listener_id": listener, "kind": "play",
-        "country": country, "at": at})
-    .to_string()
+    let fields = json!({"track_id": 7, "owner_id": 7, "listener_id": listener, "country": country, "at": at});
+    plays::play(id, fields)
 }
 
 async fn points(served: &Served, path: &str) -> Vec<(String, i64)> {

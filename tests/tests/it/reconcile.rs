@@ -15,13 +15,12 @@ use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::Secret;
 use stores::alerts::RECONCILIATION_ALERTS;
+use tests::stages::cancel_at;
 use tests::topic::messages;
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
-use crate::restore::{
-    Cutting, applied, lived_in, of, one_row, restore, rows_of, these_are_right, write,
-};
+use crate::restore::{applied, lived_in, of, one_row, restore, rows_of, these_are_right, write};
 
 pub(crate) const VIEW: &str = "plays_owner_day_track";
 const HOUR_MS: u64 = 3_600_000;
@@ -194,10 +193,7 @@ async fn an_error_says_what_was_put_right_before() {
     crate::drift::falsify_one(&world, VIEW, 3).await;
     let stop = CancellationToken::new();
     // The run that is to put live state right begins with this stage.
-    let cutting = Cutting {
-        stop: stop.clone(),
-        stage: "seal",
-    };
+    let cutting = cancel_at("seal", &stop);
     let intake = world.intake(Source::Plays).await;
     let batch = world.batch();
     let request = applied(VIEW);

@@ -11,6 +11,7 @@ use serde_json::json;
 use stores::archive::Archive;
 use stores::view_scan::{ScanShare, ScannedRows};
 use stores::views::{NewRows, TallyShape};
+use tests::stages::{OnStage, cancel_at, wait_for};
 use tests::world::{NOW_MS, World};
 use tokio_util::sync::CancellationToken;
 
@@ -138,8 +139,7 @@ impl Progress for Moving {
             self.world.ingest(&plays(self.first + 7 * moved, 11)).await;
             self.world.catch_up().await;
         };
-        let runtime = tokio::runtime::Handle::current();
-        tokio::task::block_in_place(|| runtime.block_on(more));
+        wait_for(more);
     }
 }
 
@@ -456,10 +456,7 @@ async fn rows_are_restored_after_runs_that_died() {
         write(&world, &table, &one_row(&page, 0, Some(count))).await;
         world.ingest(&plays(3_000 + 20 * number, 20)).await;
         let stop = CancellationToken::new();
-        let cutting = Cutting {
-            stop: stop.clone(),
-            stage,
-        };
+        let cutting = cancel_at(stage, &stop);
         let (batch, request) = (world.batch(), RunRequest::default());
         let cut = batch.run(Source::Plays, &request, &cutting, &stop).await;
         cut.expect_err("it was cut off");
@@ -554,10 +551,7 @@ async fn a_half_loaded_run_is_finished() {
     let world = Arc::new(World::new().await);
     lived_in(&world).await;
     let stop = CancellationToken::new();
-    let cutting = Cutting {
-        stop: stop.clone(),
-        stage: "publish",
-    };
+    let cutting = cancel_at("publish", &stop);
     let (batch, request) = (world.batch(), RunRequest::default());
     let cut = batch.run(Source::Plays, &request, &cutting, &stop).await;
     cut.expect_err("it was cut off");
@@ -579,23 +573,6 @@ async fn a_half_loaded_run_is_finished() {
     );
     assert_eq!(report.warnings, Vec::<String>::new());
     all_is_right(&world).await;
-}
-
-/// Cuts work off once a stage has done something.
-#[derive(Debug)]
-pub(super) struct Cutting {
-    pub(super) stop: CancellationToken,
-    pub(super) stage: &'static str,
-}
-
-impl Progress for Cutting {
-    fn stage(&self, name: &str, _: u64) {
-        if name == self.stage {
-            self.stop.cancel();
-        }
-    }
-
-    fn advance(&self, _: u64) {}
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -686,44 +663,25 @@ async fn wrong_requests_are_named() {
     }
 }
 
-/// Asks for another restoration while one is at work.
-#[derive(Debug)]
-struct Meanwhile {
-    world: Arc<World>,
-    refused: AtomicU64,
-}
-
-impl Progress for Meanwhile {
-    fn stage(&self, name: &str, _: u64) {
-        if name != "rows" {
-            return;
-        }
-        let other = async {
-            let error = restore(&self.world, &of("plays_owner_day")).await;
-            assert!(matches!(error, Err(batch::Error::Busy(_))), "{error:?}");
-            self.refused.fetch_add(1, Ordering::Relaxed);
-        };
-        let runtime = tokio::runtime::Handle::current();
-        tokio::task::block_in_place(|| runtime.block_on(other));
-    }
-
-    fn advance(&self, _: u64) {}
-}
-
 /// Two at once: one works, the other is told who does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_at_once_one_is_told_who_works() {
     let world = Arc::new(World::new().await);
     lived_in(&world).await;
-    let progress = Meanwhile {
-        world: Arc::clone(&world),
-        refused: 0.into(),
-    };
+    let refused = AtomicU64::new(0);
+    // Another one is asked for while this one is at work.
+    let progress = OnStage(|name: &str| {
+        if name == "rows" {
+            let error = wait_for(restore(&world, &of("plays_owner_day")));
+            assert!(matches!(error, Err(batch::Error::Busy(_))), "{error:?}");
+            refused.fetch_add(1, Ordering::Relaxed);
+        }
+    });
     let (batch, intake) = (world.batch(), world.intake(Source::Plays).await);
     let stop = CancellationToken::new();
     let request = applied("plays_detail");
     let done = batch.restore(&request, &intake, (&progress, &stop)).await;
     done.expect("one works");
-    assert_eq!(progress.refused.into_inner(), 1);
+    assert_eq!(refused.load(Ordering::Relaxed), 1);
     all_is_right(&world).await;
 }

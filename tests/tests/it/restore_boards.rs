@@ -10,6 +10,7 @@ use schemas::key::KeyValue;
 use schemas::source::Source;
 use serde_json::json;
 use stores::views::{NewEdition, NewHead};
+use tests::stages::{OnStage, cancel_at, wait_for};
 use tests::world::{NOW_MS, World};
 use tokio_util::sync::CancellationToken;
 
@@ -103,33 +104,6 @@ async fn lived_in(world: &World) {
     connect(world, 60..70).await;
 }
 
-/// Lets rows come while boards are compared, a few times.
-#[derive(Debug)]
-struct Moving<'a> {
-    world: &'a World,
-    next: AtomicU64,
-}
-
-impl Progress for Moving<'_> {
-    fn stage(&self, name: &str, _: u64) {
-        let next = self.next.fetch_add(1, Ordering::Relaxed);
-        if !["compute", "compare"].contains(&name) || next > 20 {
-            return;
-        }
-        let first = 1_000 + 40 * i64::try_from(next).expect("small");
-        let more = async {
-            efforts(self.world, first..first + 30).await;
-            if next.is_multiple_of(2) {
-                self.world.catch_up_on(Source::Efforts).await;
-            }
-        };
-        let runtime = tokio::runtime::Handle::current();
-        tokio::task::block_in_place(|| runtime.block_on(more));
-    }
-
-    fn advance(&self, _: u64) {}
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_right_differs_nowhere() {
     let world = World::new().await;
@@ -139,14 +113,25 @@ async fn what_is_right_differs_nowhere() {
     lived_in(&world).await;
     is_right(&world, SEGMENTS).await;
     is_right(&world, ATHLETES).await;
-    let moving = Moving {
-        world: &world,
-        next: 0.into(),
-    };
+    let moved = AtomicU64::new(0);
+    // Rows come while boards are compared, a few times.
+    let moving = OnStage(|name: &str| {
+        let next = moved.fetch_add(1, Ordering::Relaxed);
+        if !["compute", "compare"].contains(&name) || next > 20 {
+            return;
+        }
+        let first = 1_000 + 40 * i64::try_from(next).expect("small");
+        wait_for(async {
+            efforts(&world, first..first + 30).await;
+            if next.is_multiple_of(2) {
+                world.catch_up_on(Source::Efforts).await;
+            }
+        });
+    });
     let report = restored_with(&world, &of(SEGMENTS), &moving).await;
     let report = report.expect("comparing");
     assert_eq!(report.differ, 0, "{report:#?}");
-    assert!(moving.next.into_inner() > 0);
+    assert!(moved.load(Ordering::Relaxed) > 0);
     world.catch_up_on(Source::Efforts).await;
     is_right(&world, SEGMENTS).await;
 }
@@ -262,10 +247,7 @@ async fn what_was_cut_off_is_done_again() {
     forgotten(&world, 99).await;
     for stage in ["snapshot", "compare", "tell", "seal", "publish"] {
         let stop = CancellationToken::new();
-        let cutting = super::restore::Cutting {
-            stop: stop.clone(),
-            stage,
-        };
+        let cutting = cancel_at(stage, &stop);
         let intake = world.intake(Source::Authorizations).await;
         let batch = world.batch();
         let request = applied(ATHLETES);

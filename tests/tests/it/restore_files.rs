@@ -9,10 +9,11 @@ use arrow::array::{
 };
 use batch::{Expected, Progress, RestoreCause, RestoreRequest, RunRequest};
 use schemas::source::Source;
+use tests::stages::cancel_at;
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
-use super::restore::{Cutting, Moving, lived_in, of, restore, these_are_right};
+use super::restore::{Moving, lived_in, of, restore, these_are_right};
 
 /// A file beside the installation.
 fn file(world: &World, name: &str, lines: &[&str]) -> PathBuf {
@@ -321,10 +322,7 @@ async fn corrections_that_were_cut_off_are_gone_on_with() {
     let (path, before) = a_claim(&world, "claims.csv").await;
     for stage in ["correct", "append"] {
         let stop = CancellationToken::new();
-        let cutting = Cutting {
-            stop: stop.clone(),
-            stage,
-        };
+        let cutting = cancel_at(stage, &stop);
         let (batch, intake) = (world.batch(), world.intake(Source::Plays).await);
         let request = corrected(view, &path);
         let cut = batch.restore(&request, &intake, (&cutting, &stop)).await;

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use batch::{Cause, Kind, KindReport, Progress, Retention, RetentionOptions, RunRequest};
+use batch::{Cause, Kind, KindReport, Retention, RetentionOptions, RunRequest};
 use schemas::clock::Clock;
 use schemas::source::Source;
 use serde_json::json;
 use tests::catalog::catalog_with;
+use tests::stages::cancel_at;
 use tests::world::{Served, World};
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 const HOUR_MS: i64 = 3_600_000;
@@ -263,20 +263,6 @@ async fn files_that_come_back_count_again() {
     served.end().await;
 }
 
-/// Tells when a stage begins.
-#[derive(Debug)]
-struct At(&'static str, Arc<Notify>);
-
-impl Progress for At {
-    fn stage(&self, name: &str, _: u64) {
-        if name == self.0 {
-            self.1.notify_one();
-        }
-    }
-
-    fn advance(&self, _: u64) {}
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_run_needs_that_died_stays() {
     for stage in ["archive", "compute", "check", "publish", "drift", "drop"] {
@@ -290,13 +276,13 @@ async fn what_a_run_needs_that_died_stays() {
         world.ingest(&truth.lines(120..160, false)).await;
         world.ingest(&again(0..10)).await;
         world.catch_up().await;
-        let reached = Arc::new(Notify::new());
-        let at = At(stage, Arc::clone(&reached));
+        let reached = CancellationToken::new();
+        let at = cancel_at(stage, &reached);
         let stop = CancellationToken::new();
         let (batch, request) = (world.batch(), RunRequest::default());
         tokio::select! {
             biased;
-            () = reached.notified() => {}
+            () = reached.cancelled() => {}
             _ = batch.run(Source::Plays, &request, &at, &stop) => {}
         }
         // Nothing goes while a run is unfinished, and what it needs is there afterwards.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use arrow::array::{BinaryArray, Int64Array};
-use batch::{Progress, RunRequest};
+use batch::RunRequest;
 use jobs::Catalog;
 use schemas::seam::{Cut, Run};
 use schemas::source::Source;
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use stores::live::SlotId;
 use stores::views::{NewRows, PartQuery, TallyShape};
 use tests::process::{done, run, run_with_input};
+use tests::stages::cancel_at;
 use tests::world::{NOW_MS, PARTITIONS, World};
 use tokio_util::sync::CancellationToken;
 
@@ -95,20 +96,6 @@ async fn an_archive_of_another_log_is_refused() {
 async fn runs(world: &World) -> Vec<Run> {
     let seen = world.stores.views.runs(Source::Plays).await.expect("runs");
     seen.runs.iter().cloned().collect()
-}
-
-/// Cancels a run as soon as one of its stages begins.
-#[derive(Debug)]
-struct CancelAt(&'static str, CancellationToken);
-
-impl Progress for CancelAt {
-    fn stage(&self, name: &str, _: u64) {
-        if name == self.0 {
-            self.1.cancel();
-        }
-    }
-
-    fn advance(&self, _: u64) {}
 }
 
 /// Events are ingested, counted and run by processes, so that no file is in use after them.
@@ -332,7 +319,7 @@ async fn run_records_from_a_copy_are_gone_on_from() {
     world.catch_up().await;
     for _ in 0..3 {
         let stop = CancellationToken::new();
-        let cancel = CancelAt("publish", stop.clone());
+        let cancel = cancel_at("publish", &stop);
         let batch = world.batch();
         let died = batch
             .run(Source::Plays, &RunRequest::default(), &cancel, &stop)

@@ -7,16 +7,13 @@ use schemas::partition::partition_of;
 use schemas::source::Source;
 use serde_json::json;
 use stores::log::NewRecords;
+use tests::plays;
 use tests::world::{NOW_MS, PARTITIONS, Served, World};
 
 const OWNER: i64 = 7;
 
 fn play(event: &str) -> String {
-    json!({
-        "event_id": event, "track_id": 1, "owner_id": OWNER, "kind": "play",
-        "at": "2026-03-05T11:00:00Z",
-    })
-    .to_string()
+    plays::play(event, json!({"owner_id": OWNER}))
 }
 
 /// Asks with the blocking client, off the threads that serve.

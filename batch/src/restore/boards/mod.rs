@@ -10,6 +10,7 @@
 mod rows;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -27,6 +28,7 @@ use super::journal::{Journal, Restoration, RestorationKind};
 use super::report::{Applied, Cause, Difference, RestoreReport};
 use super::{Expected, History, RestoreRequest, is_last_complete, new_id};
 use crate::board::encoded_key;
+use crate::pages::pages;
 use crate::results::Results;
 use crate::run::{Batch, go_on};
 use crate::{Error, Progress, Result, RunRequest};
@@ -294,16 +296,13 @@ impl Look<'_> {
             }
             return Ok(());
         }
-        let mut after: Option<Vec<u8>> = None;
-        loop {
-            let views = &self.batch.ports.views;
-            let keys = views.keys(self.job.view(), after, LIST_KEYS).await?;
-            let Some(last) = keys.last() else {
-                return Ok(());
-            };
-            after = Some(last.clone());
+        let views = &self.batch.ports.views;
+        let read = |after| views.keys(self.job.view(), after, LIST_KEYS);
+        let mut pages = pin!(pages(read, Vec::clone));
+        while let Some(keys) = pages.try_next().await? {
             keys.into_iter().for_each(&mut add);
         }
+        Ok(())
     }
 
     /// The members that were told of since a run; nothing if they are too many.

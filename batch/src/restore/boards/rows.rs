@@ -138,8 +138,8 @@ impl Look<'_> {
             result_bytes_max: batch.options.result_bytes_max,
             jobs: vec![Arc::clone(self.job)],
         });
-        let (hands, told) = (batch.hands(), (self.progress, self.stop));
-        let files = board::compute(&compute, &hands, &snapshot, told).await?;
+        let (executor, told) = (batch.executor(), (self.progress, self.stop));
+        let files = board::compute(&compute, &executor, &snapshot, told).await?;
         for file in files.into_iter().flatten().flatten() {
             let groups = (0..file.row_groups).collect();
             let archive = &batch.ports.archive;

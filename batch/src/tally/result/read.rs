@@ -13,12 +13,12 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use jobs::Job;
-use schemas::plays::without_listeners;
 use schemas::time::Seconds;
 use stores::archive::Archive;
 use stores::erasures::Suppressed;
 
 use super::manifest::{Piece, Segment};
+use crate::archive::without;
 use crate::table::Rows;
 use crate::{Error, Result};
 
@@ -124,13 +124,7 @@ impl PartitionStream for RowStream {
                 }
             })
             .try_flatten()
-            .map_ok(move |rows| {
-                let without = match suppressed.newest_listener() {
-                    0 => None,
-                    _ => without_listeners(&rows, |id| suppressed.has_listener(id)),
-                };
-                without.unwrap_or(rows)
-            })
+            .map_ok(move |rows| without(&suppressed, rows))
             .map_err(external);
         Box::pin(RecordBatchStreamAdapter::new(
             Arc::clone(&self.schema),

@@ -11,6 +11,7 @@ mod unseen;
 use std::sync::Arc;
 
 use stores::namespace::Namespace;
+use stores::options::SqlServer;
 use stores::sql::{ApiKeyStore, EntityStore, SqlOptions};
 use stores::{Result, Stores};
 use tests::servers;
@@ -29,11 +30,19 @@ use Server::{MariaDb, Postgres};
 
 impl Server {
     fn options(self) -> SqlOptions {
-        let url = match self {
-            Postgres => format!("postgres://backstitch@{}/postgres", servers::postgres()),
-            MariaDb => format!("mysql://backstitch@{}", servers::mariadb()),
+        let (server, address, database) = match self {
+            Postgres => (SqlServer::Postgres, servers::postgres(), "postgres"),
+            MariaDb => (SqlServer::MySql, servers::mariadb(), ""),
         };
-        SqlOptions::from_url(&url).expect("an address")
+        let (host, port) = address.rsplit_once(':').expect("a host and a port");
+        SqlOptions {
+            server,
+            host: host.to_owned(),
+            port: port.parse().expect("a port"),
+            database: database.to_owned(),
+            user: "backstitch".to_owned(),
+            ..SqlOptions::default()
+        }
     }
 
     /// Runs statements of an app, or of who looks after the server.

@@ -1,0 +1,33 @@
+//! Work that is cut off somewhere.
+
+use std::time::Duration;
+
+use rand::Rng;
+
+/// Runs work, and `beside` again and again meanwhile; half of the time the work is cut off within `wait_ms_max`.
+pub async fn cut_at_any_point<R: Rng>(
+    work: impl Future<Output = ()> + Send + 'static,
+    wait_ms_max: u64,
+    rng: &mut R,
+    mut beside: impl AsyncFnMut(&mut R),
+) {
+    #[expect(clippy::disallowed_methods, reason = "it is awaited or aborted below")]
+    let mut task = tokio::spawn(work);
+    let cut = rng.random_bool(0.5);
+    let wait = Duration::from_millis(rng.random_range(0..wait_ms_max));
+    let deadline = tokio::time::Instant::now() + wait;
+    loop {
+        tokio::select! {
+            ended = &mut task => {
+                ended.expect("the work");
+                return;
+            }
+            () = tokio::time::sleep_until(deadline), if cut => {
+                task.abort();
+                drop(task.await);
+                return;
+            }
+            () = beside(rng) => {}
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Lines of plays.
+
+use std::fmt::Display;
+
+use serde_json::{Value, json};
+
+/// A play with an id of its own; `fields` are added, or take the place of those that every play has.
+pub fn play(event: impl Display, fields: Value) -> String {
+    let mut play = json!({
+        "event_id": event.to_string(), "track_id": 1, "owner_id": 1, "kind": "play",
+        "at": "2026-03-05T11:00:00Z",
+    });
+    let (Value::Object(all), Value::Object(fields)) = (&mut play, fields) else {
+        panic!("the fields of a play are an object");
+    };
+    all.extend(fields);
+    play.to_string()
+}

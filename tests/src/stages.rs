@@ -1,0 +1,39 @@
+//! What happens when a stage of a run begins.
+
+use std::fmt;
+
+use batch::Progress;
+use tokio_util::sync::CancellationToken;
+
+/// Calls a function with the name of each stage that begins.
+pub struct OnStage<F>(pub F);
+
+impl<F> fmt::Debug for OnStage<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnStage").finish_non_exhaustive()
+    }
+}
+
+impl<F: Fn(&str) + Send + Sync> Progress for OnStage<F> {
+    fn stage(&self, name: &str, _: u64) {
+        (self.0)(name);
+    }
+
+    fn advance(&self, _: u64) {}
+}
+
+/// Cancels a token when a stage begins.
+pub fn cancel_at(stage: &'static str, token: &CancellationToken) -> impl Progress + use<> {
+    let token = token.clone();
+    OnStage(move |name: &str| {
+        if name == stage {
+            token.cancel();
+        }
+    })
+}
+
+/// Waits for a future within a function that is not async, on a runtime of several threads.
+pub fn wait_for<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Handle::current();
+    tokio::task::block_in_place(|| runtime.block_on(future))
+}
