@@ -370,13 +370,15 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Begins a transaction that writes. Unlike one of `sqlx`, it does not borrow the connection.
-    pub(crate) async fn begin(&mut self) -> Result<(), sqlx::Error> {
+    pub(crate) async fn begin_write(&mut self) -> Result<(), sqlx::Error> {
+        // What cancelled calls have sent is done then, so there is room for the statement that a drop sends.
+        self.connection.ping().await?;
         self.in_transaction = true;
         let begin = sqlx::raw_sql(BEGIN_WRITE).execute(&mut *self.connection);
         begin.await.map(drop)
     }
 
-    /// Commits the transaction of [`Writer::begin`].
+    /// Commits the transaction of [`Writer::begin_write`].
     pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
         let commit = sqlx::raw_sql("COMMIT").execute(&mut *self.connection);
         commit.await?;

@@ -1,4 +1,4 @@
-//! Looking after applications: statements that all three databases understand.
+//! Looking after applications: statements that every database understands.
 //!
 //! Decisions are made while the counter of the application is locked, from what is read after that.
 
@@ -89,19 +89,42 @@ async fn held(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<Usage>>
     usage_of(connection, id).await
 }
 
-/// Changes an application; call it within a transaction that writes.
+/// Changes an application. Call it within a transaction that writes. `token` is unique to the call: a retry after a lost answer
+/// finds the record of the change that carries it.
 pub(crate) async fn change(
     connection: &mut SqlConnection<'_>,
     id: i64,
     change: Change,
     by: &By,
     now_ms: i64,
+    token: &str,
 ) -> Sql<Option<Usage>> {
     let Some(before) = held(connection, id).await? else {
         return Ok(None);
     };
-    put(connection, &before, change, (by, None), now_ms).await?;
+    let statement = "SELECT id FROM application_audit
+                     WHERE application_id = ? AND call_token = ? LIMIT 1";
+    let values = [Value::Int(id), Value::Text(token)];
+    let own: Option<(i64,)> = connection.row(statement, &values).await?;
+    if own.is_some() {
+        return Ok(Some(before));
+    }
+    let cause = Cause {
+        by,
+        request_id: None,
+        token: Some(token),
+    };
+    put(connection, &before, change, &cause, now_ms).await?;
     usage_of(connection, id).await
+}
+
+/// Why an application changes.
+struct Cause<'a> {
+    by: &'a By,
+    /// The request that the change grants.
+    request_id: Option<i64>,
+    /// The token of the call.
+    token: Option<&'a str>,
 }
 
 /// Changes what is to be changed, and records it.
@@ -109,7 +132,7 @@ async fn put(
     connection: &mut SqlConnection<'_>,
     of: &Usage,
     change: Change,
-    by: (&By, Option<i64>),
+    cause: &Cause<'_>,
     now_ms: i64,
 ) -> Sql<()> {
     let id = of.application.id;
@@ -123,7 +146,7 @@ async fn put(
             connection,
             id,
             Changed::Capacity { before, after },
-            by,
+            cause,
             now_ms,
         )
         .await?;
@@ -140,7 +163,7 @@ async fn put(
             connection,
             id,
             Changed::Enforcement { before, after },
-            by,
+            cause,
             now_ms,
         )
         .await?;
@@ -152,7 +175,7 @@ async fn record(
     connection: &mut SqlConnection<'_>,
     application: i64,
     changed: Changed,
-    (by, request): (&By, Option<i64>),
+    cause: &Cause<'_>,
     now_ms: i64,
 ) -> Sql<()> {
     let mut owners = None;
@@ -169,19 +192,20 @@ async fn record(
     let (owner_before, owner_after) = owners.unzip();
     let statement = "INSERT INTO application_audit
             (application_id, at_ms, actor, action, value_before, value_after, reason, request_id,
-             owner_before, owner_after)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+             owner_before, owner_after, call_token)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     let values = [
         Value::Int(application),
         Value::Int(now_ms),
-        Value::Text(&by.actor),
+        Value::Text(&cause.by.actor),
         Value::Text(action),
         Value::Int(before),
         Value::Int(after),
-        Value::TextOrNull(by.reason.as_deref()),
-        Value::IntOrNull(request),
+        Value::TextOrNull(cause.by.reason.as_deref()),
+        Value::IntOrNull(cause.request_id),
         Value::TextOrNull(owner_before.as_deref()),
         Value::TextOrNull(owner_after.as_deref()),
+        Value::TextOrNull(cause.token),
     ];
     connection.run(statement, &values).await?;
     Ok(())
@@ -212,6 +236,11 @@ pub(crate) async fn record_lines(
         actor: actor.to_owned(),
         reason: None,
     };
+    let cause = Cause {
+        by: &by,
+        request_id: None,
+        token: None,
+    };
     let after = stored(connection, &ids).await?;
     for ((id, owner_before, before), (_, owner_after, after)) in before.iter().zip(after) {
         let owners = (owner(owner_before)?, owner(&owner_after)?);
@@ -220,14 +249,14 @@ pub(crate) async fn record_lines(
                 before: owners.0,
                 after: owners.1,
             };
-            record(connection, *id, changed, (&by, None), now_ms).await?;
+            record(connection, *id, changed, &cause, now_ms).await?;
         }
         if *before != after {
             let changed = Changed::Capacity {
                 before: *before,
                 after,
             };
-            record(connection, *id, changed, (&by, None), now_ms).await?;
+            record(connection, *id, changed, &cause, now_ms).await?;
             notices::arm(connection, *id, now_ms).await?;
         }
     }
@@ -359,17 +388,20 @@ pub(crate) async fn request_capacity(
     let Some(usage) = held(connection, id).await? else {
         return Ok(Requested::UnknownApplication);
     };
+    // Whatever became of the request since: it is the outcome of this call.
+    let statement = format!("{REQUESTS} WHERE application_id = ? AND request_token = ?");
+    let values = [Value::Int(id), Value::Text(token)];
+    let own: Option<RequestRow> = connection.row(&statement, &values).await?;
+    if let Some(own) = own {
+        return request(own).map(Requested::New);
+    }
     if athlete_capacity <= usage.application.athlete_capacity {
         return Ok(Requested::Enough {
             athlete_capacity: usage.application.athlete_capacity,
         });
     }
     if let Some(open) = open_of(connection, id).await? {
-        let is_own = has_token(connection, "request_token", open.id, token).await?;
-        return Ok(match is_own {
-            true => Requested::New(open),
-            false => Requested::Open(open),
-        });
+        return Ok(Requested::Open(open));
     }
     let statement = "INSERT INTO capacity_requests
             (application_id, athlete_capacity, asked_by, reason, asked_at_ms, state, request_token)
@@ -425,19 +457,6 @@ async fn request_of(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<C
     rows.into_iter().next().map(request).transpose()
 }
 
-/// Whether the call with this token made or decided a request.
-async fn has_token(
-    connection: &mut SqlConnection<'_>,
-    column: &str,
-    request_id: i64,
-    token: &str,
-) -> Sql<bool> {
-    let statement = format!("SELECT id FROM capacity_requests WHERE id = ? AND {column} = ?");
-    let values = [Value::Int(request_id), Value::Text(token)];
-    let found: Option<(i64,)> = connection.row(&statement, &values).await?;
-    Ok(found.is_some())
-}
-
 /// Decides a request. Call it within a transaction that writes. `token` is unique to the call: a retry after a lost answer
 /// finds the decision that carries it.
 pub(crate) async fn decide(
@@ -459,13 +478,15 @@ pub(crate) async fn decide(
         return Ok(Decided::Unknown);
     };
     if found.state != RequestState::Open {
-        let is_own = has_token(connection, "decision_token", request_id, token).await?;
-        return Ok(match is_own {
-            true => Decided::Done {
+        let statement = "SELECT id FROM capacity_requests WHERE id = ? AND decision_token = ?";
+        let values = [Value::Int(request_id), Value::Text(token)];
+        let own: Option<(i64,)> = connection.row(statement, &values).await?;
+        return Ok(match own {
+            Some(_) => Decided::Done {
                 request: found,
                 usage: before,
             },
-            false => Decided::Already(found),
+            None => Decided::Already(found),
         });
     }
     let athlete_capacity = before.application.athlete_capacity;
@@ -497,7 +518,12 @@ pub(crate) async fn decide(
         athlete_capacity: granted,
         is_enforced: None,
     };
-    put(connection, &before, change, (by, Some(request_id)), now_ms).await?;
+    let cause = Cause {
+        by,
+        request_id: Some(request_id),
+        token: None,
+    };
+    put(connection, &before, change, &cause, now_ms).await?;
     match (
         request_of(connection, request_id).await?,
         usage_of(connection, id).await?,

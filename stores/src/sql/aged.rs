@@ -1,4 +1,4 @@
-//! Letting go of old records: statements that all three databases understand.
+//! Letting go of old records: statements that every database understands.
 
 use super::admin::bounded;
 use super::connection::{Sql, SqlConnection, Value};

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 #[cfg(feature = "sql")]
 use super::SqlOptions;
-use super::database::{Database, on};
+use super::database::{Database, sql_call};
 use super::{keys, sqlite};
 use crate::Result;
 use crate::keys::{Action, ApiKey, KeptKey, Keys, Rotated};
@@ -42,18 +42,24 @@ impl ApiKeyStore {
 impl Keys for ApiKeyStore {
     async fn any_key(&self) -> Result<bool> {
         self.database
-            .read(keys::READING, on!(connection => keys::any(connection)))
+            .read(
+                keys::READING,
+                sql_call!(connection => keys::any(connection)),
+            )
             .await
     }
 
     async fn key(&self, id: &str) -> Result<Option<KeptKey>> {
         self.database
-            .read(keys::READING, on!(connection => keys::key(connection, id)))
+            .read(
+                keys::READING,
+                sql_call!(connection => keys::key(connection, id)),
+            )
             .await
     }
 
     async fn keys(&self, before: Option<&str>, limit: usize) -> Result<Vec<ApiKey>> {
-        let call = on!(connection => keys::keys(connection, before, limit));
+        let call = sql_call!(connection => keys::keys(connection, before, limit));
         self.database.read(keys::READING, call).await
     }
 
@@ -61,18 +67,18 @@ impl Keys for ApiKeyStore {
         self.database
             .write(
                 keys::CHANGING,
-                on!(connection => keys::add(connection, key)),
+                sql_call!(connection => keys::add(connection, key)),
             )
             .await
     }
 
     async fn rotate_key(&self, id: &str, until_ms: i64, by: &KeptKey) -> Result<Rotated> {
-        let call = on!(connection => keys::rotate(connection, id, until_ms, by));
+        let call = sql_call!(connection => keys::rotate(connection, id, until_ms, by));
         self.database.write(keys::CHANGING, call).await
     }
 
     async fn revoke_key(&self, id: &str, by: &str, now_ms: i64) -> Result<Option<ApiKey>> {
-        let call = on!(connection => keys::revoke(connection, id, by, now_ms));
+        let call = sql_call!(connection => keys::revoke(connection, id, by, now_ms));
         self.database.write(keys::CHANGING, call).await
     }
 
@@ -80,7 +86,7 @@ impl Keys for ApiKeyStore {
         self.database
             .write(
                 keys::CHANGING,
-                on!(connection => keys::used(connection, id, at_ms)),
+                sql_call!(connection => keys::used(connection, id, at_ms)),
             )
             .await
     }
@@ -90,13 +96,13 @@ impl Keys for ApiKeyStore {
         self.database
             .write(
                 keys::CHANGING,
-                on!(connection => keys::record_once(connection, id, action)),
+                sql_call!(connection => keys::record_once(connection, id, action)),
             )
             .await
     }
 
     async fn actions(&self, before: Option<i64>, limit: usize) -> Result<Vec<Action>> {
-        let call = on!(connection => keys::actions(connection, before, limit));
+        let call = sql_call!(connection => keys::actions(connection, before, limit));
         self.database.read(keys::ACTIONS, call).await
     }
 }

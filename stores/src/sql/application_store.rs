@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::database::on;
+use super::database::sql_call;
 use super::entity_store::EntityStore;
 use super::{admin, aged, notices, outbox, recounts};
 use crate::Result;
@@ -22,24 +22,26 @@ fn call_token() -> String {
 }
 
 impl EntityStore {
-    /// The usages, without counts where authorizations are an application's own table, whose rows nothing counts.
-    async fn with_counts(&self, mut usages: Vec<Usage>) -> Result<Vec<Usage>> {
-        if self.database.open().await?.is_view("authorizations") {
-            for usage in &mut usages {
-                usage.connected = None;
-            }
-        }
-        Ok(usages)
+    /// Whether connected athletes are counted: not where authorizations are an application's own table.
+    async fn counts_connected(&self) -> Result<bool> {
+        Ok(!self.database.open().await?.is_view("authorizations"))
     }
+}
+
+fn with_count(mut usage: Usage, is_counted: bool) -> Usage {
+    usage.connected = usage.connected.filter(|_| is_counted);
+    usage
 }
 
 #[async_trait]
 impl CanonAdmin for EntityStore {
     async fn usages(&self, after: Option<i64>, limit: usize) -> Result<Vec<Usage>> {
         let doing = "reading applications";
-        let call = on!(connection => admin::usages(connection, after, limit));
+        let call = sql_call!(connection => admin::usages(connection, after, limit));
         let found = self.database.read(doing, call).await?;
-        self.with_counts(found).await
+        let is_counted = self.counts_connected().await?;
+        let usages = found.into_iter().map(|usage| with_count(usage, is_counted));
+        Ok(usages.collect())
     }
 
     async fn usages_of(&self, ids: &[i64]) -> Result<Vec<Usage>> {
@@ -49,10 +51,12 @@ impl CanonAdmin for EntityStore {
         let mut found = Vec::with_capacity(ids.len());
         for ids in ids.chunks(outbox::AT_ONCE) {
             let doing = "reading applications";
-            let call = on!(connection => admin::usages_of(connection, ids));
+            let call = sql_call!(connection => admin::usages_of(connection, ids));
             found.extend(self.database.read(doing, call).await?);
         }
-        self.with_counts(found).await
+        let is_counted = self.counts_connected().await?;
+        let usages = found.into_iter().map(|usage| with_count(usage, is_counted));
+        Ok(usages.collect())
     }
 
     async fn change(
@@ -65,11 +69,12 @@ impl CanonAdmin for EntityStore {
         if change.athlete_capacity.is_some() {
             self.database.open().await?.check_writable("applications")?;
         }
+        let is_counted = self.counts_connected().await?;
         let doing = "changing an application";
-        let call = on!(connection => admin::change(connection, application_id, change, by, now_ms));
+        let token = &call_token();
+        let call = sql_call!(connection => admin::change(connection, application_id, change, by, now_ms, token));
         let changed = self.database.write(doing, call).await?;
-        let changed = self.with_counts(changed.into_iter().collect()).await?;
-        Ok(changed.into_iter().next())
+        Ok(changed.map(|usage| with_count(usage, is_counted)))
     }
 
     async fn audit(
@@ -79,7 +84,7 @@ impl CanonAdmin for EntityStore {
         limit: usize,
     ) -> Result<Vec<AuditEntry>> {
         let doing = "reading what was changed of an application";
-        let call = on!(connection => admin::audit(connection, application_id, before, limit));
+        let call = sql_call!(connection => admin::audit(connection, application_id, before, limit));
         self.database.read(doing, call).await
     }
 
@@ -93,7 +98,7 @@ impl CanonAdmin for EntityStore {
         let doing = "requesting a capacity";
         let (wanted, token) = ((application_id, athlete_capacity), &call_token());
         let call =
-            on!(connection => admin::request_capacity(connection, wanted, by, now_ms, token));
+            sql_call!(connection => admin::request_capacity(connection, wanted, by, now_ms, token));
         self.database.write(doing, call).await
     }
 
@@ -104,7 +109,7 @@ impl CanonAdmin for EntityStore {
         limit: usize,
     ) -> Result<Vec<CapacityRequest>> {
         let doing = "reading requests for capacity";
-        let call = on!(connection => admin::capacity_requests(connection, of, before, limit));
+        let call = sql_call!(connection => admin::capacity_requests(connection, of, before, limit));
         self.database.read(doing, call).await
     }
 
@@ -118,15 +123,15 @@ impl CanonAdmin for EntityStore {
         if let Decision::Grant(_) = decision {
             self.database.open().await?.check_writable("applications")?;
         }
+        let is_counted = self.counts_connected().await?;
         let doing = "deciding a request for capacity";
         let token = &call_token();
-        let call =
-            on!(connection => admin::decide(connection, (request_id, decision), by, now_ms, token));
+        let call = sql_call!(connection => admin::decide(connection, (request_id, decision), by, now_ms, token));
         Ok(match self.database.write(doing, call).await? {
-            Decided::Done { request, usage } => {
-                let usage = self.with_counts(vec![usage]).await?.pop();
-                usage.map_or(Decided::Unknown, |usage| Decided::Done { request, usage })
-            }
+            Decided::Done { request, usage } => Decided::Done {
+                request,
+                usage: with_count(usage, is_counted),
+            },
             other => other,
         })
     }
@@ -141,13 +146,14 @@ impl Notices for EntityStore {
         limit: usize,
     ) -> Result<Vec<Notice>> {
         let doing = "reading notices of capacities";
-        let call = on!(connection => notices::notices(connection, application_id, before, limit));
+        let call =
+            sql_call!(connection => notices::notices(connection, application_id, before, limit));
         self.database.read(doing, call).await
     }
 
     async fn notices_waiting(&self, now_ms: i64) -> Result<NoticesWaiting> {
         let doing = "reading notices of capacities";
-        let call = on!(connection => notices::waiting(connection, now_ms));
+        let call = sql_call!(connection => notices::waiting(connection, now_ms));
         self.database.read(doing, call).await
     }
 
@@ -158,14 +164,14 @@ impl Notices for EntityStore {
         limit: usize,
     ) -> Result<Vec<Claimed>> {
         let doing = "claiming notices of capacities";
-        let call = on!(connection => notices::claim(connection, now_ms, until_ms, limit));
+        let call = sql_call!(connection => notices::claim(connection, now_ms, until_ms, limit));
         self.database.write(doing, call).await
     }
 
     async fn settle_notice(&self, claimed: &Claimed, outcome: &Outcome) -> Result<()> {
         let doing = "settling a notice of a capacity";
         let claim = (claimed.notice.id, claimed.until_ms);
-        let call = on!(connection => notices::settle(connection, claim, outcome));
+        let call = sql_call!(connection => notices::settle(connection, claim, outcome));
         self.database.write(doing, call).await
     }
 }
@@ -173,14 +179,14 @@ impl Notices for EntityStore {
 #[async_trait]
 impl AgedRecords for EntityStore {
     async fn aged(&self, of: Ageing, before_ms: i64) -> Result<AgedCount> {
-        let call = on!(connection => aged::aged(connection, of, before_ms));
+        let call = sql_call!(connection => aged::aged(connection, of, before_ms));
         self.database.read(aged::COUNTING, call).await
     }
 
     async fn forget_aged(&self, of: Ageing, before_ms: i64, limit: usize) -> Result<u64> {
         // More than that does not fit into one statement.
         let limit = limit.min(outbox::AT_ONCE);
-        let call = on!(connection => aged::forget(connection, of, before_ms, limit));
+        let call = sql_call!(connection => aged::forget(connection, of, before_ms, limit));
         self.database.write(aged::FORGETTING, call).await
     }
 }
@@ -191,14 +197,14 @@ impl Recounts for EntityStore {
         let ids = recounts::in_order(application_ids);
         let mut found = Vec::with_capacity(ids.len());
         for ids in ids.chunks(outbox::AT_ONCE) {
-            let call = on!(connection => recounts::countables(connection, ids));
+            let call = sql_call!(connection => recounts::countables(connection, ids));
             found.extend(self.database.read(RECOUNTS, call).await?);
         }
         Ok(found)
     }
 
     async fn countables_after(&self, after: Option<i64>, limit: usize) -> Result<Vec<Countable>> {
-        let call = on!(connection => recounts::countables_after(connection, after, limit));
+        let call = sql_call!(connection => recounts::countables_after(connection, after, limit));
         self.database.read(RECOUNTS, call).await
     }
 
@@ -207,9 +213,9 @@ impl Recounts for EntityStore {
         let mut found = Vec::with_capacity(ids.len());
         for ids in ids.chunks(outbox::AT_ONCE) {
             let doing = "counting the athletes of applications anew";
-            let drawing = on!(connection => recounts::tickets(connection, ids));
+            let drawing = sql_call!(connection => recounts::tickets(connection, ids));
             let tickets = &self.database.write(doing, drawing).await?;
-            let counting = on!(connection => recounts::recount(connection, tickets, now_ms));
+            let counting = sql_call!(connection => recounts::recount(connection, tickets, now_ms));
             found.extend(self.database.read(doing, counting).await?);
         }
         Ok(found)
@@ -220,7 +226,7 @@ impl Recounts for EntityStore {
             return Ok(());
         }
         let doing = "recording the athletes of applications";
-        let call = on!(connection => recounts::record(connection, recounts));
+        let call = sql_call!(connection => recounts::record(connection, recounts));
         self.database.write(doing, call).await
     }
 }

@@ -190,7 +190,7 @@ async fn put<T: Versioned>(
     decided: &mut Decided<'_, T>,
     columns: impl Fn(&[&T]) -> Rows,
 ) -> Sql<Vec<Group>> {
-    if connection.writes_alone() {
+    if connection.has_exclusive_writes() {
         // Neighbors in the index of groups are written together.
         decided
             .kept

@@ -108,7 +108,7 @@ pub(crate) async fn moved(
     now_ms: i64,
 ) -> Sql<Vec<Group>> {
     let moved = move_away(connection, come_or_gone).await?;
-    if connection.writes_alone() {
+    if connection.has_exclusive_writes() {
         return Ok(moved);
     }
     for athletes in come_or_gone.chunks(AT_ONCE) {

@@ -13,14 +13,14 @@ use tokio::time::timeout;
 
 use super::SqlServer;
 use super::connection::{OwnedConnection, Sql, SqlConnection};
-use super::database::{Purpose, on};
+use super::database::{Purpose, sql_call};
 use super::fault::{Meaning, meaning};
 #[cfg(feature = "mysql")]
 use super::mysql;
 #[cfg(feature = "postgres")]
 use super::postgres;
 use super::server::Server;
-use super::{columns, counters};
+use super::{counters, view_columns};
 use crate::{Error, Result};
 
 /// Large tables may take their time.
@@ -116,7 +116,7 @@ fn stands_against(known: &[Migration], applied: &[AppliedRow]) -> Option<String>
 pub(crate) async fn opened(server: &Server) -> Result<BTreeSet<String>> {
     let known = migrations(server.options.server);
     let (applied, views, flaws) = server
-        .read(OPENING, on!(connection => look(connection)))
+        .read(OPENING, sql_call!(connection => look(connection)))
         .await?;
     let unreadable = (!flaws.is_empty()).then(|| flaws.join("; "));
     if let Some(why) = stands_against(&known, &applied).or(unreadable) {
@@ -129,7 +129,7 @@ async fn look(
     connection: &mut SqlConnection<'_>,
 ) -> Sql<(Vec<AppliedRow>, BTreeSet<String>, Vec<String>)> {
     let applied = applied(connection).await?;
-    let (views, flaws) = columns::views(connection).await?;
+    let (views, flaws) = view_columns::views(connection).await?;
     Ok((applied, views, flaws))
 }
 
@@ -233,12 +233,12 @@ pub(crate) async fn flaws(server: &Server) -> Result<Vec<String>> {
             }
             Err(error) => return Err(error),
         }
-        let (views, unreadable) = columns::views(&mut connection).await?;
+        let (views, unreadable) = view_columns::views(&mut connection).await?;
         flaws.extend(unreadable);
         flaws.extend(missing_rights(&mut connection, &views).await?);
         // Whoever may not read can't ask how it would be read either.
         if flaws.is_empty() {
-            flaws.extend(columns::slow(&mut own, &views).await?);
+            flaws.extend(view_columns::slow(&mut own, &views).await?);
         }
         if flaws.is_empty() && !views.contains("authorizations") {
             flaws.extend(miscounted(&mut own.borrow(), wait / 2).await?);
@@ -281,7 +281,7 @@ pub(crate) async fn recount(server: &Server) -> Result<Vec<i64>> {
     let counting = async {
         make_schema(&mut own, &server.schema).await?;
         let mut connection = own.borrow();
-        let (views, _) = columns::views(&mut connection).await?;
+        let (views, _) = view_columns::views(&mut connection).await?;
         if views.contains("authorizations") {
             return Ok(Vec::new());
         }

@@ -12,7 +12,7 @@ use super::outbox::{AT_ONCE, Touched, tell};
 use super::rows::{Conflict, Rows, write};
 use crate::canon::{Authorized, Notification, Revoked};
 
-const US_PER_MS: i64 = 1000;
+pub(super) const US_PER_MS: i64 = 1000;
 
 /// Ids that are made up have so many bits: JSON readers hold such numbers exactly.
 const ID_BITS: u32 = 53;
@@ -50,7 +50,7 @@ pub(crate) async fn lock_counters(
     connection: &mut SqlConnection<'_>,
     applications: impl Iterator<Item = i64>,
 ) -> Sql<()> {
-    if connection.writes_alone() {
+    if connection.has_exclusive_writes() {
         return Ok(());
     }
     let mut ids: Vec<i64> = applications.collect();
@@ -145,10 +145,12 @@ pub(crate) async fn authorize(
     Ok(Authorized::New { id, notification })
 }
 
-/// Disconnects an athlete; call it within a transaction that writes.
+/// Disconnects an athlete. Call it within a transaction that writes. A retry after a lost answer leaves authorizations alone that
+/// were created since `created_max_us`.
 pub(crate) async fn revoke(
     connection: &mut SqlConnection<'_>,
     pair: Group,
+    created_max_us: i64,
     now_ms: i64,
 ) -> Sql<Revoked> {
     if application(connection, pair.key).await?.is_none() {
@@ -156,11 +158,12 @@ pub(crate) async fn revoke(
     }
     lock_counters(connection, [pair.key].into_iter()).await?;
     let statement = "UPDATE authorizations SET revoked_at_us = ?
-                     WHERE application_id = ? AND athlete_id = ? AND revoked_at_us IS NULL";
+        WHERE application_id = ? AND athlete_id = ? AND revoked_at_us IS NULL AND created_at_us <= ?";
     let values = [
         Value::Int(now_ms.saturating_mul(US_PER_MS)),
         Value::Int(pair.key),
         Value::Int(pair.member),
+        Value::Int(created_max_us),
     ];
     if connection.run(statement, &values).await? == 0 {
         return Ok(Revoked::Done(None));

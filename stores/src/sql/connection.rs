@@ -41,12 +41,12 @@ pub(crate) enum Dialect {
 }
 
 /// Rows of every database that is built in.
-pub(crate) trait Fetched:
+pub(crate) trait FromAnyRow:
     FromPostgres + FromMySql + for<'r> FromRow<'r, SqliteRow> + Send + Unpin
 {
 }
 
-impl<T> Fetched for T where
+impl<T> FromAnyRow for T where
     T: FromPostgres + FromMySql + for<'r> FromRow<'r, SqliteRow> + Send + Unpin
 {
 }
@@ -106,7 +106,7 @@ impl SqlConnection<'_> {
     }
 
     /// All rows that a statement finds.
-    pub(crate) async fn rows<T: Fetched>(
+    pub(crate) async fn rows<T: FromAnyRow>(
         &mut self,
         statement: &str,
         values: &[Value<'_>],
@@ -133,7 +133,7 @@ impl SqlConnection<'_> {
     }
 
     /// The first row that a statement finds.
-    pub(crate) async fn row<T: Fetched>(
+    pub(crate) async fn row<T: FromAnyRow>(
         &mut self,
         statement: &str,
         values: &[Value<'_>],
@@ -165,7 +165,7 @@ impl SqlConnection<'_> {
     }
 
     /// Whether a transaction that writes excludes all others, so that no row needs a lock.
-    pub(crate) const fn writes_alone(&self) -> bool {
+    pub(crate) const fn has_exclusive_writes(&self) -> bool {
         matches!(self.dialect(), Dialect::Sqlite)
     }
 }
@@ -176,7 +176,7 @@ fn postgres_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, PgA
     let statement = statement.replace(" AS SIGNED)", " AS bigint)");
     let mut arguments = PgArguments::default();
     let mut text = String::with_capacity(statement.len() + 2 * values.len());
-    for (index, part) in statement.split('?').enumerate() {
+    for (index, part) in parts(&statement, values)?.enumerate() {
         if let Some(value) = index.checked_sub(1).and_then(|before| values.get(before)) {
             if let Value::Ints(values) = value {
                 text.truncate(text.trim_end_matches("IN ").len());
@@ -184,7 +184,7 @@ fn postgres_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, PgA
                 arguments.add(*values).map_err(sqlx::Error::Encode)?;
             } else {
                 text.push_str(&format!("${index}"));
-                add(&mut arguments, *value)?;
+                add_value(&mut arguments, *value)?;
             }
         }
         text.push_str(part);
@@ -198,18 +198,18 @@ fn postgres_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, PgA
 fn mysql_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, MySqlArguments)> {
     let mut arguments = MySqlArguments::default();
     let mut text = String::with_capacity(statement.len());
-    for (index, part) in statement.split('?').enumerate() {
+    for (index, part) in parts(&statement, values)?.enumerate() {
         if let Some(value) = index.checked_sub(1).and_then(|before| values.get(before)) {
             if let Value::Ints(values) = value {
                 let length = values.len().next_power_of_two();
                 text.push_str(&format!("({})", vec!["?"; length].join(",")));
                 let last = values.last().copied().into_iter().cycle();
                 for value in values.iter().copied().chain(last).take(length) {
-                    add(&mut arguments, Value::Int(value))?;
+                    add_value(&mut arguments, Value::Int(value))?;
                 }
             } else {
                 text.push('?');
-                add(&mut arguments, *value)?;
+                add_value(&mut arguments, *value)?;
             }
         }
         text.push_str(part);
@@ -224,15 +224,15 @@ fn sqlite_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, Sqlit
         .replace(" FOR UPDATE", "");
     let mut arguments = SqliteArguments::default();
     let mut text = String::with_capacity(statement.len());
-    for (index, part) in statement.split('?').enumerate() {
+    for (index, part) in parts(&statement, values)?.enumerate() {
         if let Some(value) = index.checked_sub(1).and_then(|before| values.get(before)) {
             if let Value::Ints(values) = value {
                 text.push_str("(SELECT value FROM json_each(?))");
-                let list = json(values.iter().copied());
+                let list = json_array(values.iter().copied());
                 arguments.add(list).map_err(sqlx::Error::Encode)?;
             } else {
                 text.push('?');
-                add(&mut arguments, *value)?;
+                add_value(&mut arguments, *value)?;
             }
         }
         text.push_str(part);
@@ -240,8 +240,18 @@ fn sqlite_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, Sqlit
     Ok((text, arguments))
 }
 
+/// The text before, between and after the values.
+fn parts<'a>(statement: &'a str, values: &[Value<'_>]) -> Sql<std::str::Split<'a, char>> {
+    let parts = statement.split('?');
+    if parts.clone().count() == values.len() + 1 {
+        return Ok(parts);
+    }
+    let why = format!("{} values were given for: {statement}", values.len());
+    Err(sqlx::Error::Encode(why.into()))
+}
+
 /// Adds a value that is no list.
-fn add<A: Arguments>(arguments: &mut A, value: Value<'_>) -> Sql<()>
+fn add_value<A: Arguments>(arguments: &mut A, value: Value<'_>) -> Sql<()>
 where
     Option<i64>: for<'q> Encode<'q, A::Database> + Type<A::Database>,
     for<'q> Option<&'q str>: Encode<'q, A::Database> + Type<A::Database>,
@@ -257,7 +267,7 @@ where
 }
 
 /// Integers as a JSON array: a list of any length in one parameter, for SQLite's `json_each`.
-pub(crate) fn json(numbers: impl Iterator<Item = i64>) -> String {
+pub(crate) fn json_array(numbers: impl Iterator<Item = i64>) -> String {
     let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
     format!("[{}]", numbers.join(","))
 }

@@ -22,7 +22,7 @@ use crate::embedded::db::{Db, Kind, Opened, Reader, Writer};
 use crate::namespace::Namespace;
 use crate::{Error, Result};
 
-/// A database, which is opened by the first call that needs it.
+/// A database. A server is connected by the first call that needs it.
 #[derive(Debug)]
 pub(crate) enum Database {
     #[cfg(feature = "sql")]
@@ -110,7 +110,7 @@ impl Database {
             OpenDatabase::File(db) => {
                 let fault = db.fault(doing);
                 let mut writer = db.writer().await?;
-                writer.begin().await.map_err(fault)?;
+                writer.begin_write().await.map_err(fault)?;
                 let (mut connection, outcome) = call(PooledConnection::Writer(writer)).await;
                 let done = outcome.map_err(fault)?;
                 if let PooledConnection::Writer(writer) = &mut connection {
@@ -145,14 +145,12 @@ impl OpenDatabase {
 
     /// Refuses to change the rows of an application's own tables.
     pub(crate) fn check_writable(&self, table: &str) -> Result<()> {
-        match self {
-            #[cfg(feature = "sql")]
-            Self::Server(server) if server.views.contains(table) => Err(Error::Refused(format!(
-                "{table} is a view of an app's own tables ({}): change the rows there, and let the app tell of it",
-                server.name()
-            ))),
-            _ => Ok(()),
+        if !self.is_view(table) {
+            return Ok(());
         }
+        Err(Error::Refused(format!(
+            "cannot change {table}: it is a view of an app's own tables; change the rows there, and insert a row into `outbox`"
+        )))
     }
 
     /// The error of a call.
@@ -220,9 +218,9 @@ impl PooledConnection {
     }
 }
 
-/// A call on a connection: `on!(connection => call(connection, …))`. The closure takes the pooled connection and returns
+/// A call on a connection: `sql_call!(connection => call(connection, …))`. The closure takes the pooled connection and returns
 /// it with the outcome.
-macro_rules! on {
+macro_rules! sql_call {
     ($connection:ident => $call:expr) => {
         |mut pooled: $crate::sql::database::PooledConnection| async move {
             let outcome = {
@@ -234,4 +232,4 @@ macro_rules! on {
     };
 }
 
-pub(crate) use on;
+pub(crate) use sql_call;

@@ -128,22 +128,13 @@ pub(crate) struct Begun {
     pub(crate) parts: Parts,
 }
 
-/// Begins a dump: what it will bring is what is stored now.
+/// Begins a dump of the rows that are stored now. Keys ascend, each once.
 pub(crate) async fn dump(
     server: Arc<Server>,
     of: Grouped,
-    keys: Option<&[i64]>,
+    keys: Option<Vec<i64>>,
     batch_rows: usize,
 ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-    let keys = keys.map(|keys| {
-        let mut keys = keys.to_vec();
-        keys.sort_unstable();
-        keys.dedup();
-        keys
-    });
-    if keys.as_ref().is_some_and(Vec::is_empty) {
-        return Ok(stream::empty().boxed());
-    }
     let beginning = || async {
         match server.connect(Purpose::Dump).await? {
             #[cfg(feature = "postgres")]

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::RecordBatch;
 use async_trait::async_trait;
 use futures::StreamExt;
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream};
 use schemas::entities::{Application, Entity, Group};
 use schemas::source::Source;
 
@@ -14,15 +15,15 @@ use schemas::source::Source;
 use super::SqlOptions;
 use super::connect::lock_counters;
 use super::connection::{Sql, SqlConnection, Value};
-use super::database::{Database, OpenDatabase, on};
+use super::database::{Database, OpenDatabase, sql_call};
 use super::decode::Grouped;
-use super::erasure_filter::{Erased, ErasureFilter};
+use super::erasure_filter::{ErasedAthletes, ErasureFilter};
 #[cfg(feature = "mysql")]
 use super::mysql;
 use super::outbox::{Touched, lock_athletes, tell};
 #[cfg(feature = "postgres")]
 use super::postgres;
-use super::{apply, away, connect, erase, names, outbox, sqlite, user_query, versions};
+use super::{apply, away, connect, erase, names, outbox, recounts, sqlite, user_query, versions};
 #[cfg(feature = "sql")]
 use super::{check, dump, server::Server};
 use crate::Result;
@@ -122,7 +123,7 @@ impl CanonRead for EntityStore {
     ) -> Result<FirstGroups> {
         let of = Grouped::of(source)?;
         let erased = self.erasures.now().await?;
-        let call = on!(connection => first_groups(connection, of, groups, rows_max));
+        let call = sql_call!(connection => first_groups(connection, of, groups, rows_max));
         let found = self.database.read("reading groups of rows", call).await?;
         let (rows, hidden) = erased.hide(source, found.rows)?;
         if !hidden.is_empty()
@@ -143,6 +144,10 @@ impl CanonRead for EntityStore {
         batch_rows: usize,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let of = Grouped::of(source)?;
+        let keys = keys.map(recounts::in_order);
+        if keys.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(stream::empty().boxed());
+        }
         let erased = self.erasures.now().await?;
         let rows = match self.database.open().await? {
             #[cfg(feature = "sql")]
@@ -180,23 +185,23 @@ impl CanonRead for EntityStore {
     }
 
     async fn application(&self, id: i64) -> Result<Option<Application>> {
-        let call = on!(connection => connect::application(connection, id));
+        let call = sql_call!(connection => connect::application(connection, id));
         self.database.read("reading an application", call).await
     }
 
     async fn applications(&self, after: Option<i64>, limit: usize) -> Result<Vec<Application>> {
-        let call = on!(connection => connect::applications(connection, after, limit));
+        let call = sql_call!(connection => connect::applications(connection, after, limit));
         self.database.read("reading applications", call).await
     }
 
     async fn versions(&self, rows: &[Entity]) -> Result<Vec<Option<i64>>> {
-        let call = on!(connection => versions::versions(connection, rows));
+        let call = sql_call!(connection => versions::versions(connection, rows));
         self.database.read("reading versions", call).await
     }
 
     async fn waiting(&self, source: Source) -> Result<Waiting> {
         self.find_groups(source).await?;
-        let call = on!(connection => outbox::waiting(connection, source));
+        let call = sql_call!(connection => outbox::waiting(connection, source));
         self.database.read(OUTBOX, call).await
     }
 
@@ -207,14 +212,14 @@ impl CanonRead for EntityStore {
         limit: usize,
     ) -> Result<Vec<Notification>> {
         self.find_groups(source).await?;
-        let call = on!(connection => outbox::pending(connection, source, newest, limit));
+        let call = sql_call!(connection => outbox::pending(connection, source, newest, limit));
         self.database.read(OUTBOX, call).await
     }
 }
 
 impl EntityStore {
-    /// Before notifications are read: replaces the athletes in the outbox by their groups, and for authorizations compares
-    /// connections again that met a change of their athletes. In a file, writers exclude each other, so there are none.
+    /// Resolves athletes in the outbox to their groups, and rechecks connections of athletes that changed. Needed on servers
+    /// only: in a file, writers exclude each other.
     async fn find_groups(&self, source: Source) -> Result<()> {
         let database = self.database.open().await?;
         if matches!(database, OpenDatabase::File(_))
@@ -223,14 +228,14 @@ impl EntityStore {
             return Ok(());
         }
         let newest = async |source: &'static str| {
-            let call = on!(connection => outbox::newest_named(connection, source));
+            let call = sql_call!(connection => outbox::newest_named(connection, source));
             self.database.read(OUTBOX, call).await
         };
         let doing = "finding the groups of athletes";
         if let Some(newest) = newest(Source::Athletes.name()).await? {
             let mut from = Some(i64::MIN);
             while let Some(next) = from {
-                let call = on!(connection => outbox::find_groups(connection, (next, newest)));
+                let call = sql_call!(connection => outbox::find_groups(connection, (next, newest)));
                 from = self.database.write(doing, call).await?;
             }
         }
@@ -242,7 +247,8 @@ impl EntityStore {
         if let Some(newest) = newest(away::SOURCE).await? {
             let mut from = Some(i64::MIN);
             while let Some(next) = from {
-                let call = on!(connection => away::settle(connection, (next, newest), of_view));
+                let call =
+                    sql_call!(connection => away::settle(connection, (next, newest), of_view));
                 from = self.database.write(doing, call).await?;
             }
         }
@@ -252,7 +258,7 @@ impl EntityStore {
     /// The athletes that a statement with one value finds, without erased ones.
     async fn athletes(&self, doing: &str, statement: &str, id: i64) -> Result<Vec<i64>> {
         let values = &[Value::Int(id)];
-        let call = on!(connection => connection.rows::<(i64,)>(statement, values));
+        let call = sql_call!(connection => connection.rows::<(i64,)>(statement, values));
         let found = self.database.read(doing, call).await?;
         let erased = self.erasures.recent().await;
         let found = found.into_iter().map(|(id,)| id);
@@ -263,7 +269,7 @@ impl EntityStore {
 #[async_trait]
 impl Names for EntityStore {
     async fn names(&self, of: Named, ids: &[i64]) -> Result<Vec<(i64, String)>> {
-        let call = on!(connection => names::names(connection, of, ids));
+        let call = sql_call!(connection => names::names(connection, of, ids));
         let mut found = self.database.read(names::READING, call).await?;
         if of == Named::Athlete && !found.is_empty() {
             let erased = self.erasures.now().await?;
@@ -275,11 +281,11 @@ impl Names for EntityStore {
     async fn find(&self, of: Named, text: &str, limit: usize) -> Result<Vec<(i64, String)>> {
         let erased = match of {
             Named::Athlete => self.erasures.now().await?,
-            _ => Erased::nobody(),
+            _ => ErasedAthletes::none(),
         };
         let mut wanted = limit;
         loop {
-            let call = on!(connection => names::find(connection, of, text, wanted));
+            let call = sql_call!(connection => names::find(connection, of, text, wanted));
             let mut found = self.database.read(names::READING, call).await?;
             let is_all = found.len() < wanted;
             found.retain(|(id, _)| !erased.has(*id));
@@ -287,7 +293,7 @@ impl Names for EntityStore {
                 found.truncate(limit);
                 return Ok(found);
             }
-            // Erased athletes leave room for others.
+            // ErasedAthletes athletes leave room for others.
             wanted = wanted.saturating_mul(2);
         }
     }
@@ -295,7 +301,7 @@ impl Names for EntityStore {
     async fn set_names(&self, of: Named, names: &[(i64, Option<String>)]) -> Result<()> {
         names::given(of)?;
         self.database.open().await?.check_writable(names::TABLE)?;
-        let call = on!(connection => names::set(connection, of, names));
+        let call = sql_call!(connection => names::set(connection, of, names));
         self.database.write(names::CHANGING, call).await
     }
 }
@@ -320,7 +326,7 @@ impl CanonWrite for EntityStore {
             }
         }
         let kept = &*kept;
-        let call = on!(connection => apply::apply(connection, kept, actor, now_ms));
+        let call = sql_call!(connection => apply::apply(connection, kept, actor, now_ms));
         let mut applied = self.database.write("applying rows", call).await?;
         if let Some(indexes) = indexes {
             for (index, _) in &mut applied.rejected {
@@ -352,7 +358,7 @@ impl CanonWrite for EntityStore {
             member: athlete_id,
         };
         let id = connect::random_id();
-        let call = on!(connection => connect::authorize(connection, pair, id, now_ms));
+        let call = sql_call!(connection => connect::authorize(connection, pair, id, now_ms));
         self.database.write("connecting an athlete", call).await
     }
 
@@ -365,7 +371,13 @@ impl CanonWrite for EntityStore {
             key: application_id,
             member: athlete_id,
         };
-        let call = on!(connection => connect::revoke(connection, pair, now_ms));
+        let is_retry = &AtomicBool::new(false);
+        let created_max_us = || match is_retry.swap(true, Ordering::Relaxed) {
+            false => i64::MAX,
+            true => now_ms.saturating_mul(connect::US_PER_MS),
+        };
+        let call =
+            sql_call!(connection => connect::revoke(connection, pair, created_max_us(), now_ms));
         self.database.write("disconnecting an athlete", call).await
     }
 
@@ -373,7 +385,7 @@ impl CanonWrite for EntityStore {
         if ids.is_empty() {
             return Ok(());
         }
-        let call = on!(connection => outbox::notified(connection, ids));
+        let call = sql_call!(connection => outbox::notified(connection, ids));
         self.database.write("emptying the outbox", call).await
     }
 }
@@ -411,7 +423,7 @@ impl CanonErase for EntityStore {
                 continue;
             }
             let of = (*table, athlete_id);
-            let call = on!(connection => erase_some(connection, of, rows, Some(now_ms)));
+            let call = sql_call!(connection => erase_some(connection, of, rows, Some(now_ms)));
             self.database.write(erase::ERASING, call).await?;
             return Ok(rows.len() as u64);
         }
@@ -427,7 +439,7 @@ impl CanonErase for EntityStore {
         if !efforts && !authorizations {
             return Ok(());
         }
-        let call = on!(connection => async {
+        let call = sql_call!(connection => async {
             if efforts {
                 let touched = Touched {
                     athletes: vec![athlete_id],
@@ -453,12 +465,11 @@ impl CanonErase for EntityStore {
             _ => erase::EFFORTS,
         };
         for group in groups {
-            let call =
-                on!(connection => erase::of_group(connection, table, group.member, group.key));
+            let call = sql_call!(connection => erase::of_group(connection, table, group.member, group.key));
             let rows = &self.database.read(erase::FINDING, call).await?;
             for rows in rows.chunks(outbox::AT_ONCE) {
                 let of = (table, group.member);
-                let call = on!(connection => erase_some(connection, of, rows, None));
+                let call = sql_call!(connection => erase_some(connection, of, rows, None));
                 self.database.write(erase::ERASING, call).await?;
             }
         }
@@ -470,7 +481,7 @@ impl CanonErase for EntityStore {
 /// transaction that writes.
 async fn erase_some(
     connection: &mut SqlConnection<'_>,
-    (table, athlete_id): (erase::Table, i64),
+    (table, athlete_id): (erase::AthleteTable, i64),
     rows: &[(i64, i64)],
     told_at_ms: Option<i64>,
 ) -> Sql<()> {

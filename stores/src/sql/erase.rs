@@ -13,7 +13,7 @@ pub(crate) const ERASING: &str = "erasing an athlete's rows";
 
 /// A table whose rows may name an athlete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Table {
+pub(crate) struct AthleteTable {
     pub(crate) name: &'static str,
     /// What is answered of a row: by the first it is deleted, the second is the key of its group.
     ids: (&'static str, &'static str),
@@ -27,9 +27,9 @@ const fn table(
     name: &'static str,
     ids: (&'static str, &'static str),
     athlete: &'static [&'static str],
-) -> Table {
+) -> AthleteTable {
     let only = "1 = 1";
-    Table {
+    AthleteTable {
         name,
         ids,
         athlete,
@@ -39,25 +39,27 @@ const fn table(
 
 const ATHLETE: &[&str] = &["athlete_id"];
 
-pub(crate) const AUTHORIZATIONS: Table = table("authorizations", ("id", "application_id"), ATHLETE);
-pub(crate) const EFFORTS: Table = table("efforts", ("id", "segment_id"), ATHLETE);
-pub(crate) const CLUBS: Table = table("clubs", ("club_id", "club_id"), ATHLETE);
-pub(crate) const FOLLOWS: Table = table(
+pub(crate) const AUTHORIZATIONS: AthleteTable =
+    table("authorizations", ("id", "application_id"), ATHLETE);
+pub(crate) const EFFORTS: AthleteTable = table("efforts", ("id", "segment_id"), ATHLETE);
+pub(crate) const CLUBS: AthleteTable = table("clubs", ("club_id", "club_id"), ATHLETE);
+pub(crate) const FOLLOWS: AthleteTable = table(
     "follows",
     ("follower_id", "followed_id"),
     &["follower_id", "followed_id"],
 );
-pub(crate) const DISQUALIFIED: Table = table("disqualified", ("athlete_id", "athlete_id"), ATHLETE);
-pub(crate) const ATHLETES: Table = table("athletes", ("id", "id"), &["id"]);
+pub(crate) const DISQUALIFIED: AthleteTable =
+    table("disqualified", ("athlete_id", "athlete_id"), ATHLETE);
+pub(crate) const ATHLETES: AthleteTable = table("athletes", ("id", "id"), &["id"]);
 /// Pairs whose authorizations are gone. Those that have some go with these, and the counters with them.
-pub(crate) const CONNECTIONS: Table = Table {
+pub(crate) const CONNECTIONS: AthleteTable = AthleteTable {
     only: "live <= 0",
     ..table("connections", ("application_id", "application_id"), ATHLETE)
 };
 /// Notifications: they go to the log, and are deleted then.
-pub(crate) const OUTBOX: Table = table("outbox", ("id", "id"), &["member"]);
+pub(crate) const OUTBOX: AthleteTable = table("outbox", ("id", "id"), &["member"]);
 
-impl Table {
+impl AthleteTable {
     const fn segments(name: &'static str) -> Self {
         table(name, ("segment_id", "segment_id"), ATHLETE)
     }
@@ -75,11 +77,11 @@ impl Table {
 }
 
 /// Where SQLite finds the segments of an athlete.
-const SEGMENTS: Table = Table::segments("athlete_segments");
-const NEW_SEGMENTS: Table = Table::segments("new_athlete_segments");
+const SEGMENTS: AthleteTable = AthleteTable::segments("athlete_segments");
+const NEW_SEGMENTS: AthleteTable = AthleteTable::segments("new_athlete_segments");
 
 /// The tables whose rows may name an athlete, in the order in which they are emptied.
-pub(crate) const fn tables(dialect: Dialect) -> &'static [Table] {
+pub(crate) const fn tables(dialect: Dialect) -> &'static [AthleteTable] {
     match dialect {
         Dialect::Postgres | Dialect::MySql => &[
             AUTHORIZATIONS,
@@ -107,7 +109,7 @@ pub(crate) const fn tables(dialect: Dialect) -> &'static [Table] {
 /// How many rows name an athlete.
 pub(crate) async fn count(
     connection: &mut SqlConnection<'_>,
-    table: Table,
+    table: AthleteTable,
     athlete_id: i64,
     are_apps: bool,
 ) -> Sql<RowsOf> {
@@ -124,7 +126,7 @@ pub(crate) async fn count(
 /// The ids of rows that name an athlete and may be deleted, at most `limit`.
 pub(crate) async fn find(
     connection: &mut SqlConnection<'_>,
-    table: Table,
+    table: AthleteTable,
     athlete_id: i64,
     limit: usize,
 ) -> Sql<Vec<(i64, i64)>> {
@@ -141,7 +143,7 @@ pub(crate) async fn find(
 /// The ids of an athlete's rows of a group.
 pub(crate) async fn of_group(
     connection: &mut SqlConnection<'_>,
-    table: Table,
+    table: AthleteTable,
     athlete_id: i64,
     key: i64,
 ) -> Sql<Vec<(i64, i64)>> {
@@ -158,7 +160,7 @@ pub(crate) async fn of_group(
 /// writes, with what these rows count for held.
 pub(crate) async fn delete(
     connection: &mut SqlConnection<'_>,
-    table: Table,
+    table: AthleteTable,
     athlete_id: i64,
     rows: &[(i64, i64)],
 ) -> Sql<()> {

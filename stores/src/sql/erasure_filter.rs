@@ -37,32 +37,32 @@ impl ErasureFilter {
     }
 
     /// The athletes that are erased now.
-    pub(super) async fn now(&self) -> Result<Erased> {
+    pub(super) async fn now(&self) -> Result<ErasedAthletes> {
         Ok(match &self.0 {
-            Some(suppressions) => Erased::new(suppressions.now().await?),
-            None => Erased::nobody(),
+            Some(suppressions) => ErasedAthletes::new(suppressions.now().await?),
+            None => ErasedAthletes::none(),
         })
     }
 
     /// The athletes that are erased as far as is known.
-    pub(super) async fn recent(&self) -> Erased {
+    pub(super) async fn recent(&self) -> ErasedAthletes {
         match &self.0 {
-            Some(suppressions) => Erased::new(suppressions.recent().await),
-            None => Erased::nobody(),
+            Some(suppressions) => ErasedAthletes::new(suppressions.recent().await),
+            None => ErasedAthletes::none(),
         }
     }
 }
 
 /// The erased athletes at one moment.
 #[derive(Debug, Clone)]
-pub(super) struct Erased(Option<Arc<Suppressed>>);
+pub(super) struct ErasedAthletes(Option<Arc<Suppressed>>);
 
-impl Erased {
+impl ErasedAthletes {
     fn new(suppressed: Arc<Suppressed>) -> Self {
         Self((suppressed.newest_athlete() > 0).then_some(suppressed))
     }
 
-    pub(super) const fn nobody() -> Self {
+    pub(super) const fn none() -> Self {
         Self(None)
     }
 

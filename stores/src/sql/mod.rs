@@ -1,11 +1,11 @@
 //! The entity store: one implementation for SQLite, PostgreSQL, MySQL and MariaDB.
 //!
-//! Shared code decides what becomes of rows, takes locks in one order, fills the outbox, and applies deadlines and retries. The
-//! modules `postgres`, `mysql` and `sqlite` hold what a dialect does in its own way: tables, writing many rows, reading groups,
-//! dumps.
+//! Shared code decides what becomes of rows and fills the outbox. The modules `postgres`, `mysql` and `sqlite` hold what a dialect
+//! does in its own way: tables, writing many rows, reading groups, dumps. On a server, locks are taken in one order, and calls
+//! have deadlines and are repeated; in a file, writers exclude each other.
 //!
-//! **Changes by applications.** Triggers put every change that an application makes by its own SQL into the outbox. A change
-//! through this store enters it once for each touched group. Counters of connected athletes are always kept by triggers.
+//! **Changes by applications.** On a server, triggers put every change that an application makes by its own SQL into the outbox.
+//! A change through this store enters it once for each touched group. Counters of connected athletes are always kept by triggers.
 //!
 //! **Views instead of tables.** On a server, an application may replace our tables by views of its own, with the same names and
 //! columns. They are only read: `apply` refuses rows of that kind. See `docs/canonical.md`.
@@ -18,8 +18,6 @@ mod apply;
 mod away;
 #[cfg(feature = "sql")]
 mod check;
-#[cfg(feature = "sql")]
-mod columns;
 mod connect;
 mod connection;
 #[cfg(feature = "sql")]
@@ -49,6 +47,8 @@ mod server;
 mod sqlite;
 mod user_query;
 mod versions;
+#[cfg(feature = "sql")]
+mod view_columns;
 
 #[cfg(feature = "sql")]
 use database::Purpose;

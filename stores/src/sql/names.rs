@@ -1,8 +1,9 @@
-//! Names: statements that all three databases understand.
+//! Names: statements that every database understands.
 
 use std::collections::BTreeMap;
 
 use super::connection::{Sql, SqlConnection, Value};
+use super::rows::{Conflict, Rows, write};
 use crate::names::Named;
 use crate::{Error, Result};
 
@@ -109,15 +110,9 @@ pub(crate) async fn set(
             .run(statement, &[kind, Value::Ints(&ids)])
             .await?;
         let given = names.iter().filter_map(|(id, name)| Some((*id, (*name)?)));
-        let values: Vec<Value<'_>> = given
-            .flat_map(|(id, name)| [kind, Value::Int(id), Value::Text(name)])
-            .collect();
-        if values.is_empty() {
-            continue;
-        }
-        let rows = vec!["(?, ?, ?)"; values.len() / 3].join(", ");
-        let statement = format!("INSERT INTO names (kind, id, name) VALUES {rows}");
-        connection.run(&statement, &values).await?;
+        let given: Vec<(i64, &str)> = given.collect();
+        let rows = Rows::names_of(of.name(), &given);
+        write(connection, &rows, Conflict::Fail).await?;
     }
     Ok(())
 }

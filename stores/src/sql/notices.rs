@@ -1,4 +1,4 @@
-//! Notices of how much of a capacity is in use: statements that all three databases understand.
+//! Notices of how much of a capacity is in use: statements that every database understands.
 //!
 //! They are made by triggers on the counters of connected athletes, so in the transaction that connects, and
 //! here where a capacity changes.

@@ -152,10 +152,14 @@ pub(crate) async fn find_groups(
         return Ok(found.next);
     };
     let statement = "INSERT INTO outbox (source, group_key, member, made_at_ms)
-         SELECT 'efforts', segment_id, athlete_id, CAST(? AS SIGNED) FROM efforts
+         SELECT ?, segment_id, athlete_id, CAST(? AS SIGNED) FROM efforts
          WHERE athlete_id IN ? GROUP BY athlete_id, segment_id";
     let athletes = &found.athletes();
-    let values = [Value::Int(made_at_ms), Value::Ints(athletes)];
+    let values = [
+        Value::Text(Source::Efforts.name()),
+        Value::Int(made_at_ms),
+        Value::Ints(athletes),
+    ];
     connection.run(statement, &values).await?;
     let ids: Vec<i64> = found.rows.iter().map(|row| row.0).collect();
     let statement = "UPDATE outbox SET source = ? WHERE id IN ?";

@@ -1,4 +1,4 @@
-//! Counting connected athletes anew, and recording it: statements that all three databases understand.
+//! Counting connected athletes anew, and recording it: statements that every database understands.
 
 use std::collections::BTreeMap;
 

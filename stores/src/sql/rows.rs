@@ -33,7 +33,7 @@ pub(crate) enum Column {
 /// What happens to a row whose key is already stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Conflict {
-    /// It is an error: the row was not there a moment ago.
+    /// The statement fails; the caller has checked that the key is not stored.
     Fail,
     /// The stored row stays.
     Keep,
@@ -41,11 +41,14 @@ pub(crate) enum Conflict {
     Newer,
 }
 
-/// Rows to write. The columns of the key come first, the version last.
+/// Rows to write, with the version in the last column where they have one.
 #[derive(Debug)]
 pub(crate) struct Rows {
     pub(crate) table: &'static str,
+    /// The columns of the key; empty where the database assigns it.
     pub(crate) key: &'static [&'static str],
+    /// Columns that never change for a key, so no index of theirs is written again.
+    fixed: &'static [&'static str],
     pub(crate) columns: Vec<(&'static str, Column)>,
     pub(crate) count: usize,
 }
@@ -64,17 +67,17 @@ pub(crate) async fn write(
         SqlConnection::Postgres(connection) => postgres::write(connection, rows, conflict).await,
         #[cfg(feature = "mysql")]
         SqlConnection::MySql(connection) => {
-            for part in rows.parts(Dialect::MySql, conflict) {
-                let arguments = part.arguments::<MySqlArguments>()?;
-                let query = sqlx::query_with(part.statement(), arguments);
+            for insert in rows.insert_statements(Dialect::MySql, conflict) {
+                let arguments = insert.arguments::<MySqlArguments>()?;
+                let query = sqlx::query_with(insert.statement(), arguments);
                 query.execute(&mut **connection).await?;
             }
             Ok(())
         }
         SqlConnection::Sqlite(connection) => {
-            for part in rows.parts(Dialect::Sqlite, conflict) {
-                let arguments = part.arguments::<SqliteArguments>()?;
-                let query = sqlx::query_with(part.statement(), arguments);
+            for insert in rows.insert_statements(Dialect::Sqlite, conflict) {
+                let arguments = insert.arguments::<SqliteArguments>()?;
+                let query = sqlx::query_with(insert.statement(), arguments);
                 query.execute(&mut **connection).await?;
             }
             Ok(())
@@ -108,6 +111,7 @@ impl Rows {
         Self {
             table,
             key,
+            fixed: &[],
             columns,
             count,
         }
@@ -126,7 +130,10 @@ impl Rows {
             ("is_deleted", booleans(rows, |row| row.is_deleted)),
             ("version", ints(rows, |row| row.version)),
         ];
-        Self::new("efforts", &["id"], columns, rows.len())
+        Self {
+            fixed: &["segment_id", "athlete_id"],
+            ..Self::new("efforts", &["id"], columns, rows.len())
+        }
     }
 
     pub(crate) fn athletes(rows: &[&Athlete]) -> Self {
@@ -187,7 +194,10 @@ impl Rows {
             ("revoked_at_us", Column::IntsOrNull(revoked)),
             ("version", ints(rows, |row| row.version)),
         ];
-        Self::new("authorizations", &["id"], columns, rows.len())
+        Self {
+            fixed: &["application_id", "athlete_id"],
+            ..Self::new("authorizations", &["id"], columns, rows.len())
+        }
     }
 
     pub(crate) fn applications(rows: &[&Application]) -> Self {
@@ -246,7 +256,23 @@ impl Rows {
                 Column::Ints(groups.iter().map(|group| group.key).collect()),
             ),
         ];
-        Self::new("new_athlete_segments", &["id"], columns, groups.len())
+        Self::new("new_athlete_segments", &[], columns, groups.len())
+    }
+
+    /// Names of one kind.
+    pub(crate) fn names_of(kind: &str, names: &[(i64, &str)]) -> Self {
+        let columns = vec![
+            ("kind", Column::Texts(vec![kind.to_owned(); names.len()])),
+            (
+                "id",
+                Column::Ints(names.iter().map(|(id, _)| *id).collect()),
+            ),
+            (
+                "name",
+                Column::Texts(names.iter().map(|(_, name)| (*name).to_owned()).collect()),
+            ),
+        ];
+        Self::new("names", &["kind", "id"], columns, names.len())
     }
 
     /// Notifications of groups, for the outbox.
@@ -276,11 +302,11 @@ impl Rows {
     }
 
     /// Statements of MySQL or SQLite that write the rows in their order.
-    pub(crate) fn parts(
+    pub(crate) fn insert_statements(
         &self,
         dialect: Dialect,
         conflict: Conflict,
-    ) -> impl Iterator<Item = Part<'_>> {
+    ) -> impl Iterator<Item = InsertStatement<'_>> {
         let (table, names) = (self.table, self.names().join(", "));
         let row = format!("({})", vec!["?"; self.columns.len()].join(","));
         let rule = self.rule(dialect, conflict);
@@ -295,7 +321,7 @@ impl Rows {
                 let rows = vec![row.as_str(); size].join(",");
                 format!("INSERT INTO {table} ({names}) VALUES {rows} {rule}").into()
             };
-            (0..count).map(move |part| Part {
+            (0..count).map(move |part| InsertStatement {
                 rows: self,
                 from: first + part * size,
                 size,
@@ -307,7 +333,9 @@ impl Rows {
     /// What follows the values of an `INSERT`.
     pub(crate) fn rule(&self, dialect: Dialect, conflict: Conflict) -> String {
         let names = self.names();
-        let written = names.iter().filter(|name| !self.key.contains(name));
+        let written = names
+            .iter()
+            .filter(|name| !self.key.contains(name) && !self.fixed.contains(name));
         match (conflict, dialect) {
             (Conflict::Fail, _) => String::new(),
             (Conflict::Keep, Dialect::MySql) => {
@@ -341,14 +369,14 @@ impl Rows {
 
 /// One statement with its rows.
 #[derive(Debug)]
-pub(crate) struct Part<'a> {
+pub(crate) struct InsertStatement<'a> {
     rows: &'a Rows,
     from: usize,
     size: usize,
     statement: Arc<str>,
 }
 
-impl Part<'_> {
+impl InsertStatement<'_> {
     pub(crate) fn statement(&self) -> AssertSqlSafe<Arc<str>> {
         AssertSqlSafe(Arc::clone(&self.statement))
     }
@@ -380,5 +408,41 @@ impl Part<'_> {
             }
         }
         Ok(arguments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_cover_all_rows_in_order() {
+        for count in [0, 1, 7, 8, 9, 511, 512, 513, 1025] {
+            let rows = Rows::counters((0..count).collect());
+            let mut next = 0;
+            for insert in rows.insert_statements(Dialect::Sqlite, Conflict::Keep) {
+                assert_eq!(insert.from, next);
+                assert_eq!(insert.statement.matches("(?,?)").count(), insert.size);
+                next += insert.size;
+            }
+            assert_eq!(next, rows.count);
+        }
+    }
+
+    #[test]
+    fn an_update_leaves_fixed_columns_out() {
+        let rule = |dialect| Rows::authorizations(&[]).rule(dialect, Conflict::Newer);
+        assert_eq!(
+            rule(Dialect::Sqlite),
+            "ON CONFLICT (id) DO UPDATE SET created_at_us = excluded.created_at_us, \
+             revoked_at_us = excluded.revoked_at_us, version = excluded.version \
+             WHERE excluded.version >= authorizations.version"
+        );
+        let on_mysql = rule(Dialect::MySql);
+        assert!(!on_mysql.contains("athlete_id"), "{on_mysql}");
+        assert!(
+            on_mysql.ends_with("VALUES(version), version)"),
+            "{on_mysql}"
+        );
     }
 }

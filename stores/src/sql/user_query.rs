@@ -1,6 +1,6 @@
-//! Queries that somebody else wrote: read in a transaction that can't write, one statement, for so long at most.
+//! User queries: one SELECT in a read-only transaction with a time limit.
 //!
-//! What is asked becomes a table of an outer query, so it can be nothing but a query, and every value comes as a text.
+//! The query becomes a subquery of an outer SELECT, so it cannot write. All values are cast to text.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use super::database::{DedicatedConnection, OpenDatabase};
 use crate::canon::{Answered, AnsweredRows};
 use crate::{Error, Result};
 
-/// Rows that go on together.
+/// Rows of a block.
 const BLOCK_ROWS: usize = 1_000;
-/// Blocks that may wait for whoever takes them.
+/// Blocks buffered ahead of the reader.
 const BLOCKS_AHEAD: usize = 2;
-const DOING: &str = "asking the canonical store";
+const DOING: &str = "querying the entity store";
 
 /// SQLite checks the deadline after this many steps.
 const STEPS: i32 = 10_000;
@@ -129,10 +129,10 @@ fn as_table(query: &str) -> Result<String> {
     let query = query.trim().trim_end_matches(';').trim_end();
     if query.is_empty() || query.contains(';') {
         return Err(Error::Refused(
-            "a query of the canonical store is one SELECT, without a semicolon in it".to_owned(),
+            "a query of the entity store is one SELECT without a semicolon".to_owned(),
         ));
     }
-    // A comment at its end ends with its line.
+    // The line break ends a comment.
     Ok(format!("(\n{query}\n) AS asked"))
 }
 
@@ -151,7 +151,7 @@ fn as_texts(table: &str, columns: &[String], dialect: Dialect) -> String {
     format!("SELECT {columns} FROM {table}")
 }
 
-/// What tells which columns a table has, once it is prepared.
+/// The statement whose columns are those of the table.
 fn naming(table: &str) -> SqlStr {
     AssertSqlSafe(format!("SELECT * FROM {table}")).into_sql_str()
 }
@@ -162,7 +162,7 @@ fn names(prepared: &impl Statement) -> Vec<String> {
     columns.map(|column| column.name().to_owned()).collect()
 }
 
-/// Hands rows on until there are no more, nobody wants them, or it is too late.
+/// Sends rows until the query ends, the receiver closes, or the deadline passes.
 async fn pour<DB: Database>(
     mut rows: BoxStream<'_, Sql<DB::Row>>,
     columns: usize,
@@ -192,7 +192,7 @@ where
     }
 }
 
-/// Rows as they come.
+/// The rows as a stream.
 fn streamed(
     receiver: Receiver<Sql<AnsweredRows>>,
     task: JoinSet<()>,
@@ -212,7 +212,7 @@ fn streamed(
     stream::unfold(Some((receiver, task, fault)), next).boxed()
 }
 
-/// What the database says of a query is the asker's business; anything else is the store's.
+/// Errors of the query are `Refused`; other errors are the store's.
 fn refused(fault: &impl Fn(sqlx::Error) -> Error, error: sqlx::Error) -> Error {
     match error {
         sqlx::Error::Database(said) => Error::Refused(format!("{DOING}: {said}")),

@@ -15,11 +15,11 @@ use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlSsl
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
 use crate::canon::{FirstGroups, NOTIFICATIONS_MAX};
-use crate::sql::columns::Kind;
 use crate::sql::connection::{Dialect, Sql};
 use crate::sql::decode::{Columns, Grouped};
 use crate::sql::outbox::{AT_ONCE, Row as Told};
 use crate::sql::rows::{Column, Conflict, Rows};
+use crate::sql::view_columns::Kind;
 use crate::sql::{Meaning, Purpose, SqlOptions, SqlTls};
 
 /// The migrations, in their order: a name and the statements.
@@ -59,7 +59,7 @@ pub(crate) const MIGRATIONS: [(&str, &str); 11] = [
 pub(crate) const VIEWS: &str = "SELECT CAST(table_name AS CHAR) FROM information_schema.tables
     WHERE table_schema = DATABASE() AND table_type = 'VIEW'";
 
-/// The columns of what is in this schema, as `columns::There`.
+/// The columns of what is in this schema, as `view_columns::There`.
 pub(crate) const COLUMNS: &str = "SELECT CAST(table_name AS CHAR), CAST(column_name AS CHAR),
         CAST(column_type AS CHAR), LOWER(CAST(data_type AS CHAR))
     FROM information_schema.columns WHERE table_schema = DATABASE()";
@@ -86,6 +86,19 @@ const WAIT_S: u64 = 600;
 
 /// A dump may wait so long for whoever takes it.
 const DUMP_WRITE_S: u64 = 86_400;
+
+/// What a column of a view has to be, and how the view says it.
+pub(crate) const fn expected(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Number => "a whole number: an integer type, or CAST(… AS SIGNED)",
+        Kind::Micros => {
+            "microseconds since 1970 as a whole number: TIMESTAMPDIFF(MICROSECOND, '1970-01-01', …)"
+        }
+        Kind::Fraction => "a number: DOUBLE, FLOAT or DECIMAL",
+        Kind::Text => "text: VARCHAR, CHAR, TEXT or ENUM; or CAST(… AS CHAR)",
+        Kind::Boolean => "a boolean: 0 or 1 as a whole number",
+    }
+}
 
 /// What an error says.
 pub(crate) const fn meaning(number: u16) -> Meaning {
@@ -191,8 +204,8 @@ pub(crate) async fn tell(
     let rows = Rows::notifications(groups, now_ms)
         .with("made_by", Column::Ints(vec![made_by; groups.len()]));
     let mut first = None;
-    for part in rows.parts(Dialect::MySql, Conflict::Fail) {
-        let query = sqlx::query_with(part.statement(), part.arguments::<MySqlArguments>()?);
+    for insert in rows.insert_statements(Dialect::MySql, Conflict::Fail) {
+        let query = sqlx::query_with(insert.statement(), insert.arguments::<MySqlArguments>()?);
         let done = query.execute(&mut *connection).await?;
         first = first.or(Some(done.last_insert_id()).filter(|id| *id > 0));
     }

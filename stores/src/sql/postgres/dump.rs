@@ -38,7 +38,8 @@ pub(crate) async fn begin(
     while connections.len() < wanted {
         let mut connection = match server.connect(Purpose::Dump).await {
             Ok(OwnedConnection::Postgres(connection)) => connection,
-            Ok(_) => break,
+            #[cfg(feature = "mysql")]
+            Ok(OwnedConnection::MySql(_)) => break,
             Err(error) if is_full(&error) => {
                 tracing::warn!(
                     connections = connections.len(),

@@ -13,11 +13,11 @@ use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{Arguments, AssertSqlSafe, ConnectOptions, Connection, Row};
 
 use crate::canon::{FirstGroups, NOTIFICATIONS_MAX};
-use crate::sql::columns::Kind;
 use crate::sql::connection::{Dialect, Sql};
 use crate::sql::decode::{Columns, Grouped};
 use crate::sql::outbox::Row as Told;
 use crate::sql::rows::{Column, Conflict, Rows};
+use crate::sql::view_columns::Kind;
 use crate::sql::{Meaning, Purpose, SqlOptions, SqlTls};
 
 /// The migrations, in their order: a name and the statements.
@@ -61,7 +61,7 @@ pub(crate) const MIGRATIONS: [(&str, &str); 12] = [
 pub(crate) const VIEWS: &str = "SELECT c.relname::text FROM pg_class c
     WHERE c.relnamespace = current_schema()::text::regnamespace AND c.relkind IN ('v', 'm', 'f')";
 
-/// The columns of what is in this schema, as `columns::There`. Of a domain, what it is made of counts.
+/// The columns of what is in this schema, as `view_columns::There`. Of a domain, what it is made of counts.
 pub(crate) const COLUMNS: &str = "SELECT c.relname::text, a.attname::text,
         format_type(a.atttypid, a.atttypmod), CASE
             WHEN b.typcategory IN ('S', 'E') THEN 'text' ELSE b.typname::text END
@@ -78,6 +78,21 @@ pub(crate) fn fits(kind: Kind, is: &str) -> bool {
         Kind::Fraction => matches!(is, "float4" | "float8" | "numeric"),
         Kind::Text => is == "text",
         Kind::Boolean => is == "bool",
+    }
+}
+
+/// What a column of a view has to be, and how the view says it.
+pub(crate) const fn expected(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Number => {
+            "a whole number: smallint, integer or bigint, as the app's table has it (a cast keeps the index from being found)"
+        }
+        Kind::Micros => {
+            "microseconds since 1970 as a bigint: (extract(epoch FROM …) * 1000000)::bigint"
+        }
+        Kind::Fraction => "a number: double precision, real or numeric",
+        Kind::Text => "text: text, varchar, char or an enum; or …::text",
+        Kind::Boolean => "a boolean",
     }
 }
 

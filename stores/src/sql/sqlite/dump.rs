@@ -12,9 +12,9 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::JoinSet;
 
-use super::rows::{Place, Rows, Text, columns};
+use super::rows::{DecodedRows, Place, Text, columns};
 use crate::embedded::db::Opened;
-use crate::sql::connection::{Dialect, json};
+use crate::sql::connection::{Dialect, json_array};
 use crate::sql::decode::Grouped;
 use crate::{Error, Result};
 
@@ -32,22 +32,17 @@ const KEYS_AT_ONCE: usize = 4096;
 
 const DOING: &str = "dumping rows";
 
-/// Begins a dump: what it will bring is what is stored now.
+/// Begins a dump of the rows that are stored now. Keys ascend, each once.
 pub(crate) async fn dump(
     db: Arc<Opened>,
     of: Grouped,
-    keys: Option<&[i64]>,
+    keys: Option<Vec<i64>>,
     batch_rows: usize,
 ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
     let batch_rows = batch_rows.max(1);
     let left = match keys {
         None => Left::All(Some((i64::MIN, i64::MIN, i64::MIN))),
-        Some(keys) => {
-            let mut keys = keys.to_vec();
-            keys.sort_unstable();
-            keys.dedup();
-            Left::Keys { keys, inside: None }
-        }
+        Some(keys) => Left::Keys { keys, inside: None },
     };
     let mut connection = db.own_reader().await?;
     // The moment is that of the first reading. Nothing ends the transaction but the end of the
@@ -165,7 +160,7 @@ impl Pages {
             Left::Keys { keys, inside: None } if keys.is_empty() => return None,
             Left::Keys { keys, inside: None } => {
                 let condition = format!("{key} IN (SELECT value FROM json_each(?5))");
-                let keys = json(keys.iter().take(KEYS_AT_ONCE).copied());
+                let keys = json_array(keys.iter().take(KEYS_AT_ONCE).copied());
                 (condition, (0, 0, 0), Some(keys))
             }
         };
@@ -189,7 +184,7 @@ impl Pages {
         })
     }
 
-    async fn read(&mut self, asked: &Asked) -> Result<Rows> {
+    async fn read(&mut self, asked: &Asked) -> Result<DecodedRows> {
         let (key, member, id) = asked.place;
         let json: String = sqlx::query_scalar(AssertSqlSafe(asked.statement.clone()))
             .bind(key)

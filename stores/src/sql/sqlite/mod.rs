@@ -1,6 +1,6 @@
 //! The entity store in `canon.db`: its tables, and what SQLite does in a way of its own.
 //!
-//! A transaction that writes excludes all others (`SqlConnection::writes_alone`), so no row is locked, and triggers see every
+//! A transaction that writes excludes all others (`SqlConnection::has_exclusive_writes`), so no row is locked, and triggers see every
 //! change of an athlete or a connection.
 
 pub(crate) mod dump;
@@ -10,19 +10,19 @@ mod rows;
 
 use schemas::entities::Group;
 use schemas::source::Source;
-use sqlx::sqlite::SqliteArguments;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-use super::connection::{Dialect, Sql, json};
+use super::connection::{Sql, SqlConnection, json_array};
 use super::outbox::Row;
-use super::rows::{Conflict, Rows};
+use super::rows::{Conflict, Rows, write};
 use crate::canon::NOTIFICATIONS_MAX;
 use crate::embedded::db::{Kind, Upgrade};
 
 /// Unsorted segments of athletes are sorted once there are this many.
 const UNSORTED_SEGMENTS_MAX: i64 = 1 << 18;
 
-/// A macro, since `concat!` takes no constants.
+/// A file of `tables`. Both new files and upgrades use it: never change a released one; add another. A macro, since `concat!`
+/// takes no constants.
 macro_rules! table {
     ($name:literal) => {
         include_str!(concat!("tables/", $name, ".sql"))
@@ -85,7 +85,7 @@ pub(super) static CANON: Kind = Kind {
              `backstitch batch run --full`",
 };
 
-/// Puts groups and those of athletes into the outbox and returns the first of them, at most one more than a call may return.
+/// Inserts notifications for `groups` and for all groups of `athletes`. Returns the first `NOTIFICATIONS_MAX + 1` of them.
 pub(super) async fn tell(
     connection: &mut SqliteConnection,
     groups: &[(Source, Group)],
@@ -96,7 +96,13 @@ pub(super) async fn tell(
     let last: i64 = sqlx::query_scalar(statement)
         .fetch_one(&mut *connection)
         .await?;
-    insert(connection, &Rows::notifications(groups, now_ms)).await?;
+    let rows = Rows::notifications(groups, now_ms);
+    write(
+        &mut SqlConnection::Sqlite(connection),
+        &rows,
+        Conflict::Fail,
+    )
+    .await?;
     if !athletes.is_empty() {
         sort_segments(connection).await?;
         sqlx::query(
@@ -106,7 +112,7 @@ pub(super) async fn tell(
         )
         .bind(Source::Efforts.name())
         .bind(now_ms)
-        .bind(json(athletes.iter().copied()))
+        .bind(json_array(athletes.iter().copied()))
         .execute(&mut *connection)
         .await?;
     }
@@ -119,21 +125,18 @@ pub(super) async fn tell(
     .await
 }
 
-async fn insert(connection: &mut SqliteConnection, rows: &Rows) -> Sql<()> {
-    for part in rows.parts(Dialect::Sqlite, Conflict::Fail) {
-        sqlx::query_with(part.statement(), part.arguments::<SqliteArguments>()?)
-            .execute(&mut *connection)
-            .await?;
-    }
-    Ok(())
-}
-
 /// Records that athletes have efforts on segments.
 pub(super) async fn add_segments(connection: &mut SqliteConnection, groups: &[Group]) -> Sql<()> {
     if groups.is_empty() {
         return Ok(());
     }
-    insert(connection, &Rows::new_segments(groups)).await?;
+    let rows = Rows::new_segments(groups);
+    write(
+        &mut SqlConnection::Sqlite(connection),
+        &rows,
+        Conflict::Fail,
+    )
+    .await?;
     let unsorted: Option<i64> = sqlx::query_scalar("SELECT max(id) FROM new_athlete_segments")
         .fetch_one(&mut *connection)
         .await?;

@@ -71,13 +71,13 @@ pub(super) struct Text {
 
 /// Rows in columns, and the place of the last of them.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(super) struct DecodedRows {
     pub(super) batch: arrow::array::RecordBatch,
     pub(super) last: Option<Place>,
 }
 
 /// Decodes rows as SQLite handed them over into columns, in the order of their places.
-pub(super) async fn columns(of: Grouped, texts: Vec<Text>) -> Sql<Rows> {
+pub(super) async fn columns(of: Grouped, texts: Vec<Text>) -> Sql<DecodedRows> {
     let bytes: usize = texts.iter().map(|text| text.json.len()).sum();
     let parsing = heavy(bytes / ROW_BYTES, move || {
         Ok(match of {
@@ -85,7 +85,9 @@ pub(super) async fn columns(of: Grouped, texts: Vec<Text>) -> Sql<Rows> {
             Grouped::Authorizations => authorizations(&texts),
         })
     });
-    let parsed = parsing.await.map_err(undecodable)?;
+    let parsed = parsing
+        .await
+        .map_err(|error| sqlx::Error::Protocol(error.to_string()))?;
     parsed.map_err(|error| undecodable(format!("rows of {}: {error}", of.table())))
 }
 
@@ -114,7 +116,7 @@ fn efforts(texts: &[Text]) -> Result<Rows, String> {
             })
             .map_err(|error| format!("effort {}: {error}", row.id))?;
     }
-    Ok(Rows {
+    Ok(DecodedRows {
         batch: columns.finish().map_err(|error| error.to_string())?,
         last: rows
             .last()
@@ -136,7 +138,7 @@ fn authorizations(texts: &[Text]) -> Result<Rows, String> {
             athlete_is_deleted: *athlete_is_deleted != 0,
         });
     }
-    Ok(Rows {
+    Ok(DecodedRows {
         batch: columns.finish().map_err(|error| error.to_string())?,
         last: rows
             .last()

@@ -5,7 +5,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 
 use super::*;
-use crate::admin::CanonAdmin as _;
+use crate::admin::{By, CanonAdmin as _, Requested};
 use crate::canon::{Applied, CanonRead as _, CanonWrite as _};
 use crate::sql::EntityStore;
 
@@ -121,4 +121,84 @@ async fn an_older_file_keeps_its_rows() {
             assert_eq!(column.map(|column| column.value(0)), Some(is_disqualified));
         }
     }
+}
+
+/// Makes of a file one of version 7: who is disqualified is a column, and calls have no tokens.
+async fn age_to_7(folder: &std::path::Path) -> Result<(), sqlx::Error> {
+    let path = folder.join("canon.db");
+    let mut file = SqliteConnectOptions::new().filename(path).connect().await?;
+    sqlx::raw_sql(
+        "ALTER TABLE athletes ADD COLUMN is_disqualified INTEGER NOT NULL DEFAULT 0;
+         UPDATE athletes SET is_disqualified = 1 WHERE id IN (SELECT athlete_id FROM disqualified);
+         DROP TABLE disqualified; ALTER TABLE outbox RENAME COLUMN group_key TO key;
+         ALTER TABLE capacity_requests DROP COLUMN request_token;
+         ALTER TABLE capacity_requests DROP COLUMN decision_token;
+         ALTER TABLE application_audit DROP COLUMN call_token;
+         PRAGMA user_version = 7;",
+    )
+    .execute(&mut file)
+    .await?;
+    file.close().await
+}
+
+#[tokio::test]
+async fn a_file_of_version_7_keeps_the_disqualified_the_outbox_and_requests() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join(crate::embedded::db::LOCKS)).expect("a folder");
+    let rows = [
+        Entity::Athlete(Athlete {
+            id: 3,
+            name: None,
+            gender: None,
+            birth_year: None,
+            weight_kg: None,
+            country: None,
+            is_disqualified: true,
+            is_deleted: false,
+            version: 0,
+        }),
+        Entity::Effort(Effort {
+            id: 1,
+            segment_id: 2,
+            athlete_id: 3,
+            activity_id: 4,
+            elapsed_time_s: 5,
+            started_at_us: 6,
+            tz: "UTC".to_owned(),
+            is_hidden: false,
+            is_deleted: false,
+            version: 0,
+        }),
+        Entity::Application(Application {
+            id: 6,
+            name: "a".to_owned(),
+            owner: 1.into(),
+            athlete_capacity: 9,
+            version: 0,
+        }),
+    ];
+    let by = By::default();
+    let store = EntityStore::open_file(folder.path())
+        .await
+        .expect("a new file");
+    let applied = store.apply(&rows, 1).await.expect("applying");
+    store
+        .request_capacity(6, 10, &by, 1)
+        .await
+        .expect("a request");
+    drop(store);
+    age_to_7(folder.path()).await.expect("an older file");
+
+    let store = EntityStore::open_file(folder.path())
+        .await
+        .expect("opening");
+    let group = Group { key: 2, member: 3 };
+    let rows = store.groups(Source::Efforts, &[group]).await.expect("rows");
+    let column = rows.column_by_name("athlete_is_disqualified");
+    let column = column.map(|column| arrow::array::AsArray::as_boolean(column).clone());
+    assert_eq!(column.map(|column| column.value(0)), Some(true));
+    let pending = store.pending(Source::Efforts, i64::MAX, 10).await;
+    assert_eq!(pending.expect("the outbox"), applied.notifications);
+    let again = store.request_capacity(6, 11, &by, 2).await;
+    assert!(matches!(again, Ok(Requested::Open(_))), "{again:?}");
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use futures::TryStreamExt;
 use schemas::entities::{Application, Athlete, Authorization, Effort, Entity};
 use schemas::source::Source;
-use stores::admin::{By, CanonAdmin, Decided, Decision, Requested};
+use stores::admin::{
+    By, CanonAdmin, Change, Decided, Decision, RequestState, Requested, RequestsOf,
+};
 use stores::canon::{Authorized, CanonRead, CanonWrite};
 use stores::keys::{Action, Keys};
 use stores::sql::{ApiKeyStore, EntityStore, SqlOptions, SqlTls};
@@ -28,6 +30,7 @@ super::on_both! {
     what_is_wrong_is_named
     what_is_recorded_is_there_once
     a_lost_commit_is_recognized
+    a_repeated_call_leaves_later_changes_alone
     statements_are_prepared_once
 }
 
@@ -117,13 +120,18 @@ fn in_plain_text(proxy: &Proxy, schema: &Schema) -> SqlOptions {
     }
 }
 
-/// Runs a call whose first COMMIT gets no answer, so that the call is repeated.
-async fn with_lost_commit<T>(gate: &Gate, call: impl Future<Output = Result<T>>) -> Result<T> {
+/// Runs a call whose first COMMIT gets no answer, so that the call is repeated. `between` runs before the repetition.
+async fn with_lost_commit<T>(
+    gate: &Gate,
+    call: impl Future<Output = Result<T>>,
+    between: impl AsyncFnOnce() -> Result<()>,
+) -> Result<T> {
     gate.hold_answer_to("COMMIT");
     let held = gate.held();
     let cutting = async {
         gate.held_since(held).await;
-        // The server commits; only its answer is lost. The next answer that is held is one to the repeated call.
+        // The server has committed; only its answer is lost. The next answer that is held is one to the repeated call.
+        between().await.expect("another call");
         let answers = gate.held();
         gate.cut();
         gate.held_since(answers).await;
@@ -132,6 +140,10 @@ async fn with_lost_commit<T>(gate: &Gate, call: impl Future<Output = Result<T>>)
     let both = async { tokio::join!(call, cutting) };
     let (outcome, ()) = timeout(PATIENCE, both).await.expect("it ends");
     outcome
+}
+
+async fn nothing() -> Result<()> {
+    Ok(())
 }
 
 /// An action of an administrator is recorded once when its COMMIT is lost.
@@ -150,7 +162,7 @@ async fn what_is_recorded_is_there_once(server: Server) -> Result<()> {
     };
     keys.record_action(&action("before")).await?;
     let lost = action("lost");
-    with_lost_commit(&gate, keys.record_action(&lost)).await?;
+    with_lost_commit(&gate, keys.record_action(&lost), nothing).await?;
     // Two that are alike are two.
     keys.record_action(&lost).await?;
 
@@ -185,7 +197,7 @@ async fn a_lost_commit_is_recognized(server: Server) -> Result<()> {
         reason: None,
     };
 
-    let requested = with_lost_commit(&gate, store.request_capacity(1, 5, &by, 1)).await?;
+    let requested = with_lost_commit(&gate, store.request_capacity(1, 5, &by, 1), nothing).await?;
     let Requested::New(request) = requested else {
         panic!("{requested:?}");
     };
@@ -193,7 +205,7 @@ async fn a_lost_commit_is_recognized(server: Server) -> Result<()> {
     assert!(matches!(again, Requested::Open(_)), "{again:?}");
 
     let grant = Decision::Grant(None);
-    let decided = with_lost_commit(&gate, store.decide(request.id, grant, &by, 2)).await?;
+    let decided = with_lost_commit(&gate, store.decide(request.id, grant, &by, 2), nothing).await?;
     let Decided::Done { usage, .. } = decided else {
         panic!("{decided:?}");
     };
@@ -202,12 +214,57 @@ async fn a_lost_commit_is_recognized(server: Server) -> Result<()> {
     assert!(matches!(again, Decided::Already(_)), "{again:?}");
     assert_eq!(store.audit(1, None, 10).await?.len(), 1);
 
-    let connected = with_lost_commit(&gate, store.authorize(1, 7, 3)).await?;
+    let connected = with_lost_commit(&gate, store.authorize(1, 7, 3), nothing).await?;
     assert!(matches!(connected, Authorized::New { .. }), "{connected:?}");
     assert_eq!(store.authorize(1, 7, 3).await?, Authorized::Already);
     let usages = store.usages_of(&[1]).await?;
     let connected: Vec<Option<i64>> = usages.iter().map(|usage| usage.connected).collect();
     assert_eq!(connected, [Some(1)]);
+    Ok(())
+}
+
+/// A call that is repeated after a lost COMMIT neither repeats its effect nor undoes what others did since.
+async fn a_repeated_call_leaves_later_changes_alone(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let gate = Arc::<Gate>::default();
+    let proxy = Proxy::to(&address(server), &gate).await;
+    let store = EntityStore::open(&in_plain_text(&proxy, &schema), &schema.namespace).await?;
+    let other = schema.canon().await?;
+    store.apply(&[application(1)], 1).await?;
+    let by = By {
+        actor: "a".to_owned(),
+        reason: None,
+    };
+    let all = RequestsOf {
+        application_id: Some(1),
+        state: None,
+    };
+
+    let refused = async || {
+        let requests = other.capacity_requests(all, None, 10).await?;
+        for request in requests {
+            other.decide(request.id, Decision::Refuse, &by, 2).await?;
+        }
+        Ok(())
+    };
+    let requested = store.request_capacity(1, 5, &by, 1);
+    let requested = with_lost_commit(&gate, requested, refused).await?;
+    assert!(matches!(requested, Requested::New(_)), "{requested:?}");
+    let requests = other.capacity_requests(all, None, 10).await?;
+    let states: Vec<RequestState> = requests.iter().map(|request| request.state).collect();
+    assert_eq!(states, [RequestState::Refused]);
+
+    let raised = async || other.change(1, Change::capacity(4), &by, 3).await.map(drop);
+    let changed = store.change(1, Change::capacity(3), &by, 3);
+    let usage = with_lost_commit(&gate, changed, raised).await?;
+    let capacity = usage.map(|usage| usage.application.athlete_capacity);
+    assert_eq!(capacity, Some(4));
+    assert_eq!(other.audit(1, None, 10).await?.len(), 2);
+
+    store.authorize(1, 7, 4).await?;
+    let connected = async || other.authorize(1, 7, 9).await.map(drop);
+    with_lost_commit(&gate, store.revoke(1, 7, 5), connected).await?;
+    assert_eq!(other.authorize(1, 7, 10).await?, Authorized::Already);
     Ok(())
 }
 
@@ -267,9 +324,7 @@ async fn statements_are_prepared_once(server: Server) -> Result<()> {
     for text in [
         "INSERT INTO connected",
         "INSERT INTO connections",
-        "SELECT 'connections'",
-        "SELECT 'efforts', segment_id, athlete_id, CAST",
-        "'connections', 0, ",
+        "INSERT INTO outbox (source, group_key, member, made_at_ms)",
     ] {
         assert!(!sent.contains(text), "prepared again: {text}\n{sent}");
     }

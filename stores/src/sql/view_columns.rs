@@ -24,38 +24,6 @@ pub(crate) enum Kind {
     Boolean,
 }
 
-impl Kind {
-    /// What is expected, and how a view says it.
-    const fn expected(self, dialect: Dialect) -> &'static str {
-        match (self, dialect) {
-            (Self::Number, Dialect::Postgres) => {
-                "a whole number: smallint, integer or bigint, as the app's table has it (a cast keeps the index from being found)"
-            }
-            (Self::Number, Dialect::MySql | Dialect::Sqlite) => {
-                "a whole number: an integer type, or CAST(… AS SIGNED)"
-            }
-            (Self::Micros, Dialect::Postgres) => {
-                "microseconds since 1970 as a bigint: (extract(epoch FROM …) * 1000000)::bigint"
-            }
-            (Self::Micros, Dialect::MySql | Dialect::Sqlite) => {
-                "microseconds since 1970 as a whole number: TIMESTAMPDIFF(MICROSECOND, '1970-01-01', …)"
-            }
-            (Self::Fraction, Dialect::Postgres) => "a number: double precision, real or numeric",
-            (Self::Fraction, Dialect::MySql | Dialect::Sqlite) => {
-                "a number: DOUBLE, FLOAT or DECIMAL"
-            }
-            (Self::Text, Dialect::Postgres) => "text: text, varchar, char or an enum; or …::text",
-            (Self::Text, Dialect::MySql | Dialect::Sqlite) => {
-                "text: VARCHAR, CHAR, TEXT or ENUM; or CAST(… AS CHAR)"
-            }
-            (Self::Boolean, Dialect::Postgres) => "a boolean",
-            (Self::Boolean, Dialect::MySql | Dialect::Sqlite) => {
-                "a boolean: 0 or 1 as a whole number"
-            }
-        }
-    }
-}
-
 type Columns = &'static [(&'static str, Kind)];
 
 use Kind::{Boolean, Fraction, Micros, Number, Text};
@@ -141,6 +109,8 @@ struct Catalog {
     views: &'static str,
     columns: &'static str,
     fits: fn(Kind, &str) -> bool,
+    /// What is expected, and how a view says it.
+    expected: fn(Kind) -> &'static str,
 }
 
 /// The names of this schema that are views, and what is wrong with their columns, in sentences.
@@ -153,12 +123,14 @@ pub(crate) async fn views(
             views: postgres::VIEWS,
             columns: postgres::COLUMNS,
             fits: postgres::fits,
+            expected: postgres::expected,
         },
         #[cfg(feature = "mysql")]
         Dialect::MySql => Catalog {
             views: mysql::VIEWS,
             columns: mysql::COLUMNS,
             fits: mysql::fits,
+            expected: mysql::expected,
         },
         // The tables of a file are always ours.
         _ => return Ok((BTreeSet::new(), Vec::new())),
@@ -184,7 +156,7 @@ pub(crate) async fn views(
                 Some((shown, _)) => format!("is of the type {shown}"),
                 None => "is missing".to_owned(),
             };
-            let expected = kind.expected(connection.dialect());
+            let expected = (catalog.expected)(*kind);
             flaws.push(format!(
                 "the column {column} of the view {table} {is}; it has to be {expected}"
             ));
