@@ -91,7 +91,7 @@ pub(super) async fn columns(of: Grouped, texts: Vec<Text>) -> Sql<DecodedRows> {
     parsed.map_err(|error| undecodable(format!("rows of {}: {error}", of.table())))
 }
 
-fn efforts(texts: &[Text]) -> Result<Rows, String> {
+fn efforts(texts: &[Text]) -> Result<DecodedRows, String> {
     let mut rows: Vec<Effort<'_>> = parse(texts)?;
     rows.sort_unstable_by_key(|row| (row.segment_id, row.athlete_id, row.id));
     let mut columns = EffortColumns::default();
@@ -124,7 +124,7 @@ fn efforts(texts: &[Text]) -> Result<Rows, String> {
     })
 }
 
-fn authorizations(texts: &[Text]) -> Result<Rows, String> {
+fn authorizations(texts: &[Text]) -> Result<DecodedRows, String> {
     let mut rows: Vec<Authorization> = parse(texts)?;
     rows.sort_unstable_by_key(|(id, key, member, ..)| (*key, *member, *id));
     let mut columns = AuthorizationColumns::default();
