@@ -18,15 +18,14 @@ use schemas::seam::{Cut, Offset};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, StoredObject};
-use stores::parquet_file;
 
 use super::manifest::{DayRows, Manifest, READS, data_folder};
 use super::merged::merged_folder;
 use super::scrub::{record, scrubbed_folder};
+use super::write::encode_days;
 use crate::manifest_file::{read_listed, to_bytes};
 use crate::{Error, Result};
 
-const GROUP_ROWS_MAX: usize = 262_144;
 const BATCH_ROWS: usize = 32_768;
 const HASH_BYTES: i32 = 16;
 
@@ -260,19 +259,13 @@ async fn verify(archive: &Archive, record: &Reduced, manifest: &Manifest) -> Res
 fn encode(
     by_day: &BTreeMap<i64, Vec<u128>>,
 ) -> Result<(Bytes, BTreeMap<i64, DayRows>), parquet::errors::ParquetError> {
-    let mut writer = parquet_file::begin(Arc::clone(&SCHEMA), GROUP_ROWS_MAX)?;
-    let mut days = BTreeMap::new();
-    for (day, hashes) in by_day {
-        let first = writer.flushed_row_groups().len();
+    let rows = |hashes: &Vec<u128>| {
         let bytes = hashes.iter().map(|hash| hash.to_le_bytes());
         let column: ArrayRef = Arc::new(FixedSizeBinaryArray::try_from_iter(bytes)?);
-        writer.write(&RecordBatch::try_new(Arc::clone(&SCHEMA), vec![column])?)?;
-        writer.flush()?;
-        let row_groups = first..writer.flushed_row_groups().len();
-        let rows = hashes.len() as u64;
-        days.insert(*day, DayRows { row_groups, rows });
-    }
-    Ok((parquet_file::finish(writer)?, days))
+        RecordBatch::try_new(Arc::clone(&SCHEMA), vec![column])
+    };
+    let of_days = by_day.iter().map(|(day, hashes)| (*day, rows(hashes)));
+    encode_days(Arc::clone(&SCHEMA), of_days)
 }
 
 /// The hashes of a batch of a file of hashes; nothing of a batch of another file.

@@ -6,8 +6,10 @@ use std::ops::Range;
 
 use arrow::array::{AsArray, RecordBatch, UInt32Array};
 use arrow::compute::{concat_batches, take_record_batch};
-use arrow::datatypes::TimestampMicrosecondType;
+use arrow::datatypes::{SchemaRef, TimestampMicrosecondType};
+use arrow::error::ArrowError;
 use bytes::Bytes;
+use parquet::errors::ParquetError;
 use schemas::avro::{Writers, is_framed};
 use schemas::plays::{self, Decoder, Line};
 use schemas::seam::{Cut, LastRecord, Offset};
@@ -448,26 +450,32 @@ pub(super) async fn encoded(events: Vec<RecordBatch>) -> Result<(Vec<RecordBatch
     encoded.map_err(|e| Error::fault("writing Parquet", e))
 }
 
-fn encode(events: &[RecordBatch]) -> Result<Encoded, parquet::errors::ParquetError> {
+fn encode(events: &[RecordBatch]) -> Result<Encoded, ParquetError> {
     let events = concat_batches(&plays::schema(), events)?;
     if events.num_rows() == 0 {
         return Ok((None, BTreeMap::new()));
     }
-    let mut writer = parquet_file::begin(plays::schema(), GROUP_ROWS_MAX)?;
+    let of_days = by_day(&events).into_iter();
+    let of_days = of_days.map(|(day, rows)| (day, take_record_batch(&events, &rows)));
+    let (bytes, days) = encode_days(plays::schema(), of_days)?;
+    Ok((Some(bytes), days))
+}
+
+/// A Parquet file of the rows of days, in row groups of their own.
+pub(super) fn encode_days(
+    schema: SchemaRef,
+    of_days: impl Iterator<Item = (i64, Result<RecordBatch, ArrowError>)>,
+) -> Result<(Bytes, BTreeMap<i64, DayRows>), ParquetError> {
+    let mut writer = parquet_file::begin(schema, GROUP_ROWS_MAX)?;
     let mut days = BTreeMap::new();
-    for (day, rows) in by_day(&events) {
+    for (day, batch) in of_days {
+        let batch = batch?;
         let first = writer.flushed_row_groups().len();
-        let count = rows.len() as u64;
-        writer.write(&take_record_batch(&events, &rows)?)?;
+        writer.write(&batch)?;
         writer.flush()?;
         let row_groups = first..writer.flushed_row_groups().len();
-        days.insert(
-            day,
-            DayRows {
-                row_groups,
-                rows: count,
-            },
-        );
+        let rows = batch.num_rows() as u64;
+        days.insert(day, DayRows { row_groups, rows });
     }
-    Ok((Some(parquet_file::finish(writer)?), days))
+    Ok((parquet_file::finish(writer)?, days))
 }

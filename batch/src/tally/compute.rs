@@ -37,9 +37,9 @@ const HELD_SHARE: usize = 4;
 const SORTED_SHARE: usize = 2;
 
 /// A view that a run computes.
-#[derive(Debug, Clone)]
-pub(crate) struct View {
-    pub(crate) job: Arc<Job>,
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct View<J = Arc<Job>> {
+    pub(crate) job: J,
     /// The table of its rows.
     pub(crate) table: String,
     /// The published result.
@@ -54,6 +54,21 @@ pub(crate) struct View {
     pub(crate) is_unknown: bool,
     /// Whether this run computes it; else it is only read from.
     pub(crate) wanted: bool,
+}
+
+impl<J> View<J> {
+    /// The same view, with its job in another form.
+    pub(crate) fn with_job<K>(self, job: K) -> View<K> {
+        View {
+            job,
+            table: self.table,
+            published: self.published,
+            before: self.before,
+            dirty: self.dirty,
+            is_unknown: self.is_unknown,
+            wanted: self.wanted,
+        }
+    }
 }
 
 impl View {

@@ -13,7 +13,6 @@ use stores::erasures::Suppressed;
 use super::compute::{Compute, Manifests, Plan, View};
 use super::loading::Shared;
 use super::publish::{Edition, Publisher};
-use super::result::ViewManifest;
 use crate::Result;
 use crate::archive::{Manifest, ReducedDays};
 use crate::worker::other_definition;
@@ -24,7 +23,7 @@ pub(crate) struct Note {
     source: Source,
     epoch: Epoch,
     cuts: Vec<Cut>,
-    views: Vec<NotedView>,
+    views: Vec<View<NamedJob>>,
     manifests: Vec<Manifest>,
     reduced: ReducedDays,
     full: bool,
@@ -38,19 +37,8 @@ pub(crate) struct Note {
     pub(crate) edition: Option<Edition>,
 }
 
-/// A [`View`] whose definition is in the catalog.
-#[derive(Debug, Serialize, Deserialize)]
-struct NotedView {
-    job: String,
-    /// Name and version of the definition.
-    definition: String,
-    table: String,
-    published: Option<ViewManifest>,
-    before: Option<ViewManifest>,
-    dirty: Vec<ViewManifest>,
-    is_unknown: bool,
-    wanted: bool,
-}
+/// A job by its name, with name and version of its definition.
+type NamedJob = (String, String);
 
 impl Note {
     /// What the tasks of a run share.
@@ -59,11 +47,15 @@ impl Note {
         let plan = &compute.plan;
         let takes_over = |view: &View| view.published.is_none() && view.before.is_some();
         let takes_over = plan.views.iter().any(takes_over);
+        let views = plan.views.iter().map(|view| {
+            let job = (view.job.name().to_owned(), view.job.view().to_owned());
+            view.clone().with_job(job)
+        });
         Self {
             source: plan.source,
             epoch: plan.epoch,
             cuts: plan.cuts.clone(),
-            views: plan.views.iter().map(NotedView::of).collect(),
+            views: views.collect(),
             manifests: plan.manifests.clone(),
             reduced: plan.reduced.clone(),
             full: plan.full,
@@ -87,7 +79,12 @@ impl Note {
         archive: Archive,
         publisher: Option<Publisher>,
     ) -> Result<Shared> {
-        let views = self.views.into_iter().map(|view| view.view(catalog));
+        let views = self.views.into_iter().map(|view| {
+            let (name, definition) = &view.job;
+            let job = catalog.job(name).filter(|job| job.view() == definition);
+            let job = Arc::clone(job.ok_or_else(|| other_definition(name))?);
+            Ok(view.with_job(job))
+        });
         let compute = Compute {
             engine,
             archive,
@@ -113,35 +110,6 @@ impl Note {
             compute: Arc::new(compute),
             computed: Arc::new(self.computed),
             publisher,
-        })
-    }
-}
-
-impl NotedView {
-    fn of(view: &View) -> Self {
-        Self {
-            job: view.job.name().to_owned(),
-            definition: view.job.view().to_owned(),
-            table: view.table.clone(),
-            published: view.published.clone(),
-            before: view.before.clone(),
-            dirty: view.dirty.clone(),
-            is_unknown: view.is_unknown,
-            wanted: view.wanted,
-        }
-    }
-
-    fn view(self, catalog: &Catalog) -> Result<View> {
-        let job = catalog.job(&self.job);
-        let job = job.filter(|job| job.view() == self.definition);
-        Ok(View {
-            job: Arc::clone(job.ok_or_else(|| other_definition(&self.job))?),
-            table: self.table,
-            published: self.published,
-            before: self.before,
-            dirty: self.dirty,
-            is_unknown: self.is_unknown,
-            wanted: self.wanted,
         })
     }
 }
