@@ -6,7 +6,6 @@
 mod args;
 mod clock;
 mod commands;
-mod demo;
 mod draws;
 mod engine;
 #[cfg(feature = "scale")]

@@ -5,6 +5,7 @@ mod batch;
 mod check;
 mod config;
 mod dead_letters;
+mod demo;
 mod erase;
 #[cfg(feature = "scale")]
 mod executors;
@@ -29,10 +30,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{BatchCommand, Cli, Command, FollowArgs};
+use crate::monitoring;
 use crate::output::{self, Output};
 use crate::settings::{self, Flags, Loaded, Settings};
 use crate::telemetry::{self, Telemetry};
-use crate::{demo, monitoring};
 
 /// What every command is given.
 #[derive(Debug)]

@@ -2,30 +2,13 @@
 
 use rand::Rng;
 use rand::rngs::StdRng;
+use showcase::words;
 
 use super::draw::{happens, one_of};
 use super::entities::{Make, Place};
 use super::fault::Fault;
 use super::rows::{Record, Sink};
 
-const NAMES: [&str; 16] = [
-    "Segment Hunter",
-    "Trail Atlas",
-    "Ride Diary",
-    "Pace Coach",
-    "Élan",
-    "Wattage",
-    "Club Ladder",
-    "Route Forge",
-    "Heat Map",
-    "Cadence",
-    "Summit Log",
-    "Run & Tell",
-    "Laufbuch",
-    "Peloton Planner",
-    "Photo Finish",
-    "Rest Day",
-];
 const CAPACITIES: [i64; 6] = [10, 100, 999, 1_000, 10_000, 100_000];
 /// The capacity of popular applications.
 const CAPACITY_OF_POPULAR: i64 = 1_000_000;
@@ -83,7 +66,7 @@ impl Make for Applications {
         };
         Application {
             id: place.number,
-            name: one_of(rng, &NAMES),
+            name: words::application(rng.random_range(0..16)),
             edition: 1,
             owner: rng.random_range(1..=300),
             athlete_capacity,

@@ -58,6 +58,7 @@ impl Record for Athlete {
 pub(super) struct Athletes {
     genders: Urn<&'static str>,
     countries: Urn<&'static str>,
+    are_named: bool,
 }
 
 impl Athletes {
@@ -65,6 +66,15 @@ impl Athletes {
         Self {
             genders: Urn::new(&GENDERS),
             countries: Urn::new(&COUNTRIES),
+            are_named: false,
+        }
+    }
+
+    /// Each of some hundreds of athletes has a name that no other has.
+    pub(super) fn named() -> Self {
+        Self {
+            are_named: true,
+            ..Self::new()
         }
     }
 }
@@ -88,9 +98,14 @@ impl Make for Athletes {
 
     fn make(&mut self, place: Place, rng: &mut StdRng) -> Athlete {
         let gender = self.genders.draw(rng);
+        let name = if self.are_named {
+            Some(name_of(place.number))
+        } else {
+            happens(rng, 0.95).then(|| name(rng))
+        };
         Athlete {
             id: place.number,
-            name: happens(rng, 0.95).then(|| name(rng)),
+            name,
             gender,
             birth_year: happens(rng, 0.88).then(|| birth_year(rng)),
             weight_tenths: happens(rng, 0.75).then(|| weight_tenths(gender, rng)),
@@ -133,6 +148,16 @@ impl Make for Athletes {
     }
 }
 
+/// Different names for different numbers, up to the number of names.
+fn name_of(number: i64) -> (&'static str, &'static str) {
+    let number = usize::try_from(number).unwrap_or_default();
+    let round = number / FIRST_NAMES.len();
+    (
+        FIRST_NAMES[number % FIRST_NAMES.len()],
+        LAST_NAMES[(number + round) % LAST_NAMES.len()],
+    )
+}
+
 fn name(rng: &mut StdRng) -> (&'static str, &'static str) {
     (one_of(rng, &FIRST_NAMES), one_of(rng, &LAST_NAMES))
 }
@@ -159,4 +184,17 @@ fn weight_tenths(gender: Option<&'static str>, rng: &mut StdRng) -> u32 {
 /// From 0 to 1, most often in the middle.
 fn middling(rng: &mut StdRng) -> f64 {
     (rng.random::<f64>() + rng.random::<f64>() + rng.random::<f64>()) / 3.0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::name_of;
+
+    #[test]
+    fn names_of_some_hundreds_of_numbers_differ() {
+        let names: HashSet<_> = (1..=576).map(name_of).collect();
+        assert_eq!(names.len(), 576);
+    }
 }

@@ -116,7 +116,9 @@ impl Make for Authorizations {
     ];
 
     fn make(&mut self, place: Place, rng: &mut StdRng) -> Authorization {
-        let created_at_ms = self.rhythm.at(place.row, self.rows);
+        let created_at_ms = place
+            .at_ms
+            .unwrap_or_else(|| self.rhythm.at(place.row, self.rows));
         let is_revoked = happens(rng, self.revoked);
         let (application_id, athlete_id) = self.spread.pair(place, rng);
         Authorization {

@@ -117,8 +117,10 @@ impl Efforts {
     }
 
     /// Begins the next activity, in the zone of its first segment.
-    fn begin(&mut self, row: u64, segment_id: i64, rng: &mut StdRng) {
-        let at_ms = self.rhythm.at(row, self.rows);
+    fn begin(&mut self, place: Place, segment_id: i64, rng: &mut StdRng) {
+        let at_ms = place
+            .at_ms
+            .unwrap_or_else(|| self.rhythm.at(place.row, self.rows));
         let athlete_id = if happens(rng, 0.8) {
             rng.random_range(1..=self.athletes.max(1)).cast_signed()
         } else {
@@ -188,9 +190,12 @@ impl Make for Efforts {
     ];
 
     fn make(&mut self, place: Place, rng: &mut StdRng) -> Effort {
+        if let Some(at_ms) = place.at_ms {
+            (self.from_ms, self.until_ms) = (i64::MIN, at_ms);
+        }
         let segment_id = self.next_segment(rng).unwrap_or_else(|| {
             let segment_id = self.segments.draw(rng);
-            self.begin(place.row, segment_id, rng);
+            self.begin(place, segment_id, rng);
             segment_id
         });
         let Activity {

@@ -25,6 +25,8 @@ pub(super) struct Place {
     pub(super) number: i64,
     /// Rows of any kind before it.
     pub(super) row: u64,
+    /// When it happens, if that does not follow from its number.
+    pub(super) at_ms: Option<i64>,
 }
 
 /// A source of entities: how its rows come about, and how they change.
@@ -66,6 +68,7 @@ pub(super) struct Entities<M: Make> {
     rng: StdRng,
     rows: u64,
     new_rows: u64,
+    at_ms: Option<i64>,
     /// A new row that came malformed and is still to come as it should.
     held: Option<M::Row>,
     known: Vec<Version<M::Row>>,
@@ -81,10 +84,21 @@ impl<M: Make> Entities<M> {
             rng: StdRng::seed_from_u64(request.seed),
             rows: 0,
             new_rows: 0,
+            at_ms: None,
             held: None,
             known: Vec::new(),
             outdated: Vec::new(),
         }
+    }
+
+    /// Lets other fractions of the rows be out of the ordinary.
+    pub(super) fn set_mix(&mut self, mix: Mix) {
+        self.mix = mix;
+    }
+
+    /// Sets when the next new row happens.
+    pub(super) fn set_time(&mut self, at_ms: i64) {
+        self.at_ms = Some(at_ms);
     }
 
     fn fresh(&mut self) -> M::Row {
@@ -95,6 +109,7 @@ impl<M: Make> Entities<M> {
         let place = Place {
             number: self.new_rows.cast_signed(),
             row: self.rows,
+            at_ms: self.at_ms,
         };
         self.source.make(place, &mut self.rng)
     }

@@ -17,6 +17,7 @@ mod fault;
 mod follows;
 mod format;
 mod lines;
+mod live;
 mod pairs;
 mod plays;
 mod request;
@@ -42,17 +43,11 @@ use efforts::Efforts;
 use entities::Entities;
 use follows::Follows;
 pub(crate) use format::format_of;
-pub(crate) use lines::write_line;
+pub(crate) use live::Live;
 use plays::Plays;
-pub(crate) use plays::{Shape, Traffic};
 use request::Request;
-pub(crate) use rhythm::Rhythm;
-pub(crate) use rows::Mix;
 pub(crate) use writing::Written;
 use writing::{Target, write_rows};
-
-/// A row of plays.
-pub(crate) type Row = rows::Row<plays::Play>;
 
 const BUFFER_BYTES: usize = 1 << 20;
 

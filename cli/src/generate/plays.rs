@@ -57,6 +57,8 @@ pub(crate) struct Shape {
     pub(crate) tracks: u64,
     /// Listeners.
     pub(crate) listeners: u64,
+    /// Applications that tracks are played with.
+    pub(crate) apps: u64,
 }
 
 impl Default for Shape {
@@ -65,6 +67,7 @@ impl Default for Shape {
             owners: 1_000,
             tracks: 20_000,
             listeners: 200_000,
+            apps: 40,
         }
     }
 }
@@ -135,6 +138,8 @@ pub(crate) struct Traffic {
     remembered: usize,
     /// The place of the next event among the recent ones.
     next: usize,
+    /// The amount of each event, if it is not 1.
+    amount: i64,
 }
 
 impl Traffic {
@@ -152,12 +157,13 @@ impl Traffic {
             mix,
             tracks: Skewed::new(shape.tracks, -20),
             listeners: Skewed::new(shape.listeners, 4),
-            apps: Skewed::new(40, -5),
+            apps: Skewed::new(shape.apps, -5),
             countries: Urn::new(&COUNTRIES),
             referrers: Urn::new(&REFERRERS),
             recent: Vec::new(),
             remembered: REMEMBERED,
             next: 0,
+            amount: 1,
         })
     }
 
@@ -165,6 +171,11 @@ impl Traffic {
     pub(crate) fn remember(mut self, events: usize) -> Self {
         self.remembered = events.clamp(1, REMEMBERED);
         self
+    }
+
+    /// Lets each event from now on stand for some plays.
+    pub(crate) fn set_amount(&mut self, plays: i64) {
+        self.amount = plays;
     }
 
     /// The next row, whose event, if it is new and not late, happened at `at_ms`.
@@ -230,6 +241,7 @@ impl Traffic {
             other => other,
         };
         let amount = match rng.random_range(0..2_000_u32) {
+            _ if self.amount > 1 => Some(self.amount),
             0 => Some(-1),
             1 => Some(rng.random_range(2..50)),
             2 => Some(1),

@@ -1,13 +1,8 @@
 //! When events happen: by day and hour, as people are awake.
 
-const HOUR_MS: i64 = 3_600_000;
+use showcase::busy;
 
-/// How much is played in each hour of a UTC day.
-const HOURS: [u32; 24] = [
-    30, 22, 16, 13, 12, 14, 20, 32, 46, 55, 60, 63, 66, 68, 70, 74, 80, 88, 96, 100, 98, 86, 66, 46,
-];
-/// How much is played on each day of a week, from Thursday on: the Unix epoch was one.
-const DAYS: [u32; 7] = [10, 12, 13, 12, 10, 10, 10];
+const HOUR_MS: i64 = 3_600_000;
 
 /// A stretch of time in which events are spread by day and hour.
 #[derive(Debug, Clone)]
@@ -61,18 +56,6 @@ impl Rhythm {
         let into = ((target - before) / busy(*begin)) as i64;
         (begin + into).clamp(self.from_ms, self.until_ms - 1)
     }
-}
-
-/// How busy the hour is that holds the instant.
-fn busy(at_ms: i64) -> f64 {
-    let hour = at_ms.div_euclid(HOUR_MS);
-    let of = |table: &[u32], index: i64| {
-        usize::try_from(index)
-            .ok()
-            .and_then(|index| table.get(index))
-            .map_or(1.0, |weight| f64::from(*weight))
-    };
-    of(&HOURS, hour.rem_euclid(24)) * of(&DAYS, hour.div_euclid(24).rem_euclid(7))
 }
 
 fn as_f64(n: i64) -> f64 {

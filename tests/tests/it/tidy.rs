@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Who may depend on whom among the project's crates.
-const ALLOWED: [(&str, &[&str]); 10] = [
+const ALLOWED: [(&str, &[&str]); 11] = [
     ("schemas", &[]),
     ("jobs", &["schemas"]),
     ("stores", &["schemas"]),
@@ -13,10 +13,11 @@ const ALLOWED: [(&str, &[&str]); 10] = [
     ("batch", &["schemas", "jobs", "stores", "stored"]),
     ("serving", &["schemas", "jobs", "stores"]),
     ("scale", &[]),
+    ("showcase", &["schemas", "stores"]),
     (
         "cli",
         &[
-            "schemas", "jobs", "stores", "speed", "batch", "serving", "scale",
+            "schemas", "jobs", "stores", "speed", "batch", "serving", "scale", "showcase",
         ],
     ),
     (

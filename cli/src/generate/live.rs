@@ -1,0 +1,156 @@
+//! Lines of all sources as they happen: for the demo.
+
+use std::fmt;
+
+use schemas::source::Source;
+use showcase::{
+    APPLICATIONS, ATHLETES, CLUBS, FOLLOWS, Line, Lines, MEMBERSHIPS, OWNERS, SEGMENTS, TRACKS,
+};
+
+use super::athletes::Athletes;
+use super::authorizations::Authorizations;
+use super::clubs::Clubs;
+use super::efforts::Efforts;
+use super::entities::{Entities, Make};
+use super::follows::Follows;
+use super::lines::write_line;
+use super::plays::{Shape, Traffic};
+use super::request::Request;
+use super::rows::{Mix, Record, Row, Rows};
+
+/// Most lines are new.
+const START: Mix = Mix {
+    duplicates: 0.02,
+    late: 0.03,
+    malformed: 0.005,
+};
+/// No line is new.
+const CHANGES: Mix = Mix {
+    duplicates: 0.85,
+    late: 0.13,
+    malformed: 0.02,
+};
+/// Many lines are new.
+const MIXED: Mix = Mix {
+    duplicates: 0.3,
+    late: 0.1,
+    malformed: 0.02,
+};
+/// Pairs that can't be repeated or late, since there is nothing yet, are new ones.
+const SPARE_PAIRS: u64 = 50;
+
+/// Lines of all sources but applications.
+pub(crate) struct Live {
+    plays: Traffic,
+    athletes: Started<Athletes>,
+    clubs: Started<Clubs>,
+    follows: Started<Follows>,
+    authorizations: Started<Authorizations>,
+    efforts: Started<Efforts>,
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live").finish_non_exhaustive()
+    }
+}
+
+/// A source whose first rows are mostly new.
+struct Started<M: Make> {
+    entities: Entities<M>,
+    rows_left: i64,
+    then: Mix,
+}
+
+impl<M: Make> Started<M> {
+    fn new(source: M, request: &Request, rows_left: i64, then: Mix) -> Self {
+        Self {
+            entities: Entities::new(source, request),
+            rows_left,
+            then,
+        }
+    }
+
+    fn next(&mut self, at_ms: i64) -> Line {
+        self.rows_left -= 1;
+        if self.rows_left == -1 {
+            self.entities.set_mix(self.then);
+        }
+        self.entities.set_time(at_ms);
+        line(&self.entities.next())
+    }
+}
+
+impl Live {
+    /// Lines of a seed; events of `run` differ from those of other runs of the same seed.
+    ///
+    /// # Errors
+    /// None for the numbers that the demo has.
+    pub(crate) fn new(seed: u64, run: u64, repeats_within: usize) -> anyhow::Result<Self> {
+        let shape = Shape {
+            owners: OWNERS.unsigned_abs(),
+            tracks: TRACKS.unsigned_abs(),
+            listeners: 20_000,
+            apps: APPLICATIONS.unsigned_abs(),
+        };
+        let request = |source: Source, rows: i64, seed: u64| Request {
+            source,
+            rows: rows.unsigned_abs() + SPARE_PAIRS,
+            seed,
+            mix: START,
+            owners: shape.owners,
+            tracks: shape.tracks,
+            segments: SEGMENTS.unsigned_abs(),
+            athletes: ATHLETES.unsigned_abs(),
+            clubs: CLUBS.unsigned_abs(),
+            applications: APPLICATIONS.unsigned_abs(),
+            shape: crate::args::Shape::default(),
+            revoked: 0.2,
+            from_ms: 0,
+            until_ms: 1,
+        };
+        let of_athletes = request(Source::Athletes, ATHLETES, seed);
+        let of_clubs = request(Source::Clubs, MEMBERSHIPS, seed);
+        let of_follows = request(Source::Follows, FOLLOWS, seed);
+        let of_authorizations = request(Source::Authorizations, 0, seed ^ run);
+        let of_efforts = request(Source::Efforts, 0, seed ^ run);
+        let athletes = Athletes::named();
+        let clubs = Clubs::new(&of_clubs)?;
+        let follows = Follows::new(&of_follows)?;
+        let authorizations = Authorizations::new(&of_authorizations);
+        let efforts = Efforts::new(&of_efforts);
+        Ok(Self {
+            plays: Traffic::new(seed ^ run, shape, START)?.remember(repeats_within),
+            athletes: Started::new(athletes, &of_athletes, ATHLETES, CHANGES),
+            clubs: Started::new(clubs, &of_clubs, MEMBERSHIPS, CHANGES),
+            follows: Started::new(follows, &of_follows, FOLLOWS, CHANGES),
+            authorizations: Started::new(authorizations, &of_authorizations, 0, MIXED),
+            efforts: Started::new(efforts, &of_efforts, 0, MIXED),
+        })
+    }
+}
+
+impl Lines for Live {
+    fn play(&mut self, at_ms: i64, plays: i64) -> Line {
+        self.plays.set_amount(plays);
+        line(&self.plays.next(at_ms))
+    }
+
+    fn row(&mut self, source: Source, at_ms: i64) -> Option<Line> {
+        Some(match source {
+            Source::Plays | Source::Applications => return None,
+            Source::Athletes => self.athletes.next(at_ms),
+            Source::Clubs => self.clubs.next(at_ms),
+            Source::Follows => self.follows.next(at_ms),
+            Source::Authorizations => self.authorizations.next(at_ms),
+            Source::Efforts => self.efforts.next(at_ms),
+        })
+    }
+}
+
+fn line<R: Record>(row: &Row<R>) -> Line {
+    let mut bytes = Vec::with_capacity(256);
+    write_line(&mut bytes, row);
+    bytes.truncate(bytes.trim_ascii_end().len());
+    Line::new(bytes, row.fault.is_none())
+}

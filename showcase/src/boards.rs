@@ -1,0 +1,216 @@
+//! Questions about boards, and their recount: a plain sort of the rows of the entity store.
+
+use std::collections::BTreeSet;
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use jiff::civil::Date;
+use rand::Rng;
+use rand::rngs::StdRng;
+use rand::seq::IteratorRandom;
+use serde_json::{Value, json};
+
+use crate::client::Parameters;
+use crate::compare::compare;
+use crate::found::{Row, Shared};
+use crate::{CLUBS, SEGMENTS};
+
+/// Every board of a segment.
+const BOARDS: &str = "overall gender:F gender:M gender:X age:0-19 age:20-24 age:25-34 age:35-44 \
+    age:45-54 age:55-64 age:65-69 age:70-74 age:75+ weight:0-54 weight:55-64 weight:65-74 \
+    weight:75-84 weight:85-94 weight:95-104 weight:105-114 weight:115+";
+/// Calendar windows of boards, and how much of a date tells them apart.
+const WINDOWS: [(&str, usize); 4] = [("all", 0), ("year", 4), ("month", 7), ("day", 10)];
+const COLUMNS: &str = "e.athlete_id, e.elapsed_time_s, e.id, e.activity_id, e.started_at_us, e.tz, \
+    a.birth_year, e.version, a.version";
+/// The efforts that everybody may see, with their athletes.
+const VISIBLE: &str = "FROM efforts e LEFT JOIN athletes a ON a.id = e.athlete_id \
+    WHERE NOT e.is_deleted AND NOT e.is_hidden AND NOT coalesce(a.is_deleted, false) \
+    AND NOT coalesce(a.is_disqualified, false)";
+
+/// A board.
+#[derive(Debug, Clone)]
+pub(crate) struct Board {
+    pub(crate) segment: i64,
+    name: &'static str,
+    window: (&'static str, usize),
+    /// A day in the window.
+    date: Date,
+    /// Only athletes of this club.
+    club: Option<i64>,
+    /// Only this athlete and those that this athlete follows.
+    following: Option<i64>,
+}
+
+impl Board {
+    /// A random board; a plain one is of all athletes.
+    pub(crate) fn any(today: Date, is_plain: bool, rng: &mut StdRng) -> Self {
+        let days = rng.random_range(0..40) * i64::from(rng.random_bool(0.3));
+        let share = if is_plain { 0.0 } else { 0.2 };
+        let mut other = |last| rng.random_bool(share).then(|| rng.random_range(1..=last));
+        Self {
+            club: other(CLUBS),
+            following: other(20),
+            segment: rng.random_range(1..=SEGMENTS),
+            name: BOARDS.split(' ').choose(rng).unwrap_or("overall"),
+            window: WINDOWS[rng.random_range(0..4)],
+            date: today.saturating_sub(jiff::Span::new().days(days)),
+        }
+    }
+
+    /// Every board of all time, and in one window of today, which is another one on the next segment.
+    pub(crate) fn every(today: Date) -> Vec<Self> {
+        let mut all = Vec::new();
+        for (segment, first) in (1..=SEGMENTS).zip(0..) {
+            for (number, name) in (first..).zip(BOARDS.split(' ')) {
+                let (date, club, following) = (today, None, None);
+                all.extend([WINDOWS[0], WINDOWS[1 + number % 3]].map(|window| Self {
+                    segment,
+                    name,
+                    window,
+                    date,
+                    club,
+                    following,
+                }));
+            }
+        }
+        all
+    }
+
+    pub(crate) fn path(&self) -> String {
+        format!("/boards/segments/{}", self.segment)
+    }
+
+    pub(crate) fn parameters(&self) -> Parameters {
+        let mut all = vec![("board", self.name.to_owned())];
+        if self.window != WINDOWS[0] {
+            all.push(("window", self.window.0.to_owned()));
+            all.push(("date", self.date.to_string()));
+        }
+        all.extend(self.club.map(|club| ("club_id", club.to_string())));
+        all.extend(self.following.map(|id| ("following", id.to_string())));
+        all
+    }
+
+    /// All entries in the order of ranks: each athlete's best effort by time, then id.
+    pub(crate) async fn entries(&self, shared: &Shared) -> anyhow::Result<Vec<Value>> {
+        self.ranked(&shared.query(&self.sql()).await?)
+    }
+
+    fn sql(&self) -> String {
+        let segment = self.segment;
+        let mut sql = format!("SELECT {COLUMNS} {VISIBLE} AND e.segment_id = {segment}");
+        if let Some(club) = self.club {
+            let members = format!("SELECT athlete_id FROM clubs WHERE club_id = {club}");
+            sql += &format!(" AND e.athlete_id IN ({members} AND NOT is_deleted)");
+        }
+        if let Some(id) = self.following {
+            let followed = format!("SELECT followed_id FROM follows WHERE follower_id = {id}");
+            sql += &format!(
+                " AND (e.athlete_id = {id} OR e.athlete_id IN ({followed} AND NOT is_deleted))"
+            );
+        }
+        match self.class() {
+            ("gender", class, ..) => sql += &format!(" AND a.gender = '{class}'"),
+            ("weight", _, from, to) => {
+                sql += &format!(" AND a.weight_kg >= {from} AND a.weight_kg < {to}");
+            }
+            _ => {}
+        }
+        sql
+    }
+
+    /// The kind of class, its name, and for numbers the lowest and the first that is above.
+    fn class(&self) -> (&'static str, &'static str, i64, i64) {
+        let (kind, class) = self.name.split_once(':').unwrap_or((self.name, ""));
+        let (from, to) = class.split_once('-').unwrap_or((class, ""));
+        let from = from.trim_end_matches('+').parse().unwrap_or(0);
+        let to = to.parse().map_or(1_000, |to: i64| to + 1);
+        (kind, class, from, to)
+    }
+
+    fn ranked(&self, rows: &[Row]) -> anyhow::Result<Vec<Value>> {
+        let mut efforts = Vec::new();
+        let (kind, _, from, to) = self.class();
+        for row in rows {
+            let int = |column: usize| -> anyhow::Result<i64> {
+                Ok(row[column].as_deref().context("no value")?.parse()?)
+            };
+            let at = Timestamp::from_microsecond(int(4)?)?;
+            let day = at.in_tz(row[5].as_deref().unwrap_or("UTC"))?.date();
+            let age = int(6).map_or(-1, |born| i64::from(day.year()) - born);
+            let length = self.window.1;
+            let is_in_window = day.to_string()[..length] == self.date.to_string()[..length];
+            if is_in_window && (kind != "age" || (from..to).contains(&age)) {
+                efforts.push((int(1)?, int(2)?, int(0)?, int(3)?, at));
+            }
+        }
+        efforts.sort_unstable();
+        let mut athletes = BTreeSet::new();
+        efforts.retain(|(_, _, athlete, ..)| athletes.insert(*athlete));
+        let entry = |(rank, (elapsed_time, effort, athlete, activity, at)): (u64, _)| {
+            json!({
+                "rank": rank, "athlete_id": athlete, "elapsed_time": elapsed_time,
+                "effort_id": effort, "activity_id": activity, "started_at": at,
+            })
+        };
+        Ok((1..).zip(efforts).map(entry).collect())
+    }
+}
+
+/// Efforts and different athletes of a segment.
+pub(crate) async fn counts(shared: &Shared, segment: i64) -> anyhow::Result<Value> {
+    let sql = format!("SELECT e.athlete_id {VISIBLE} AND e.segment_id = {segment}");
+    let efforts = shared.query(&sql).await?;
+    let athletes: BTreeSet<&Row> = efforts.iter().collect();
+    Ok(json!({"efforts": efforts.len(), "athletes": athletes.len()}))
+}
+
+/// All efforts that everybody may see, with their versions.
+pub(crate) async fn efforts(shared: &Shared) -> anyhow::Result<BTreeSet<Row>> {
+    let efforts = shared.query(&format!("SELECT {COLUMNS} {VISIBLE}")).await?;
+    Ok(efforts.into_iter().collect())
+}
+
+/// Compares a whole board that was served while efforts changed with its entries before. Athletes
+/// whose efforts changed may have any entry.
+///
+/// # Errors
+/// The first difference.
+pub(crate) fn compare_moving(
+    (efforts_before, efforts): (&BTreeSet<Row>, &BTreeSet<Row>),
+    before: &[Value],
+    body: &Value,
+) -> Result<(), String> {
+    let changed = efforts_before.symmetric_difference(efforts);
+    let changed: BTreeSet<String> = changed.filter_map(|row| row[0].clone()).collect();
+    let found = body
+        .get("entries")
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
+    let ranks: Vec<Value> = (1..=found.len())
+        .map(|rank| json!({"rank": rank}))
+        .collect();
+    compare(&json!({"total": found.len(), "entries": ranks}), body)?;
+    let place = |entry: &Value| (entry["elapsed_time"].as_i64(), entry["effort_id"].as_i64());
+    let athletes: BTreeSet<String> = found
+        .iter()
+        .map(|entry| entry["athlete_id"].to_string())
+        .collect();
+    if !found.is_sorted_by(|one, other| place(one) < place(other)) || athletes.len() < found.len() {
+        return Err(format!("served in no order: {body}"));
+    }
+    let unchanged = |entries: &[Value]| {
+        let mut left = entries.to_vec();
+        left.retain(|entry| !changed.contains(&entry["athlete_id"].to_string()));
+        left.iter_mut()
+            .for_each(|entry| entry["rank"] = Value::Null);
+        Value::Array(left)
+    };
+    compare(&unchanged(before), &unchanged(&found))
+}
+
+#[cfg(test)]
+#[path = "boards_tests.rs"]
+mod tests;

@@ -1,0 +1,227 @@
+//! What periods and intervals mean, computed with calendar dates only: the recount's own reading of
+//! the rules.
+
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{Span, Timestamp, ToSpan};
+use rand::Rng;
+use rand::rngs::StdRng;
+
+use crate::client::Parameters;
+
+const QUARTER: i64 = 900;
+
+/// A period. Times are in seconds since the Unix epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Period {
+    pub(crate) parameters: Parameters,
+    /// The first second, if there is one.
+    pub(crate) from: Option<i64>,
+    /// The first second after it, if there is one.
+    pub(crate) to: Option<i64>,
+    /// The first second of the period before, which ends where this one begins.
+    pub(crate) before: Option<i64>,
+}
+
+/// The first second of a local day.
+fn start(date: Date, zone: &TimeZone) -> anyhow::Result<i64> {
+    let day = date.to_zoned(zone.clone())?.start_of_day()?;
+    Ok(day.timestamp().as_second())
+}
+
+impl Period {
+    /// All time.
+    pub(crate) fn all() -> Self {
+        Self {
+            parameters: vec![("period", "all".to_owned())],
+            from: None,
+            to: None,
+            before: None,
+        }
+    }
+
+    /// A period with a name that is about a day.
+    pub(crate) fn named(name: &str, date: Date, zone: &TimeZone) -> anyhow::Result<Self> {
+        let parameters = vec![("period", name.to_owned()), ("date", date.to_string())];
+        let (first, length) = match name {
+            "today" => (date, 1.day()),
+            "7d" => (date.checked_sub(6.days())?, 7.days()),
+            "30d" => (date.checked_sub(29.days())?, 30.days()),
+            "month" => (date.first_of_month(), 1.month()),
+            _ => (date.first_of_year(), 1.year()),
+        };
+        Self::days(parameters, (first, length), zone)
+    }
+
+    /// Whole local days.
+    pub(crate) fn days(
+        parameters: Parameters,
+        (first, length): (Date, Span),
+        zone: &TimeZone,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            parameters,
+            from: Some(start(first, zone)?),
+            to: Some(start(first.checked_add(length)?, zone)?),
+            before: Some(start(first.checked_sub(length)?, zone)?),
+        })
+    }
+
+    /// A random period around an instant.
+    pub(crate) fn any(at: i64, zone: &TimeZone, rng: &mut StdRng) -> anyhow::Result<Self> {
+        let date = Timestamp::from_second(at)?.to_zoned(zone.clone()).date();
+        let quarter = at.div_euclid(QUARTER) * QUARTER;
+        let text = |at: i64| Timestamp::from_second(at).map(|at| at.to_string());
+        Ok(match rng.random_range(0..11) {
+            kind @ 0..5 => {
+                let names = ["today", "7d", "30d", "month", "year"];
+                Self::named(names[kind], date, zone)?
+            }
+            5 | 6 => Self::all(),
+            7 => {
+                let first = date.checked_sub(rng.random_range(0..4_i64).days())?;
+                let last = date.checked_add(rng.random_range(1..3_i64).days())?;
+                let parameters = vec![("from", first.to_string()), ("to", last.to_string())];
+                Self::days(parameters, (first, first.until(last)?), zone)?
+            }
+            8 => {
+                let from = quarter - rng.random_range(0..300) * QUARTER;
+                let to = quarter + rng.random_range(1..30) * QUARTER;
+                let custom = ("period", "custom".to_owned());
+                Self {
+                    parameters: vec![custom, ("from", text(from)?), ("to", text(to)?)],
+                    from: Some(from),
+                    to: Some(to),
+                    before: Some(from - (to - from)),
+                }
+            }
+            9 => Self {
+                parameters: vec![("from", date.to_string())],
+                from: Some(start(date, zone)?),
+                ..Self::all()
+            },
+            _ => Self {
+                parameters: vec![("to", text(quarter)?)],
+                to: Some(quarter),
+                ..Self::all()
+            },
+        })
+    }
+
+    pub(crate) fn holds(&self, at: i64) -> bool {
+        self.from.is_none_or(|from| from <= at) && self.to.is_none_or(|to| at < to)
+    }
+
+    /// Whether the period before holds the second.
+    pub(crate) fn held(&self, at: i64) -> bool {
+        self.before.is_some_and(|before| before <= at) && self.from.is_some_and(|from| at < from)
+    }
+
+    /// Where the points of a series begin, of a period with two ends.
+    pub(crate) fn points(&self, interval: &str, zone: &TimeZone) -> anyhow::Result<Vec<i64>> {
+        let mut points = Vec::new();
+        let mut at = self.from.unwrap_or(i64::MAX);
+        while self.to.is_some_and(|to| at < to) {
+            points.push(at);
+            at = next_point(interval, at, zone)?;
+        }
+        Ok(points)
+    }
+}
+
+/// The first second after `at` at which an interval begins.
+fn next_point(interval: &str, at: i64, zone: &TimeZone) -> anyhow::Result<i64> {
+    let local = Timestamp::from_second(at)?.to_zoned(zone.clone());
+    let date = local.date();
+    let next = match interval {
+        "hour" => {
+            let past = i64::from(local.minute()) * 60 + i64::from(local.second());
+            return Ok(at - past + 3_600);
+        }
+        "day" => date.tomorrow()?,
+        "week" => {
+            let since_monday = date.weekday().to_monday_zero_offset();
+            date.checked_add((7 - since_monday).days())?
+        }
+        _ => date.first_of_month().checked_add(1.month())?,
+    };
+    start(next, zone)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::civil::date;
+
+    use super::*;
+
+    fn at(text: &str) -> i64 {
+        text.parse::<Timestamp>().unwrap().as_second()
+    }
+
+    #[test]
+    fn periods_are_local() {
+        let zone = TimeZone::get("Europe/Berlin").unwrap();
+        let (short, long) = (date(2026, 3, 29), date(2026, 3, 31));
+        let cases = [
+            (
+                "today",
+                short,
+                "2026-03-27T23",
+                "2026-03-28T23",
+                "2026-03-29T22",
+            ),
+            (
+                "7d",
+                date(2026, 11, 21),
+                "2026-11-07T23",
+                "2026-11-14T23",
+                "2026-11-21T23",
+            ),
+            (
+                "month",
+                long,
+                "2026-01-31T23",
+                "2026-02-28T23",
+                "2026-03-31T22",
+            ),
+            (
+                "year",
+                long,
+                "2024-12-31T23",
+                "2025-12-31T23",
+                "2026-12-31T23",
+            ),
+        ];
+        for (name, date, before, from, to) in cases {
+            let period = Period::named(name, date, &zone).unwrap();
+            let found = [period.before, period.from, period.to];
+            let expected = [before, from, to].map(|hour| Some(at(&format!("{hour}:00:00Z"))));
+            assert_eq!(found, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn points_are_cut_to_the_period() {
+        let zone = TimeZone::get("Asia/Kathmandu").unwrap();
+        let points = |interval: &str, from: &str, to: &str| {
+            let period = Period {
+                from: Some(at(from)),
+                to: Some(at(to)),
+                ..Period::all()
+            };
+            period.points(interval, &zone).unwrap()
+        };
+        assert_eq!(
+            points("hour", "2026-11-21T10:00:00Z", "2026-11-21T11:30:00Z"),
+            [
+                at("2026-11-21T10:00:00Z"),
+                at("2026-11-21T10:15:00Z"),
+                at("2026-11-21T11:15:00Z")
+            ]
+        );
+        assert_eq!(
+            points("week", "2026-11-21T00:00:00Z", "2026-11-24T00:00:00Z"),
+            [at("2026-11-21T00:00:00Z"), at("2026-11-22T18:15:00Z")]
+        );
+    }
+}
