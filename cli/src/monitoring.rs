@@ -24,7 +24,7 @@ const COUNTERS: &str = "\
 backstitch_batch_drifted_events_total Events that live state had counted otherwise than a batch run, by cause
 backstitch_batch_rows_written_total Rows that batch runs of this process have written, since they changed
 backstitch_batch_runs_total Batch runs of this process that came to their end, by source
-backstitch_http_connections_closed_total Connections that were closed since nothing happened on them (quiet), or to make room for others (room)
+backstitch_http_connections_closed_total Connections that the server closed: idle ones (quiet), and new ones of an address that has its share (room)
 backstitch_http_requests_total Requests of the API over HTTP, by method, route and status; pages are counted apart
 backstitch_kafka_client_errors_total Errors that the client of Kafka told of and got over
 backstitch_kafka_consumers_opened_total Consumers of Kafka that were made; one a partition unless something goes wrong

@@ -4,22 +4,20 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use jobs::{Board, Job};
 use schemas::achievement::{Kind as Achievement, Told};
 use schemas::provenance::{Origin, Provenance};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use stores::achievements::{Mark, Of};
 use utoipa::ToSchema;
 
 use super::boards::id;
-use super::params::{Format, Params, Path};
-use super::problem::{Problem, ProblemShape};
-use super::stats::link_to_next;
+use super::params::{PageQuery, Path, next_link};
+use super::problem::{Problem, Problems};
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, provenance};
 use crate::board::answer::csv_row;
@@ -38,36 +36,36 @@ pub(crate) struct Achievements {
 }
 
 /// What an athlete has achieved, or lost.
-#[derive(Debug, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = Achievement)]
-#[expect(dead_code, reason = "only describes what the speed layer writes")]
-struct AchievementShape {
+#[expect(dead_code, reason = "pages read some of what the speed layer writes")]
+pub(crate) struct AchievementShape {
     /// The same for the same achievement, also in the log.
-    id: String,
+    pub(crate) id: String,
     /// crown, `crown_lost`, `top_ten` or `personal_record`.
-    kind: String,
+    pub(crate) kind: String,
     /// overall, gender:F or gender:M, of all time.
-    board: String,
+    pub(crate) board: String,
     /// The place after it, from 1 to 10; null further behind, or if the athlete is not on the board any
     /// more.
-    rank: Option<u64>,
-    segment_id: i64,
-    athlete_id: i64,
+    pub(crate) rank: Option<u64>,
+    pub(crate) segment_id: i64,
+    pub(crate) athlete_id: i64,
     /// Whole seconds. Of a crown that was lost this and what follows is the effort that had held it.
-    elapsed_time: i64,
-    effort_id: i64,
-    activity_id: i64,
+    pub(crate) elapsed_time: i64,
+    pub(crate) effort_id: i64,
+    pub(crate) activity_id: i64,
     /// In UTC.
     #[schema(format = DateTime)]
-    started_at: String,
+    pub(crate) started_at: String,
     /// When the change was logged that brought it.
     #[schema(format = DateTime)]
-    at: String,
+    pub(crate) at: String,
     /// Of a crown that was lost: the athlete who has it now; null if nobody has.
-    taken_by: Option<i64>,
+    pub(crate) taken_by: Option<i64>,
     /// The place in the log of the change that brought it: source, partition, offset.
     #[schema(value_type = Object)]
-    position: Value,
+    pub(crate) position: Value,
 }
 
 /// What an athlete has achieved: crowns, top tens, personal records, and crowns that were lost.
@@ -78,14 +76,11 @@ struct AchievementShape {
     params(
         ("athlete_id" = i64, Path, description = "The athlete"),
         ("kind" = Option<String>, Query, description = "Only crown, crown_lost, top_ten or personal_record"),
-        ("limit" = Option<usize>, Query, description = "Achievements of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
-        (status = 200, description = "The page, newest first; an unknown athlete has none", body = Achievements),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        Problems,
+        (status = 200, description = "The page, newest first; an unknown athlete has none", body = Achievements)
     )
 )]
 pub(crate) async fn of_athlete(
@@ -105,14 +100,11 @@ pub(crate) async fn of_athlete(
     params(
         ("id" = i64, Path, description = "The activity"),
         ("kind" = Option<String>, Query, description = "Only crown, crown_lost, top_ten or personal_record"),
-        ("limit" = Option<usize>, Query, description = "Achievements of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
-        (status = 200, description = "The page, newest first; an unknown activity has none", body = Achievements),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        Problems,
+        (status = 200, description = "The page, newest first; an unknown activity has none", body = Achievements)
     )
 )]
 pub(crate) async fn of_activity(
@@ -125,41 +117,34 @@ pub(crate) async fn of_activity(
 }
 
 async fn page(api: &Api, of: Of, uri: &Uri) -> Result<Response, Problem> {
-    let params = Params::read(uri, &["kind", "limit", "cursor", "format"])?;
-    let (limit, format) = (params.limit()?, params.format()?);
+    let (params, query) = PageQuery::read(uri, &["kind"])?;
     let kind = params.get("kind").map(str::parse::<Achievement>);
     let kind = kind
         .transpose()
         .map_err(|error| Problem::parameter(format!("kind: {error}")))?;
     let fingerprint = cursor::fingerprint(&format!("achievements {of:?} {kind:?}"));
-    let before = params.get("cursor");
-    let before = before
-        .map(|text| cursor::mark(fingerprint, text))
-        .transpose()?;
+    let before = query.cursor.as_deref();
+    let before = before.map(|text| cursor::mark(fingerprint, text));
+    let (before, limit) = (before.transpose()?, query.limit);
     let mut boards = api.boards.values();
     let job = boards.find(|job| !job.achievements().is_empty());
     let job = job.ok_or_else(|| Problem::parameter("no board has achievements"))?;
     let (mut found, standing) = read(api, job, (of, kind, before.as_ref()), limit).await?;
     let after = |last: &Told| cursor::of_mark(fingerprint, &Mark::of(last));
     let next = cursor::page(&mut found, limit, after);
-    let link = next.as_deref();
-    let link = link.and_then(|cursor| link_to_next(uri, cursor, None));
+    let link = next_link(uri, next.as_deref());
     let page = Achievements {
         achievements: found.into_iter().map(|told| told.message).collect(),
         cursor: next,
         provenance: provenance(Origin::Realtime, standing),
     };
-    let answer = match format {
-        Format::Json => Json(page).into_response(),
-        Format::Csv => {
-            let names = field_names(job);
-            let rows = page.achievements.iter();
-            let rows =
-                rows.map(|achievement| csv_row(&names, |name| achievement.get(name).cloned()));
-            csv::list(&names, rows.collect(), Some(&page.provenance))
-        }
-    };
-    Ok((link.map(|link| [link]), answer).into_response())
+    let answer = query.format.answer(page, |page| {
+        let names = field_names(job);
+        let rows = page.achievements.iter();
+        let rows = rows.map(|achievement| csv_row(&names, |name| achievement.get(name).cloned()));
+        csv::list(&names, rows.collect(), Some(&page.provenance))
+    });
+    Ok((link, answer).into_response())
 }
 
 fn field_names(job: &Job<Board>) -> Vec<&str> {

@@ -12,18 +12,17 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use schemas::dead_letter::{LetterId, NoLetterId, kind_of};
-use schemas::source::UnknownSource;
-use serde::Serialize;
+use schemas::source::{Source, UnknownSource};
+use serde::{Deserialize, Serialize};
 use stores::dead_letters::{self, Asked, Counts, KindCount, Letter, Newest};
 use tokio::sync::SemaphorePermit;
 use utoipa::ToSchema;
 
-use super::params::{Params, Path};
-use super::problem::{Kind, Problem, ProblemShape};
-use super::stats::link_to_next;
+use super::params::{PageQuery, Params, Path, next_link};
+use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::{Api, csv, cursor};
 use crate::answer::shown_ms;
-pub(crate) use replay::{__path_replay, replay};
+pub(crate) use replay::{__path_replay, LettersReplayed, replay};
 
 /// A request looks at so many letters, at most.
 const LOOKED_AT_MAX: u64 = 200_000;
@@ -33,7 +32,7 @@ const LISTED_BYTES: usize = 1_024;
 const PAGE_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes as they can be read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LetterBytes {
     /// Bytes that are UTF-8.
@@ -43,65 +42,67 @@ pub(crate) enum LetterBytes {
 }
 
 /// An input that could not be taken.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LetterShown {
     /// Its place in the log, by which it goes: `TOPIC/PARTITION@OFFSET`.
-    id: String,
+    pub(crate) id: String,
     /// The source that the input was meant for.
-    source: &'static str,
+    #[schema(value_type = String)]
+    pub(crate) source: Source,
     /// The reason without numbers and quoted texts, as letters are counted.
-    kind: String,
+    pub(crate) kind: String,
     /// Why it was not taken: field, fault and what is expected.
-    reason: String,
+    pub(crate) reason: String,
     /// Where it came from: `FILE:LINE`, or `TOPIC/PARTITION@OFFSET` in the log.
-    origin: String,
+    pub(crate) origin: String,
     /// When it was set aside, in UTC; of a record of the log when that was appended.
-    at: String,
+    pub(crate) at: String,
     /// How many bytes of the input are kept.
-    raw_bytes: usize,
+    pub(crate) raw_bytes: u64,
     /// The bytes; in a list the first 1,024 of them.
-    raw: LetterBytes,
+    pub(crate) raw: LetterBytes,
     /// Whether the record of the log is no dead letter at all: somebody else has written there.
-    broken: bool,
+    pub(crate) broken: bool,
 }
 
 /// A page of dead letters.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LettersPage {
     /// Those that were appended to the log last come first. One that was noted twice comes once in a page.
-    dead_letters: Vec<LetterShown>,
+    pub(crate) dead_letters: Vec<LetterShown>,
     /// Where the next page begins; null on the last one. A page may have fewer letters than were asked
     /// for, also none, and not be the last.
-    cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
 }
 
 /// Dead letters whose reasons are alike.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LetterKind {
-    source: &'static str,
+    #[schema(value_type = String)]
+    pub(crate) source: Source,
     /// The reasons without numbers and quoted texts.
-    kind: String,
+    pub(crate) kind: String,
     /// How many there are.
-    letters: u64,
+    pub(crate) letters: u64,
     /// When the first of them was set aside, in UTC.
-    first_at: String,
+    pub(crate) first_at: String,
     /// When the last of them was, in UTC.
-    last_at: String,
+    pub(crate) last_at: String,
     /// The id of the one that was appended last.
-    example: String,
+    pub(crate) example: String,
 }
 
 /// How many dead letters there are.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LetterCounts {
     /// By source, the most frequent kind of each first.
-    counts: Vec<LetterKind>,
+    pub(crate) counts: Vec<LetterKind>,
     /// How many there are of all kinds.
-    letters: u64,
+    pub(crate) letters: u64,
     /// How many were looked at, the newest ones, also those that were not asked for.
-    looked_at: u64,
+    pub(crate) looked_at: u64,
     /// Whether these were all; else there may be more of any kind.
-    complete: bool,
+    pub(crate) complete: bool,
 }
 
 impl LetterBytes {
@@ -119,12 +120,12 @@ impl LetterShown {
         let content = &letter.content;
         Self {
             id: letter.id.to_string(),
-            source: letter.id.source.name(),
+            source: letter.id.source,
             kind: kind_of(&content.reason),
             reason: content.reason.clone(),
             origin: content.origin.clone(),
             at: shown_ms(content.at_ms),
-            raw_bytes: content.raw.len(),
+            raw_bytes: content.raw.len() as u64,
             raw: LetterBytes::of(content.beginning(raw_bytes_max)),
             broken: letter.is_broken,
         }
@@ -134,7 +135,7 @@ impl LetterShown {
 impl From<KindCount> for LetterKind {
     fn from(counted: KindCount) -> Self {
         Self {
-            source: counted.source.name(),
+            source: counted.source,
             kind: counted.kind,
             letters: counted.letters,
             first_at: shown_ms(counted.first_at_ms),
@@ -164,28 +165,23 @@ impl From<Counts> for LetterCounts {
         ("source" = Option<String>, Query, description = "plays, efforts, authorizations, athletes, clubs, follows or applications; all if left out"),
         ("reason" = Option<String>, Query, description = "Only those in whose reason, or the kind of it, this text is found"),
         ("since" = Option<String>, Query, description = "Only those that were set aside then or later: an instant such as 2026-11-21T00:00:00Z, or a date in UTC"),
-        ("limit" = Option<usize>, Query, description = "Letters of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
-        (status = 200, description = "A page of dead letters", body = LettersPage),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "The log does not answer", body = ProblemShape, content_type = "application/problem+json")
+        Problems,
+        (status = 200, description = "A page of dead letters", body = LettersPage)
     )
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
-    let known = ["source", "reason", "since", "limit", "cursor", "format"];
-    let params = Params::read(&uri, &known)?;
-    let (limit, format) = (params.limit()?, params.format()?);
+    let (params, query) = PageQuery::read(&uri, &["source", "reason", "since"])?;
     let asked = asked(&params)?;
     let fingerprint = cursor::fingerprint(&format!("dead letters?{}", params.question()));
-    let after = params.get("cursor");
+    let after = query.cursor.as_deref();
     let after = after.map(|text| cursor::letters(fingerprint, text));
     let _turn = turn(&api).await?;
     let mut newest = Newest::open(&*api.ports.log, asked, after.transpose()?.as_ref()).await?;
     let (mut shown, mut bytes) = (Vec::new(), 0);
-    while shown.len() < limit && bytes < PAGE_BYTES_MAX {
+    while shown.len() < query.limit && bytes < PAGE_BYTES_MAX {
         let Some(letter) = newest.next(LOOKED_AT_MAX).await? else {
             break;
         };
@@ -193,15 +189,13 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         shown.push(LetterShown::of(&letter, LISTED_BYTES));
     }
     let next = (!newest.is_over()).then(|| cursor::of_letters(fingerprint, &newest.positions()));
-    let link = next
-        .as_deref()
-        .and_then(|cursor| link_to_next(&uri, cursor, None));
+    let link = next_link(&uri, next.as_deref());
     let page = LettersPage {
         dead_letters: shown,
         cursor: next,
     };
-    let answer = format.answer(page, |page| as_csv(page.dead_letters));
-    Ok((link.map(|link| [link]), answer).into_response())
+    let answer = (query.format).answer(page, |page| as_csv(page.dead_letters));
+    Ok((link, answer).into_response())
 }
 
 /// How many could not be taken, by source and kind of reason. The newest 200,000 letters are looked at.
@@ -216,9 +210,8 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
-        (status = 200, description = "The counts, and whether they are of all letters", body = LetterCounts),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "The log does not answer", body = ProblemShape, content_type = "application/problem+json")
+        Problems,
+        (status = 200, description = "The counts, and whether they are of all letters", body = LetterCounts)
     )
 )]
 pub(crate) async fn counts(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
@@ -248,10 +241,9 @@ fn counts_as_csv(counts: LetterCounts) -> Response {
     tag = "dead-letters",
     params(("id" = String, Path, description = "The letter's id, percent-encoded: backstitch.plays.v1.dlq%2F0@17")),
     responses(
+        Problems,
         (status = 200, description = "The letter", body = LetterShown),
-        (status = 400, description = "That is no id", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such letter, or the log holds it no more", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "The log does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such letter, or the log holds it no more", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn show(

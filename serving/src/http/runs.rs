@@ -10,54 +10,54 @@ use axum::response::{IntoResponse, Response};
 use schemas::provenance::{Origin, Provenance};
 use schemas::seam::{Epoch, Runs};
 use schemas::source::Source;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stores::views::RunStory;
 use utoipa::ToSchema;
 
-use super::params::{Format, Params, Path, stored_number};
-use super::problem::{Kind, Problem, ProblemShape};
-use super::stats::link_to_next;
+use super::params::{Format, PageQuery, Params, Path, next_link, stored_number};
+use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, shown_ms};
 use crate::read::Reach;
 
 /// A batch run.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct RunShown {
-    source: &'static str,
+    #[schema(value_type = String)]
+    pub(crate) source: Source,
     /// The epoch that the run ends, which is also its number.
-    epoch: u64,
+    pub(crate) epoch: u64,
     /// proposed, sealed, complete or abandoned.
-    state: &'static str,
+    pub(crate) state: String,
     /// By partition: the offset below which the run covers every event.
-    cuts: Vec<i64>,
+    pub(crate) cuts: Vec<i64>,
     /// When it was first proposed, in UTC.
-    started_at: String,
+    pub(crate) started_at: String,
     /// When it was completed or abandoned, in UTC; null while it is neither.
-    ended_at: Option<String>,
+    pub(crate) ended_at: Option<String>,
     /// Why it is not published: what its check found, or what stopped the last try; null where it is published.
-    reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// What to do about it; null where it is published, or a later run holds its events.
-    to_do: Option<String>,
+    pub(crate) to_do: Option<String>,
     /// Rows of events that were read.
     #[schema(value_type = Option<u64>)]
-    rows_read: Value,
+    pub(crate) rows_read: Value,
     /// Rows of views that were written.
     #[schema(value_type = Option<u64>)]
-    rows_written: Value,
+    pub(crate) rows_written: Value,
     /// Rows of views that had not changed.
     #[schema(value_type = Option<u64>)]
-    rows_skipped: Value,
+    pub(crate) rows_skipped: Value,
     /// How long it took, in all.
-    seconds: Option<f64>,
+    pub(crate) seconds: Option<f64>,
     /// What had been counted live and was another number in the run: 0 in a healthy system; null where the run did not come to it.
     #[schema(value_type = Option<Object>)]
-    drift: Value,
+    pub(crate) drift: Value,
     /// All that the batch layer told of it; only where one run is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    report: Option<Value>,
+    pub(crate) report: Option<Value>,
 }
 
 /// A page of runs.
@@ -110,9 +110,9 @@ impl RunShown {
         });
         let told = |name: &str| story.report.get(name).cloned().unwrap_or(Value::Null);
         Self {
-            source: source.name(),
+            source,
             epoch: story.run.epoch,
-            state: story.run.state.name(),
+            state: story.run.state.name().to_owned(),
             cuts: story.run.cuts.iter().map(|cut| cut.next_offset).collect(),
             started_at: shown_ms(story.started_at_ms),
             ended_at: story.ended_at_ms.map(shown_ms),
@@ -141,24 +141,20 @@ fn seconds(told: &Value) -> Option<f64> {
     tag = "batch",
     params(
         ("source" = Option<String>, Query, description = "plays, also if left out"),
-        ("limit" = Option<usize>, Query, description = "Runs of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
-        (status = 200, description = "A page of runs", body = RunsPage),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json")
+        Problems,
+        (status = 200, description = "A page of runs", body = RunsPage)
     )
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["source", "limit", "cursor", "format"])?;
+    let (params, query) = PageQuery::read(&uri, &["source"])?;
     let source = source_of(&params)?;
-    let (limit, format) = (params.limit()?, params.format()?);
     let fingerprint = cursor::fingerprint(&format!("runs {source}"));
-    let before = params
-        .get("cursor")
-        .map(|text| cursor::run(fingerprint, text))
-        .transpose()?;
+    let before = query.cursor.as_deref();
+    let before = before.map(|text| cursor::run(fingerprint, text));
+    let (before, limit) = (before.transpose()?, query.limit);
     let mut stories = api.ports.views.stories(source, before, limit + 1).await?;
     let after = |last: &RunStory| cursor::of_run(fingerprint, last.run.epoch);
     let next = cursor::page(&mut stories, limit, after);
@@ -167,17 +163,14 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let runs = stories.iter();
     let runs = runs.map(|story| RunShown::of(source, story, seen.newest()));
     let runs: Vec<RunShown> = runs.collect();
-    let link = next
-        .as_deref()
-        .and_then(|next| link_to_next(&uri, next, None));
+    let link = next_link(&uri, next.as_deref());
     let page = RunsPage {
         runs,
         cursor: next,
         provenance,
     };
-    let mut response = format.answer(page, |page| as_csv(&page.runs, &page.provenance));
-    response.headers_mut().extend(link);
-    Ok(response)
+    let answer = (query.format).answer(page, |page| as_csv(&page.runs, &page.provenance));
+    Ok((link, answer).into_response())
 }
 
 /// One batch run, with all that is told of it.
@@ -191,8 +184,8 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
+        Problems,
         (status = 200, description = "The run", body = RunTold),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such run", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
@@ -253,7 +246,7 @@ fn as_csv(runs: &[RunShown], provenance: &Provenance) -> Response {
     let rows = runs.iter().map(|run| {
         let cuts: Vec<String> = run.cuts.iter().map(i64::to_string).collect();
         (
-            (run.source, run.epoch, run.state),
+            (run.source, run.epoch, run.state.clone()),
             (run.started_at.clone(), run.ended_at.clone()),
             (
                 text(&run.rows_read),

@@ -12,16 +12,15 @@ use schemas::key::KeyValue;
 use schemas::provenance::{Origin, Provenance};
 use schemas::seam::{Epoch, Runs};
 use schemas::source::Source;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use stores::counts::{Day, DayCount, History, date_of, day_of, day_of_date, past};
 use utoipa::ToSchema;
 
 use super::{APPLICATIONS, usage_of};
 use crate::answer::{ProvenanceShape, provenance};
 use crate::http::boards::{date, find, id};
-use crate::http::params::{Format, Params, Path};
-use crate::http::problem::{Kind, Problem, ProblemShape};
-use crate::http::stats::link_to_next;
+use crate::http::params::{Format, Params, Path, next_link};
+use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
 use crate::http::{Api, csv, cursor};
 use crate::read::{Reach, Standing};
 
@@ -33,29 +32,29 @@ const LIMIT_MAX: usize = 3_660;
 const DAYS_DEFAULT: Day = 90;
 
 /// How many athletes were connected, day by day.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = ApplicationHistory)]
 pub(crate) struct HistoryShown {
-    application_id: i64,
+    pub(crate) application_id: i64,
     /// The oldest first, without a gap.
-    days: Vec<DayShown>,
+    pub(crate) days: Vec<DayShown>,
     /// Where the next page begins; null on the last one.
-    cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
     #[schema(value_type = ProvenanceShape)]
-    provenance: Provenance,
+    pub(crate) provenance: Provenance,
 }
 
 /// One day of it.
-#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[schema(as = ApplicationDay)]
 pub(crate) struct DayShown {
     /// The day, in UTC.
     #[schema(value_type = String, format = Date)]
-    date: Date,
+    pub(crate) date: Date,
     /// Different athletes who were connected at the cut of the batch run.
-    connected_athletes: u64,
+    pub(crate) connected_athletes: u64,
     /// The last batch run of that day; on a day without any, that of the day before.
-    epoch: Epoch,
+    pub(crate) epoch: Epoch,
 }
 
 impl From<DayCount> for DayShown {
@@ -84,10 +83,9 @@ impl From<DayCount> for DayShown {
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
+        Problems,
         (status = 200, description = "The days, the oldest first", body = HistoryShown),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such application, or its history is not kept", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such application, or its history is not kept", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn history(
@@ -123,9 +121,7 @@ pub(crate) async fn history(
     let next = found
         .next
         .map(|day| cursor::of_number(fingerprint, day.into()));
-    let link = next
-        .as_deref()
-        .and_then(|cursor| link_to_next(&uri, cursor, None));
+    let link = next_link(&uri, next.as_deref());
     let shown: Vec<DayShown> = found.days.into_iter().map(DayShown::from).collect();
     let provenance = of_runs(job.source(), &found.runs);
     let answer = match format {
@@ -141,7 +137,7 @@ pub(crate) async fn history(
             csv::list(&names, shown, Some(&provenance))
         }
     };
-    Ok((link.map(|link| [link]), answer).into_response())
+    Ok((link, answer).into_response())
 }
 
 /// The days that are asked for.

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use schemas::provenance::Provenance;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stores::admin::Usage;
 use stores::listing::{Listed, Listing, Place, Sort};
@@ -15,23 +15,22 @@ use utoipa::ToSchema;
 use super::counting::CountingShown;
 use super::{ApplicationShown, shown};
 use crate::answer::ProvenanceShape;
-use crate::http::params::Params;
-use crate::http::problem::{Kind, Problem, ProblemShape};
-use crate::http::stats::link_to_next;
+use crate::http::params::{PageQuery, Params, next_link};
+use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
 use crate::http::{Api, csv, cursor};
 
 /// The most bytes of a text that is searched for.
 const SEARCH_BYTES_MAX: usize = 256;
 
 /// A page of applications.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Applications {
     /// In the order that was asked for.
-    applications: Vec<ApplicationShown>,
+    pub(crate) applications: Vec<ApplicationShown>,
     /// Where the next page begins; null on the last one.
-    cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
     #[schema(value_type = ProvenanceShape)]
-    provenance: Provenance,
+    pub(crate) provenance: Provenance,
 }
 
 /// The applications. Which come first is decided by the counters that connecting is decided by; the numbers
@@ -47,36 +46,22 @@ pub(crate) struct Applications {
         ("search" = Option<String>, Query, description = "Applications whose id is this, or in whose name or owner this is found, whatever the case"),
         ("owner" = Option<String>, Query, description = "Applications of this owner; a key of one owner has to say it"),
         ("usage_from" = Option<f64>, Query, description = "Applications of whose capacity at least this part is in use: 0.8 for 80 %"),
-        ("limit" = Option<usize>, Query, description = "Applications of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
+        Problems,
         (status = 200, description = "A page of applications", body = Applications),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 409, description = "Authorizations are a view of an app's own table: nobody counts them to sort by", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 409, description = "Authorizations are a view of an app's own table: nobody counts them to sort by", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
-    let known = [
-        "sort",
-        "order",
-        "search",
-        "owner",
-        "usage_from",
-        "limit",
-        "cursor",
-        "format",
-    ];
-    let params = Params::read(&uri, &known)?;
-    let (limit, format) = (params.limit()?, params.format()?);
+    let own = ["sort", "order", "search", "owner", "usage_from"];
+    let (params, query) = PageQuery::read(&uri, &own)?;
     let listing = listing(&params)?;
     let fingerprint = cursor::fingerprint(&format!("applications?{}", params.question()));
-    let after = params
-        .get("cursor")
-        .map(|text| cursor::of_application(fingerprint, text))
-        .transpose()?;
+    let after = query.cursor.as_deref();
+    let after = after.map(|text| cursor::of_application(fingerprint, text));
+    let (after, limit) = (after.transpose()?, query.limit);
     // Each may look through all of them.
     let _turn = api.listings.acquire().await;
     let listed = listing.first(&*api.ports.canon, after, limit + 1).await?;
@@ -90,16 +75,14 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let next = cursor::page(&mut found, limit, after);
     let usages = found.into_iter().map(|(_, usage)| usage).collect();
     let (applications, provenance) = shown(&api, usages).await?;
-    let link = next
-        .as_deref()
-        .and_then(|cursor| link_to_next(&uri, cursor, None));
+    let link = next_link(&uri, next.as_deref());
     let page = Applications {
         applications,
         cursor: next,
         provenance,
     };
-    let answer = format.answer(page, |page| as_csv(page.applications, &page.provenance));
-    Ok((link.map(|link| [link]), answer).into_response())
+    let answer = (query.format).answer(page, |page| as_csv(page.applications, &page.provenance));
+    Ok((link, answer).into_response())
 }
 
 pub(super) fn as_csv(applications: Vec<ApplicationShown>, provenance: &Provenance) -> Response {
