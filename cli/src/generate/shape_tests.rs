@@ -7,7 +7,7 @@ use schemas::plays::check_line;
 use serde_json::Value;
 
 use super::tests::{args, lines, made, made_by, rows};
-use super::*;
+use crate::generate::rhythm::Rhythm;
 use crate::args::Format;
 use crate::failure::Usage;
 
