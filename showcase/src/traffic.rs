@@ -22,7 +22,7 @@ const HOUR_MS: i64 = 3_600_000;
 const HISTORY_HOURS: u32 = 62 * 24;
 /// These hours have more events, so that the charts of a day are as smooth as those of a month.
 const RECENT_HOURS: u32 = 48;
-const RECENT_SHARE: f64 = 0.4;
+const RECENT_SHARE: f64 = 0.15;
 /// How much less was played at the beginning of the history.
 const GROWTH: f64 = 0.15;
 const LINES_PER_STEP: usize = 5_000;

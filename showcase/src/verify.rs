@@ -38,6 +38,8 @@ const LAST_QUESTIONS: usize = 300;
 const MOVING_BOARDS: usize = 3;
 /// Owners and tracks whose totals are compared at the end.
 const TOTALS: usize = 150;
+/// Sources of rows that are counted.
+const OF_ROWS: [Source; 2] = [Source::Efforts, Source::Authorizations];
 const NONE: Parameters = Vec::new();
 /// Entries of a page, at most: no segment has so many athletes.
 const ENTRIES_MAX: usize = 1_000;
@@ -175,7 +177,7 @@ impl<'a> Verifier<'a> {
             }
         }
         applications::change(shared, &mut self.rng).await?;
-        shared.catch_up(&Source::LOGGED).await?;
+        shared.catch_up(&OF_ROWS).await?;
         let now = Timestamp::from_millisecond(shared.setup.clock.now_ms())?;
         let today = now.to_zoned(TimeZone::UTC).date();
         let count = if is_last { LAST_QUESTIONS } else { QUESTIONS };

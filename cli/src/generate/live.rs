@@ -90,7 +90,7 @@ impl Live {
         let shape = Shape {
             owners: OWNERS.unsigned_abs(),
             tracks: TRACKS.unsigned_abs(),
-            listeners: 20_000,
+            listeners: 1_000,
             apps: APPLICATIONS.unsigned_abs(),
         };
         let request = |source: Source, rows: i64, seed: u64| Request {

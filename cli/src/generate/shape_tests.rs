@@ -6,8 +6,8 @@ use schemas::entities::{Application, Athlete, Authorization, Effort, Entity};
 use schemas::plays::check_line;
 use serde_json::Value;
 
+use super::rhythm::Rhythm;
 use super::tests::{args, lines, made, made_by, rows};
-use crate::generate::rhythm::Rhythm;
 use crate::args::Format;
 use crate::failure::Usage;
 
