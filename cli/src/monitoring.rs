@@ -35,7 +35,7 @@ const COUNTERS: &[(&str, &str)] = &[
     ),
     (
         "backstitch_http_connections_closed_total",
-        "Connections that were closed since nothing happened on them (quiet), or to make room for others (room)",
+        "Connections that the server closed: idle ones (quiet), and new ones of an address that has its share (room)",
     ),
     (
         "backstitch_http_requests_total",

@@ -12,8 +12,8 @@ use crate::{Result, server};
 
 /// Prometheus' text format.
 pub(crate) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// One who watches needs no more.
-const CONNECTIONS_MAX: usize = 16;
+/// More than monitoring needs, also from one address.
+const CONNECTIONS_MAX: usize = 64;
 
 /// Answers `/metrics` and `/livez` until `stop` is cancelled. Nobody is asked who they are.
 ///

@@ -102,8 +102,7 @@ pub struct ServingOptions {
     pub kept_for_ms: u64,
     /// Memory of batch rows that were read and are right until the next run is complete, in bytes; 0 for none.
     pub row_cache_bytes_max: u64,
-    /// Open connections, at most: for another one that can be spared is closed, and while there is none it waits. Those of
-    /// trusted proxies are not closed for others.
+    /// Open connections, at most; more wait. An eighth of them may be of one address other than this machine's and trusted proxies.
     pub connections_max: usize,
     /// How long a client may take to send the head of a request; whether it has is looked for as often.
     pub head_timeout_ms: u64,

@@ -301,6 +301,42 @@ async fn one_key_has_a_share_of_the_bodies_that_are_taken() {
     assert_eq!(first.await.unwrap(), StatusCode::OK);
 }
 
+/// A client that sends all of a body before it reads still gets the answer.
+#[tokio::test]
+async fn a_refused_body_gets_its_answer() {
+    let (address, shutdown, _tasks) = served(ServingOptions {
+        body_bytes_max: 1_000,
+        ..impatient()
+    })
+    .await;
+    let body = "x".repeat(16 << 20);
+    let sized = format!("content-length: {}\r\n\r\n", body.len());
+    let chunked = format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n", body.len());
+    let encoded = format!("content-encoding: br\r\n{sized}");
+    for (path, head, end, status) in [
+        ("ingest/plays", &sized, "", 413),
+        ("ingest/plays", &chunked, "\r\n0\r\n\r\n", 413),
+        ("ingest/plays", &encoded, "", 415),
+        ("ingest/nothing", &sized, "", 404),
+        ("applications/1/authorizations", &sized, "", 413),
+    ] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = format!(
+            "POST /api/v1/{path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{head}"
+        );
+        let request = format!("{head}{body}{end}");
+        let answer = ask(&mut stream, &request);
+        let answer = tokio::time::timeout(Duration::from_secs(20), answer).await;
+        let answer = answer.expect("an answer in time");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{answer}"
+        );
+        assert!(answer.contains("/problems/"), "{answer}");
+    }
+    shutdown.cancel();
+}
+
 #[tokio::test]
 async fn lines_are_taken_and_bad_ones_named() {
     let (serving, world) = world(impatient());

@@ -65,8 +65,7 @@ pub(crate) use applications::limit::wants_page;
 pub(crate) use layers::{Page, in_time, time_out};
 pub(crate) use overview::{note, note_seen};
 pub(crate) use params::{LIMIT_MAX, Path, integer};
-pub(crate) use places::Place;
-use places::Places;
+pub(crate) use places::{Place, Places};
 pub(crate) use problem::{Kind, Problem};
 
 /// Lists of applications that are read at once: which come first by use, or of one owner, is found by looking through all.
@@ -75,8 +74,8 @@ const LISTINGS_MAX: usize = 8;
 const LETTER_READS_MAX: usize = 2;
 /// This part of the reads of statistics may have many values.
 const LARGE_SHARE: usize = 8;
-/// One address has this part of the requests that are answered at once.
-const ADDRESS_SHARE: usize = 8;
+/// One address has this part of the connections, and of the requests that are answered at once.
+pub(crate) const ADDRESS_SHARE: usize = 8;
 /// Sign-ins whose keys are looked up at once: whoever sends one has no key yet.
 const SIGN_INS_MAX: usize = 32;
 /// Keys that are looked up at once and may be made up: more than these wait for nothing.

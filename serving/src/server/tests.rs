@@ -1,7 +1,9 @@
-//! Connections over loopback.
+//! Slow, silent and greedy clients over loopback, and another client that is served meanwhile.
 
-use axum::body::Body;
-use axum::routing::{get, post};
+use axum::body::{Body, Bytes};
+use axum::http::Request;
+use axum::routing::{any, get, post};
+use hyper::client::conn::http2;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
@@ -9,14 +11,16 @@ use super::*;
 use crate::world::boards::serving;
 
 const ROOM: usize = 8;
-/// Whatever takes longer is waited for in vain.
+/// A test fails that waits for longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// More than what is on its way to a client between both of them.
+/// More than the buffers between server and client hold.
 static LARGE: [u8; 16 << 20] = [b'x'; 16 << 20];
-/// What a slow client takes at once, and how long it waits then: it needs longer than what one may take nothing.
+/// How much a slow client takes at once, and how long it waits then.
 const TAKEN_BYTES: usize = 512 << 10;
 const PAUSE: Duration = Duration::from_millis(250);
+/// What the handler of refused bodies answers.
+const REFUSED: &str = "refused";
 
 struct Running {
     address: SocketAddr,
@@ -24,15 +28,20 @@ struct Running {
     running: JoinSet<Result<()>>,
 }
 
-async fn running() -> Running {
-    let router = Router::new()
+fn router() -> Router {
+    let refuse = || async { (StatusCode::UNAUTHORIZED, REFUSED) };
+    Router::new()
         .route("/", get(|| async { "here" }))
         .route("/large", get(|| async { Bytes::from_static(&LARGE) }))
-        .route("/echo", post(|body: Body| async { body }));
-    running_with(router).await
+        .route("/echo", post(|body: Body| async { body }))
+        .route("/refused", any(refuse))
 }
 
-async fn running_with(router: Router) -> Running {
+async fn running() -> Running {
+    running_with(router(), |_| {}).await
+}
+
+async fn running_with(router: Router, change: impl FnOnce(&mut Server)) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let options = ServingOptions {
@@ -40,11 +49,10 @@ async fn running_with(router: Router) -> Running {
         ..ServingOptions::default()
     };
     let shutdown = CancellationToken::new();
+    let mut server = Server::new(router, &options);
+    change(&mut server);
     let mut running = JoinSet::new();
-    running.spawn({
-        let shutdown = shutdown.clone();
-        async move { run(listener, router, &options, shutdown).await }
-    });
+    running.spawn(server.run(listener, shutdown.clone()));
     Running {
         address,
         shutdown,
@@ -59,9 +67,10 @@ impl Running {
             .expect("a connection")
     }
 
-    /// One whose client has room for little.
-    async fn connect_narrow(&self) -> TcpStream {
-        self.connect_from("127.0.0.1:0").await
+    /// Fails unless another client is answered.
+    async fn serves_others(&self) {
+        let mut stream = self.connect_from("127.0.0.2:0").await;
+        assert_eq!(ask(&mut stream).await, Came::Answer);
     }
 
     async fn connect_from(&self, address: &str) -> TcpStream {
@@ -126,30 +135,6 @@ async fn rest(stream: &mut TcpStream) {
 
 async fn send(stream: &mut TcpStream, bytes: &[u8]) {
     stream.write_all(bytes).await.expect("it is sent");
-}
-
-#[tokio::test]
-async fn who_holds_every_connection_shuts_nobody_out() {
-    let running = running().await;
-    let mut held = Vec::new();
-    for _ in 0..ROOM {
-        let mut stream = running.connect().await;
-        assert_eq!(ask(&mut stream).await, Came::Answer);
-        held.push(stream);
-    }
-    // Some that say nothing, and one that begins a head.
-    for begun in ["", "", "GET / HT"] {
-        let mut stream = running.connect().await;
-        send(&mut stream, begun.as_bytes()).await;
-        held.push(stream);
-    }
-    for _ in 0..2 * ROOM {
-        let mut stream = running.connect().await;
-        assert_eq!(ask(&mut stream).await, Came::Answer);
-        held.push(stream);
-    }
-    assert_eq!(ask(&mut held[0]).await, Came::End);
-    running.end().await;
 }
 
 /// A request by HTTP/2 of a client that has room for no piece of any answer.
@@ -223,112 +208,16 @@ async fn taken_slowly_by_http2(mut stream: TcpStream) -> (usize, bool) {
     }
 }
 
-#[tokio::test]
-async fn who_takes_an_answer_slowly_gets_all_of_it_though_others_need_room() {
-    let running = running().await;
-    let slow = taken_slowly(running.connect_from("127.0.0.3:0").await);
-    let slow_by_http2 = taken_slowly_by_http2(running.connect_from("127.0.0.4:0").await);
-    let others = async {
-        let mut held = Vec::new();
-        for _ in 2..ROOM {
-            let mut stream = running.connect_from("127.0.0.5:0").await;
-            // These take nothing of it.
-            send(&mut stream, b"GET /large HTTP/1.1\r\nhost: here\r\n\r\n").await;
-            held.push(stream);
+/// Reads until the connection ends; how many bytes come.
+async fn until_end(stream: &mut TcpStream) -> usize {
+    let (mut all, mut piece) = (0, vec![0; TAKEN_BYTES]);
+    loop {
+        let read = timeout(PATIENCE, stream.read(&mut piece)).await;
+        match read.expect("an end in time") {
+            Ok(0) | Err(_) => return all,
+            Ok(read) => all += read,
         }
-        sleep(PAUSE).await;
-        for _ in 0..ROOM {
-            let mut stream = running.connect().await;
-            assert_eq!(ask(&mut stream).await, Came::Answer);
-            held.push(stream);
-        }
-        // Some of those who take nothing were closed: they are told so behind what they have not taken.
-        let mut closed = 0;
-        for stream in &mut held[..ROOM - 2] {
-            let (mut all, mut piece) = (0, vec![0; TAKEN_BYTES]);
-            while all < LARGE.len() {
-                let read = timeout(PATIENCE, stream.read(&mut piece)).await;
-                match read.expect("in time") {
-                    Ok(0) | Err(_) => break,
-                    Ok(read) => all += read,
-                }
-            }
-            closed += usize::from(all < LARGE.len());
-        }
-        assert!(closed > 0);
-    };
-    let (taken, (taken_by_http2, has_ended), ()) = tokio::join!(slow, slow_by_http2, others);
-    assert!(taken > LARGE.len(), "{taken}");
-    assert_eq!((taken_by_http2, has_ended), (LARGE.len(), true));
-    running.end().await;
-}
-
-#[tokio::test]
-async fn who_takes_something_on_every_connection_shuts_nobody_out() {
-    let running = running().await;
-    let mut slow = JoinSet::new();
-    for _ in 0..=ROOM {
-        slow.spawn(taken_slowly(running.connect_narrow().await));
     }
-    sleep(PAUSE).await;
-    // Long before one of these has all, though another of theirs waits, too.
-    let mut stream = running.connect_from("127.0.0.2:0").await;
-    let came = timeout(Duration::from_secs(6), ask(&mut stream)).await;
-    assert_eq!(came.expect("in time"), Came::Answer);
-    slow.shutdown().await;
-    running.end().await;
-}
-
-#[tokio::test]
-async fn a_request_keeps_its_place_until_its_answer_is_taken() {
-    let (serving, _) = serving(ServingOptions {
-        requests_max: 1,
-        ..ServingOptions::default()
-    });
-    let running = running_with(serving.router()).await;
-    let status = async |uri: &str| {
-        let mut stream = running.connect().await;
-        let asked = format!("GET {uri} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-        send(&mut stream, asked.as_bytes()).await;
-        let mut answer = String::new();
-        let read = timeout(PATIENCE, stream.read_to_string(&mut answer)).await;
-        read.expect("in time").expect("an answer");
-        answer.split(' ').nth(1).expect("a status").to_owned()
-    };
-    // A large one, and one that says what is wrong and is written at once.
-    for path in ["/openapi.json", "/nowhere"] {
-        let mut taking = running.connect().await;
-        send(&mut taking, &request_of_who_takes_nothing(path)).await;
-        let mut said = Vec::new();
-        until_comes(&mut taking, &mut said, HEAD).await;
-        assert_eq!(status("/openapi.json").await, "503", "{path}");
-        assert_eq!(status("/livez").await, "200");
-        // Nor is it over when a byte has left.
-        send(&mut taking, &room(1, 1)).await;
-        until_comes(&mut taking, &mut said, DATA).await;
-        assert_eq!(status("/openapi.json").await, "503", "{path}");
-        // Now it takes all.
-        send(&mut taking, &[room(0, 1 << 24), room(1, 1 << 24)].concat()).await;
-        let taken = async {
-            while status("/openapi.json").await != "200" {
-                sleep(PAUSE).await;
-            }
-        };
-        timeout(PATIENCE, taken).await.expect("a place again");
-    }
-    running.end().await;
-}
-
-#[tokio::test]
-async fn who_sends_no_body_shuts_nobody_out() {
-    let running = running().await;
-    let mut held = Vec::new();
-    for _ in 0..ROOM {
-        held.push(half(&running).await);
-    }
-    let mut stream = running.connect_from("127.0.0.2:0").await;
-    assert_eq!(ask(&mut stream).await, Came::Answer);
-    running.end().await;
 }
 
 /// What a frame of HTTP/2 is that has a piece of an answer, and one that has its head.
@@ -359,42 +248,128 @@ async fn until_comes(stream: &mut TcpStream, said: &mut Vec<u8>, wanted: u8) {
 }
 
 #[tokio::test]
-async fn who_takes_no_answer_shuts_nobody_out() {
-    let running = running().await;
-    let mut held = Vec::new();
-    for _ in 0..ROOM {
-        let mut stream = running.connect().await;
-        send(&mut stream, &request_of_who_takes_nothing("/")).await;
-        held.push(stream);
-    }
-    for stream in &mut held {
-        until_comes(stream, &mut Vec::new(), HEAD).await;
-    }
-    // They are pinged, which is nothing.
-    let pings = async {
-        let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
-        loop {
-            for stream in &mut held {
-                stream.write_all(&ping).await.ok();
-            }
-            sleep(Duration::from_millis(500)).await;
+async fn a_slow_client_gets_all_of_its_answer() {
+    let running = running_with(router(), |server| {
+        server.timeouts.idle = Duration::from_secs(4);
+    })
+    .await;
+    let slow = taken_slowly(running.connect_from("127.0.0.3:0").await);
+    let slow_by_http2 = taken_slowly_by_http2(running.connect_from("127.0.0.4:0").await);
+    let (taken, by_http2, ()) = tokio::join!(slow, slow_by_http2, running.serves_others());
+    assert!(taken > LARGE.len(), "{taken}");
+    assert_eq!(by_http2, (LARGE.len(), true));
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_connection_whose_answer_is_not_taken_is_closed() {
+    let running = running_with(router(), |server| {
+        server.timeouts.idle = Duration::from_secs(1);
+    })
+    .await;
+    let mut by_http1 = running.connect_from("127.0.0.3:0").await;
+    send(&mut by_http1, b"GET /large HTTP/1.1\r\nhost: here\r\n\r\n").await;
+    let mut by_http2 = running.connect().await;
+    send(&mut by_http2, &request_of_who_takes_nothing("/")).await;
+    until_comes(&mut by_http2, &mut Vec::new(), HEAD).await;
+    running.serves_others().await;
+    let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    let pinged = async {
+        while by_http2.write_all(&ping).await.is_ok() {
+            sleep(PAUSE).await
         }
     };
-    // Its own address is given nothing before these have taken nothing for a while.
-    let own = async {
-        let asked = async { while ask(&mut running.connect().await).await == Came::End {} };
-        timeout(PATIENCE, asked).await.expect("room in time");
+    timeout(PATIENCE, pinged)
+        .await
+        .expect("pings are no progress");
+    // Reading sooner would be progress.
+    sleep(Duration::from_secs(3)).await;
+    let taken = until_end(&mut by_http1).await;
+    assert!(taken < LARGE.len(), "{taken}");
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_request_keeps_its_place_until_its_answer_is_taken() {
+    let (serving, _) = serving(ServingOptions {
+        requests_max: 1,
+        ..ServingOptions::default()
+    });
+    let running = running_with(serving.router(), |_| {}).await;
+    let status = async |uri: &str| {
+        let mut stream = running.connect().await;
+        let asked = format!("GET {uri} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        send(&mut stream, asked.as_bytes()).await;
+        let mut answer = String::new();
+        let read = timeout(PATIENCE, stream.read_to_string(&mut answer)).await;
+        read.expect("in time").expect("an answer");
+        answer.split(' ').nth(1).expect("a status").to_owned()
     };
-    tokio::select! {
-        () = own => {}
-        () = pings => {}
+    let mut taking = running.connect().await;
+    send(&mut taking, &request_of_who_takes_nothing("/openapi.json")).await;
+    let mut said = Vec::new();
+    until_comes(&mut taking, &mut said, HEAD).await;
+    assert_eq!(status("/openapi.json").await, "503");
+    assert_eq!(status("/livez").await, "200");
+    // One byte is not all of it.
+    send(&mut taking, &room(1, 1)).await;
+    until_comes(&mut taking, &mut said, DATA).await;
+    assert_eq!(status("/openapi.json").await, "503");
+    send(&mut taking, &[room(0, 1 << 24), room(1, 1 << 24)].concat()).await;
+    let taken = async {
+        while status("/openapi.json").await != "200" {
+            sleep(PAUSE).await;
+        }
+    };
+    timeout(PATIENCE, taken).await.expect("a place again");
+    running.end().await;
+}
+
+#[tokio::test]
+async fn silent_clients_leave_room_after_the_head_timeout() {
+    let running = running_with(router(), |server| {
+        server.timeouts.head = Duration::from_millis(500);
+    })
+    .await;
+    let mut held = Vec::new();
+    for begun in ["", "PRI * HT", "GET / HTTP/1.1\r\nhost:"].repeat(ROOM) {
+        let mut stream = running.connect().await;
+        send(&mut stream, begun.as_bytes()).await;
+        held.push(stream);
+    }
+    running.serves_others().await;
+    assert_eq!(until_end(&mut held[0]).await, 0);
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_head_of_one_byte_at_a_time_is_not_waited_for() {
+    let running = running_with(router(), |server| {
+        server.timeouts.head = Duration::from_millis(500);
+    })
+    .await;
+    // For the first request of a connection, and for a later one.
+    for asks_before in [false, true] {
+        let mut stream = running.connect().await;
+        if asks_before {
+            assert_eq!(ask(&mut stream).await, Came::Answer);
+        }
+        let slow = async {
+            send(&mut stream, b"GET / HTTP/1.1\r\nhost: ").await;
+            while stream.write_all(b"x").await.is_ok() {
+                sleep(PAUSE / 5).await;
+            }
+        };
+        timeout(PATIENCE, slow).await.expect("an end in time");
+        running.serves_others().await;
     }
     running.end().await;
 }
 
 #[tokio::test]
-async fn what_is_under_way_is_not_closed_for_others() {
+async fn idle_connections_make_room_once_all_are_taken() {
     let running = running().await;
+    // A request in flight stays.
     let mut sending = half(&running).await;
     let mut held = Vec::new();
     for _ in 0..2 * ROOM {
@@ -402,9 +377,147 @@ async fn what_is_under_way_is_not_closed_for_others() {
         assert_eq!(ask(&mut stream).await, Came::Answer);
         held.push(stream);
     }
+    assert_eq!(ask(&mut held[0]).await, Came::End);
     rest(&mut sending).await;
-    // One that was asked to end would answer no further request.
     assert_eq!(ask(&mut sending).await, Came::Answer);
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_greedy_address_leaves_most_connections_to_others() {
+    let running = running_with(router(), |server| server.is_local = |_| false).await;
+    let mut greedy = Vec::new();
+    for _ in 0..200 {
+        greedy.push(running.connect_from("127.0.0.3:0").await);
+    }
+    running.serves_others().await;
+    assert_eq!(ask(&mut greedy[0]).await, Came::Answer);
+    for stream in &mut greedy[1..] {
+        assert_eq!(ask(stream).await, Came::End);
+    }
+    drop(greedy);
+    let again = async {
+        while ask(&mut running.connect_from("127.0.0.3:0").await).await == Came::End {
+            sleep(PAUSE).await;
+        }
+    };
+    timeout(PATIENCE, again).await.expect("its share again");
+    running.end().await;
+}
+
+#[test]
+fn this_machine_and_trusted_proxies_have_no_share() {
+    let options = ServingOptions {
+        trusted_proxies: vec!["192.0.2.0/24".parse().expect("a network")],
+        ..ServingOptions::default()
+    };
+    let server = Server::new(router(), &options);
+    let limited = |peer: &str| server.limited(peer.parse().expect("an address"));
+    for exempt in [
+        "127.0.0.1",
+        "::1",
+        "::ffff:127.0.0.1",
+        "192.0.2.9",
+        "::ffff:192.0.2.9",
+    ] {
+        assert_eq!(limited(exempt), None, "{exempt}");
+    }
+    assert_eq!(limited("198.51.100.1"), "198.51.100.1".parse().ok());
+    // The addresses of one customer.
+    assert_eq!(limited("2001:db8::1"), limited("2001:db8::2"));
+}
+
+/// More than the buffers between client and server hold.
+const BODY_BYTES: usize = 32 << 20;
+
+#[tokio::test]
+async fn a_refused_body_gets_its_answer_by_http1() {
+    let running = running().await;
+    let body = vec![b'x'; BODY_BYTES];
+    let sized = format!("content-length: {BODY_BYTES}\r\n\r\n");
+    let chunked = format!("transfer-encoding: chunked\r\n\r\n{BODY_BYTES:x}\r\n");
+    for (head, end) in [(sized, ""), (chunked, "\r\n0\r\n\r\n")] {
+        let mut stream = running.connect().await;
+        let head = format!("POST /refused HTTP/1.1\r\nhost: here\r\n{head}");
+        for part in [head.as_bytes(), &body, end.as_bytes()] {
+            send(&mut stream, part).await;
+        }
+        let mut answer = Vec::new();
+        while !answer.ends_with(REFUSED.as_bytes()) {
+            let read = timeout(PATIENCE, stream.read_buf(&mut answer)).await;
+            assert!(read.expect("in time").expect("an answer") > 0);
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 401 "));
+        assert_eq!(
+            ask(&mut stream).await,
+            Came::Answer,
+            "the connection goes on"
+        );
+    }
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_refused_body_gets_its_answer_by_http2() {
+    let running = running().await;
+    let stream = TokioIo::new(running.connect().await);
+    let (mut client, connection) = http2::handshake(TokioExecutor::new(), stream)
+        .await
+        .expect("a connection");
+    let mut tasks = JoinSet::new();
+    tasks.spawn(connection);
+    for _ in 0..2 {
+        let body = Body::from(vec![b'x'; BODY_BYTES]);
+        let request = Request::post("http://here/refused").body(body);
+        let asked = client.send_request(request.expect("a request"));
+        let response = timeout(PATIENCE, asked).await.expect("in time");
+        let response = response.expect("an answer");
+        assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+        let answer = axum::body::to_bytes(Body::new(response.into_body()), 99).await;
+        assert_eq!(answer.expect("all of it"), REFUSED);
+    }
+    drop((client, tasks));
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_body_without_end_is_answered_and_then_cut_off() {
+    let running = running().await;
+    let (mut reader, mut writer) = running.connect().await.into_split();
+    let sending = async {
+        let head = "POST /refused HTTP/1.1\r\nhost: here\r\ntransfer-encoding: chunked\r\n\r\n";
+        writer.write_all(head.as_bytes()).await.expect("it is sent");
+        let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20));
+        while writer.write_all(chunk.as_bytes()).await.is_ok() {}
+    };
+    let mut answer = Vec::new();
+    let reading = async {
+        while reader
+            .read_buf(&mut answer)
+            .await
+            .is_ok_and(|read| read > 0)
+        {}
+    };
+    let both = async { tokio::join!(sending, reading, running.serves_others()) };
+    timeout(PATIENCE, both)
+        .await
+        .expect("it is cut off in time");
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.contains(REFUSED), "{answer}");
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_refused_body_that_waits_for_its_turn_is_not_asked_for() {
+    let running = running().await;
+    let mut stream = running.connect().await;
+    let head =
+        "POST /refused HTTP/1.1\r\nhost: here\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n";
+    send(&mut stream, head.as_bytes()).await;
+    let mut answer = String::new();
+    let read = timeout(PATIENCE, stream.read_to_string(&mut answer)).await;
+    read.expect("in time").expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
     running.end().await;
 }
 
