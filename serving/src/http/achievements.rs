@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 
 use super::boards::id;
 use super::params::{Format, Params, Path};
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, Problems};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, provenance};
@@ -83,9 +83,8 @@ struct AchievementShape {
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
-        (status = 200, description = "The page, newest first; an unknown athlete has none", body = Achievements),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        Problems,
+        (status = 200, description = "The page, newest first; an unknown athlete has none", body = Achievements)
     )
 )]
 pub(crate) async fn of_athlete(
@@ -110,9 +109,8 @@ pub(crate) async fn of_athlete(
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
-        (status = 200, description = "The page, newest first; an unknown activity has none", body = Achievements),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        Problems,
+        (status = 200, description = "The page, newest first; an unknown activity has none", body = Achievements)
     )
 )]
 pub(crate) async fn of_activity(

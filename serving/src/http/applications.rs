@@ -26,7 +26,7 @@ use utoipa::ToSchema;
 use self::counting::{CountingShown, recounted};
 use super::boards::{find, id, read_boards, whole_section};
 use super::params::{Params, Path};
-use super::problem::{Kind, Problem, ProblemShape};
+use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::{Api, body};
 use crate::answer::{ProvenanceShape, counted};
 use crate::board::answer::of_reading;
@@ -152,10 +152,9 @@ pub(crate) struct Connected {
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
+        Problems,
         (status = 200, description = "The application", body = ApplicationShown),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn show(
@@ -181,13 +180,12 @@ pub(crate) async fn show(
     params(("id" = i64, Path, description = "The application")),
     request_body = Connect,
     responses(
+        Problems,
         (status = 201, description = "Connected", body = Connected),
         (status = 200, description = "Was connected already", body = Connected),
-        (status = 400, description = "The body can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 403, description = "There is no room: as many athletes are connected as may be. A page instead of a document where text/html is wanted rather than JSON", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 409, description = "The athlete was deleted, or erased", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 409, description = "The athlete was deleted, or erased", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn connect(
@@ -270,9 +268,9 @@ fn full(application_id: i64, connected: i64, capacity: i64) -> Problem {
         ("athlete_id" = i64, Path, description = "The athlete")
     ),
     responses(
+        Problems,
         (status = 204, description = "The athlete is not connected now"),
-        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn disconnect(

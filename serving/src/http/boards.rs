@@ -12,7 +12,7 @@ use schemas::provenance::Provenance;
 
 use super::cursor::BoardStart;
 use super::params::{Params, Path, integer};
-use super::problem::{Kind, Problem, ProblemShape};
+use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::board::answer::{
@@ -53,10 +53,9 @@ const SEGMENTS: &str = "segments";
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
+        Problems,
         (status = 200, description = "The page; an unknown or empty board has total 0", body = BoardPage),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such kind of board", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such kind of board", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn page(
@@ -150,10 +149,9 @@ fn as_csv(
         ("format" = Option<String>, Query, description = "json, or csv: the neighbours")
     ),
     responses(
+        Problems,
         (status = 200, description = "The athlete's place", body = BoardPlace),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "The athlete is not on the board, or there is no such kind of board", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "The athlete is not on the board, or there is no such kind of board", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn place(
@@ -262,9 +260,8 @@ fn history(params: &Params) -> Result<bool, Problem> {
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
-        (status = 200, description = "The counts; an unknown segment has none", body = Counts),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        Problems,
+        (status = 200, description = "The counts; an unknown segment has none", body = Counts)
     )
 )]
 pub(crate) async fn counts(

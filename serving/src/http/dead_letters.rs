@@ -19,7 +19,7 @@ use tokio::sync::SemaphorePermit;
 use utoipa::ToSchema;
 
 use super::params::{Params, Path};
-use super::problem::{Kind, Problem, ProblemShape};
+use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::answer::shown_ms;
@@ -169,9 +169,8 @@ impl From<Counts> for LetterCounts {
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
-        (status = 200, description = "A page of dead letters", body = LettersPage),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "The log does not answer", body = ProblemShape, content_type = "application/problem+json")
+        Problems,
+        (status = 200, description = "A page of dead letters", body = LettersPage)
     )
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
@@ -216,9 +215,8 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
-        (status = 200, description = "The counts, and whether they are of all letters", body = LetterCounts),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "The log does not answer", body = ProblemShape, content_type = "application/problem+json")
+        Problems,
+        (status = 200, description = "The counts, and whether they are of all letters", body = LetterCounts)
     )
 )]
 pub(crate) async fn counts(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
@@ -248,10 +246,9 @@ fn counts_as_csv(counts: LetterCounts) -> Response {
     tag = "dead-letters",
     params(("id" = String, Path, description = "The letter's id, percent-encoded: backstitch.plays.v1.dlq%2F0@17")),
     responses(
+        Problems,
         (status = 200, description = "The letter", body = LetterShown),
-        (status = 400, description = "That is no id", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such letter, or the log holds it no more", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "The log does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such letter, or the log holds it no more", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn show(

@@ -18,7 +18,7 @@ use stores::corrections::{Asked as Question, Corrected, Part, noted};
 use utoipa::ToSchema;
 
 use super::explain_board::{self, BoardExplanation};
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, ProblemShape, Problems};
 use super::stats::{Asked, Filters, Times};
 use super::{Api, Caller};
 use crate::answer::{AnswerRange, Overflow, ProvenanceShape, fit, shown_ms};
@@ -173,10 +173,9 @@ pub(crate) enum Explained {
         ("following" = Option<i64>, Query, description = "Of a board: only this athlete and those that this athlete follows")
     ),
     responses(
+        Problems,
         (status = 200, description = "What it is made of", body = Explained),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn explain(

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use super::body::{Pieces, check_events};
 use super::params::{Params, Path};
 use super::places::NoPlace;
-use super::problem::{Kind, Problem, ProblemShape};
+use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::{Api, Caller, Place};
 
 /// How much is read before it is written: a few thousand events.
@@ -64,14 +64,14 @@ pub(crate) struct Rejected {
     ),
     request_body(content = String, content_type = "application/x-ndjson", description = "JSON lines, at most 64 MiB, also when decompressed"),
     responses(
+        Problems,
         (status = 200, description = "What became of the lines", body = Ingested),
         (status = 400, description = "The body broke off, or is not compressed as Content-Encoding says", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such source", body = ProblemShape, content_type = "application/problem+json"),
         (status = 408, description = "The body paused, or came too slowly", body = ProblemShape, content_type = "application/problem+json"),
         (status = 415, description = "Content-Encoding is neither gzip nor zstd, or names several: Accept-Encoding lists what is read", body = ProblemShape, content_type = "application/problem+json"),
         (status = 429, description = "Too many are writing at once, in all or with this key: come again after Retry-After seconds", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 413, description = "Too large", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "The log can't be written", body = ProblemShape, content_type = "application/problem+json")
+        (status = 413, description = "Too large", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn ingest(

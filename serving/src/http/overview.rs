@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use super::params::Params;
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, Problems};
 use super::runs::RunShown;
 use super::{Api, csv};
 use crate::answer::shown_ms;
@@ -85,9 +85,8 @@ pub(crate) struct PartitionShown {
     tag = "service",
     params(("format" = Option<String>, Query, description = "json, or csv: the partitions")),
     responses(
-        (status = 200, description = "The moment", body = Overview),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        Problems,
+        (status = 200, description = "The moment", body = Overview)
     )
 )]
 pub(crate) async fn overview(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {

@@ -4,7 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use problem_details::{ProblemDetails, ProblemType};
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
+use utoipa::{IntoResponses, ToSchema};
 
 use schemas::key::KeyError;
 
@@ -81,6 +81,31 @@ pub(crate) struct ProblemShape {
     detail: String,
     /// By what the service's log calls the request.
     request_id: String,
+}
+
+/// The problems that any request behind a key can meet, for the API's description. An operation that says more of one of them
+/// names it after these.
+#[derive(Debug, IntoResponses)]
+#[expect(
+    dead_code,
+    reason = "only describes the documents of problems"
+)]
+pub(crate) enum Problems {
+    /// The body or a parameter can't be used
+    #[response(status = 400, content_type = "application/problem+json")]
+    BadRequest(ProblemShape),
+    /// No valid key was sent
+    #[response(status = 401, content_type = "application/problem+json")]
+    NoKey(ProblemShape),
+    /// The key does not permit this
+    #[response(status = 403, content_type = "application/problem+json")]
+    NotPermitted(ProblemShape),
+    /// Too many requests of this key or address: ask again after Retry-After seconds
+    #[response(status = 429, content_type = "application/problem+json")]
+    TooOften(ProblemShape),
+    /// Not whole yet, busy, or a store does not answer: ask again after Retry-After seconds
+    #[response(status = 503, content_type = "application/problem+json")]
+    Unavailable(ProblemShape),
 }
 
 impl Kind {

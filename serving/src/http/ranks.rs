@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use super::boards::{date, find, members, read_boards, today};
 use super::params::{Format, Params, Path};
-use super::problem::{Kind, Problem, ProblemShape};
+use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::{Api, body, csv};
 use crate::board::answer::{BoardRanks, csv_row, field_names, of_reading};
 use crate::board::entries::{Entries, Entry};
@@ -70,11 +70,10 @@ pub(crate) struct RanksAsked {
     ),
     request_body = RanksAsked,
     responses(
+        Problems,
         (status = 200, description = "The rows of those who are on a board", body = BoardRanks),
-        (status = 400, description = "The body or a parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such kind of board", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 413, description = "The body is too large", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 413, description = "The body is too large", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn ranks(

@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 
 use super::access::Caller;
 use super::params::{Params, stored_number};
-use super::problem::{Kind, Problem, ProblemShape};
+use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::runs::of_runs;
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
@@ -230,9 +230,8 @@ fn ended_ms(story: &RunStory) -> i64 {
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
-        (status = 200, description = "A page of reconciliations", body = Reconciliations),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        Problems,
+        (status = 200, description = "A page of reconciliations", body = Reconciliations)
     )
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
@@ -309,11 +308,10 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         ("reason" = Option<String>, Query, description = "Why, for the record: 500 characters at most")
     ),
     responses(
+        Problems,
         (status = 200, description = "What is approved", body = ApprovalShown),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such comparison", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 409, description = "It is nothing to approve: no schedule made it, nothing differs, or there is a newer one", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 409, description = "It is nothing to approve: no schedule made it, nothing differs, or there is a newer one", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn approve(

@@ -16,7 +16,7 @@ use stores::views::RunStory;
 use utoipa::ToSchema;
 
 use super::params::{Format, Params, Path, stored_number};
-use super::problem::{Kind, Problem, ProblemShape};
+use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, shown_ms};
@@ -146,8 +146,8 @@ fn seconds(told: &Value) -> Option<f64> {
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
-        (status = 200, description = "A page of runs", body = RunsPage),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json")
+        Problems,
+        (status = 200, description = "A page of runs", body = RunsPage)
     )
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
@@ -191,8 +191,8 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
+        Problems,
         (status = 200, description = "The run", body = RunTold),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such run", body = ProblemShape, content_type = "application/problem+json")
     )
 )]

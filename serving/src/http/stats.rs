@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use schemas::time::{Interval, PeriodQuery, Range, Resolved, points, resolve};
 
 use super::params::{Format, Params, Path};
-use super::problem::{Kind, Problem, ProblemShape};
+use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::{Api, csv, cursor};
 use crate::answer::{self, Breakdown, Frame, Series, Total, Uniques, UniquesSeries};
 use crate::gather::key_of;
@@ -79,11 +79,10 @@ pub(super) struct Times {
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
+        Problems,
         (status = 200, description = "The total", body = Total),
         (status = 304, description = "The same as the answer that If-None-Match names"),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn total(
@@ -117,11 +116,10 @@ pub(crate) async fn total(
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
+        Problems,
         (status = 200, description = "The points", body = Series),
         (status = 304, description = "The same as the answer that If-None-Match names"),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn series(
@@ -159,11 +157,10 @@ pub(crate) async fn series(
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
+        Problems,
         (status = 200, description = "A page of the ranking", body = Breakdown),
         (status = 304, description = "The same as the answer that If-None-Match names"),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn breakdown(
@@ -227,11 +224,10 @@ pub(crate) async fn breakdown(
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
+        Problems,
         (status = 200, description = "The number", body = Uniques),
         (status = 304, description = "The same as the answer that If-None-Match names"),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn uniques(
@@ -264,11 +260,10 @@ pub(crate) async fn uniques(
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
+        Problems,
         (status = 200, description = "The points", body = UniquesSeries),
         (status = 304, description = "The same as the answer that If-None-Match names"),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn uniques_series(

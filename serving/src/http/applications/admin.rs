@@ -17,7 +17,7 @@ use crate::answer::shown_ms;
 use crate::http::boards::id;
 use crate::http::layers::in_time;
 use crate::http::params::{Format, Params, Path};
-use crate::http::problem::{Kind, Problem, ProblemShape};
+use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
 use crate::http::stats::link_to_next;
 use crate::http::{Api, Caller, body, csv, cursor, owner_text};
 
@@ -101,11 +101,10 @@ pub(crate) struct Audit {
     params(("id" = i64, Path, description = "The application")),
     request_body = Change,
     responses(
+        Problems,
         (status = 200, description = "The application as it is now", body = ApplicationShown),
-        (status = 400, description = "The body can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 409, description = "Applications are a view of an app's own table: change it there", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "Not whole yet, or a store does not answer: ask again", body = ProblemShape, content_type = "application/problem+json")
+        (status = 409, description = "Applications are a view of an app's own table: change it there", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn change(
@@ -159,10 +158,9 @@ pub(crate) async fn change(
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
+        Problems,
         (status = 200, description = "Changes, newest first", body = Audit),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn audit(

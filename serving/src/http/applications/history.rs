@@ -20,7 +20,7 @@ use super::{APPLICATIONS, usage_of};
 use crate::answer::{ProvenanceShape, provenance};
 use crate::http::boards::{date, find, id};
 use crate::http::params::{Format, Params, Path};
-use crate::http::problem::{Kind, Problem, ProblemShape};
+use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
 use crate::http::stats::link_to_next;
 use crate::http::{Api, csv, cursor};
 use crate::read::{Reach, Standing};
@@ -84,10 +84,9 @@ impl From<DayCount> for DayShown {
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
+        Problems,
         (status = 200, description = "The days, the oldest first", body = HistoryShown),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such application, or its history is not kept", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such application, or its history is not kept", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn history(

@@ -16,7 +16,7 @@ use super::counting::CountingShown;
 use super::{ApplicationShown, shown};
 use crate::answer::ProvenanceShape;
 use crate::http::params::Params;
-use crate::http::problem::{Kind, Problem, ProblemShape};
+use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
 use crate::http::stats::link_to_next;
 use crate::http::{Api, csv, cursor};
 
@@ -52,10 +52,9 @@ pub(crate) struct Applications {
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
+        Problems,
         (status = 200, description = "A page of applications", body = Applications),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 409, description = "Authorizations are a view of an app's own table: nobody counts them to sort by", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 409, description = "Authorizations are a view of an app's own table: nobody counts them to sort by", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {

@@ -14,7 +14,7 @@ use super::{Canonical, usage_of};
 use crate::answer::shown_ms;
 use crate::http::boards::id;
 use crate::http::params::{Format, Params, Path};
-use crate::http::problem::{Problem, ProblemShape};
+use crate::http::problem::{Problem, ProblemShape, Problems};
 use crate::http::stats::link_to_next;
 use crate::http::{Api, csv, cursor};
 
@@ -83,9 +83,8 @@ impl From<Notice> for NoticeShown {
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
-        (status = 200, description = "Notices, newest first", body = NoticesShown),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        Problems,
+        (status = 200, description = "Notices, newest first", body = NoticesShown)
     )
 )]
 pub(crate) async fn all(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
@@ -104,10 +103,9 @@ pub(crate) async fn all(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respons
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
+        Problems,
         (status = 200, description = "Notices, newest first", body = NoticesShown),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn of_application(

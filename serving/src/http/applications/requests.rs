@@ -15,7 +15,7 @@ use super::{Canonical, refused, unknown, usage_of};
 use crate::answer::shown_ms;
 use crate::http::boards::id;
 use crate::http::params::{Format, Params, Path};
-use crate::http::problem::{Kind, Problem, ProblemShape};
+use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
 use crate::http::stats::link_to_next;
 use crate::http::{Api, Caller, body, csv, cursor};
 
@@ -107,11 +107,11 @@ impl From<CapacityRequest> for RequestShown {
     params(("id" = i64, Path, description = "The application")),
     request_body = Ask,
     responses(
+        Problems,
         (status = 201, description = "Written down", body = RequestShown),
         (status = 400, description = "The body can't be used, or asks for no more than there is", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 409, description = "There is an open one, which stands in the problem as `request`", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 409, description = "There is an open one, which stands in the problem as `request`", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn ask(
@@ -172,9 +172,8 @@ fn with_request(problem: Problem, request: CapacityRequest) -> Problem {
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
-        (status = 200, description = "Requests, newest first", body = Requests),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        Problems,
+        (status = 200, description = "Requests, newest first", body = Requests)
     )
 )]
 pub(crate) async fn all(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
@@ -194,10 +193,9 @@ pub(crate) async fn all(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respons
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
+        Problems,
         (status = 200, description = "Requests, newest first", body = Requests),
-        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn of_application(
@@ -277,11 +275,11 @@ async fn listed(
     params(("id" = i64, Path, description = "The request")),
     request_body = Decide,
     responses(
+        Problems,
         (status = 200, description = "The request as it is now", body = RequestShown),
         (status = 400, description = "The body can't be used, or grants less than there is", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such request, or its application is gone", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 409, description = "Somebody has decided already, as `request` in the problem says; or applications are a view of an app's own table", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 409, description = "Somebody has decided already, as `request` in the problem says; or applications are a view of an app's own table", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn decide(

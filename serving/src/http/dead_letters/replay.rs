@@ -13,7 +13,7 @@ use super::{asked, turn, unknown};
 use crate::http::ingest::{intake, place};
 use crate::http::layers::in_time;
 use crate::http::params::Params;
-use crate::http::problem::{Kind, Problem, ProblemShape};
+use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
 use crate::http::{Api, Caller};
 
 /// Letters that one request takes, and their bytes: all are read before the first is taken.
@@ -73,11 +73,11 @@ impl From<Replayed> for LettersReplayed {
         ("dry_run" = Option<bool>, Query, description = "true: nothing is taken, the answer says what would be")
     ),
     responses(
+        Problems,
         (status = 200, description = "What became of them", body = LettersReplayed),
         (status = 400, description = "A parameter can't be used, or more letters are asked for than are taken at once", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such letter, or the log holds it no more", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 429, description = "Letters are being taken already, or too many are writing at once: come again after Retry-After seconds", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "The log or the canonical store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 429, description = "Letters are being taken already, or too many are writing at once: come again after Retry-After seconds", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn replay(
