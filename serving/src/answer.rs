@@ -23,7 +23,7 @@ use crate::tally::{Cell, Pair, Sketch, Tally};
 pub(crate) struct Overflow(i128);
 
 /// The answer to a question for one number.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Total {
     /// The sum of the amounts of all events.
     pub(crate) count: i64,
@@ -42,7 +42,7 @@ pub(crate) struct Total {
 }
 
 /// The range that an answer is about.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct AnswerRange {
     /// The first instant, in UTC; null if there is no first.
     pub(crate) from: Option<String>,
@@ -111,7 +111,7 @@ impl Frame {
 }
 
 /// One point of a series.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Point {
     /// When the point begins, in UTC; it ends where the next one begins.
     pub(crate) at: String,
@@ -123,7 +123,7 @@ pub(crate) struct Point {
 }
 
 /// The answer to a question for a chart.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Series {
     pub(crate) points: Vec<Point>,
     /// The points of the period before, where they were asked for and there is such a period.
@@ -136,7 +136,7 @@ pub(crate) struct Series {
 }
 
 /// The answer to a question for how many different ones there are.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Uniques {
     /// Of what: listener.
     pub(crate) of: String,
@@ -201,7 +201,7 @@ pub(crate) enum RowKey {
 }
 
 /// One row of a breakdown.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Row {
     /// The value; null for events that have none.
     pub(crate) key: Option<RowKey>,
@@ -223,7 +223,7 @@ pub(crate) struct Row {
 }
 
 /// The answer to a question for a ranking.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Breakdown {
     /// Largest count first, then by key, null last among equals. Keys whose count is 0 are left out.
     pub(crate) rows: Vec<Row>,

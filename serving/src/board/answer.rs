@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 use jobs::{Board, Job};
 use schemas::provenance::{Origin, Provenance};
 use schemas::seam::Epoch;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
@@ -68,7 +68,7 @@ pub(crate) struct BoardPlace {
 
 /// An athlete's place on a board at the end of an earlier day: what the batch layer had made of the same
 /// board with the same filters, without anything newer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct PreviousPlace {
     /// 1 is the first place.
     pub(crate) rank: u64,
@@ -83,7 +83,7 @@ pub(crate) struct PreviousPlace {
 
 /// A board at the end of an earlier day: what the batch layer had made of it with the same filters, without
 /// anything newer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct PreviousBoard {
     /// How many rows there were within all filters; who is in a club, or is followed, is as it is now.
     pub(crate) total: u64,
@@ -120,19 +120,19 @@ impl PreviousPlace {
 }
 
 /// How far the place before is away on a board of segments; other boards have columns of their own.
-#[derive(Debug, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = BoardGap)]
 #[expect(
     dead_code,
-    reason = "only describes a gap whose columns a view decides"
+    reason = "pages read some of the columns that a view decides"
 )]
 pub(crate) struct GapShape {
     /// Of the place before.
-    rank: u64,
+    pub(crate) rank: u64,
     /// Who has it.
-    athlete_id: i64,
+    pub(crate) athlete_id: i64,
     /// By how many seconds it is better: 0 or more.
-    elapsed_time: i64,
+    pub(crate) elapsed_time: i64,
 }
 
 /// The rows of some athletes on the boards of some segments.
@@ -166,7 +166,7 @@ pub(crate) struct RankShape {
 }
 
 /// How much there is of a segment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Counts {
     /// Efforts that are neither deleted nor hidden.
     pub(crate) efforts: i64,
@@ -177,27 +177,30 @@ pub(crate) struct Counts {
 }
 
 /// A row of a board of segments; other boards have columns of their own.
-#[derive(Debug, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = BoardEntry)]
-#[expect(dead_code, reason = "only describes rows whose columns a view decides")]
+#[expect(
+    dead_code,
+    reason = "pages read some of the columns that a view decides"
+)]
 pub(crate) struct EntryShape {
     /// 1 is the first place.
-    rank: u64,
-    athlete_id: i64,
+    pub(crate) rank: u64,
+    pub(crate) athlete_id: i64,
     /// Whole seconds.
-    elapsed_time: i64,
-    effort_id: i64,
-    activity_id: i64,
+    pub(crate) elapsed_time: i64,
+    pub(crate) effort_id: i64,
+    pub(crate) activity_id: i64,
     /// In UTC.
     #[schema(format = DateTime)]
-    started_at: String,
+    pub(crate) started_at: String,
     /// On pages and neighbours with `history=true`: the rank after the last batch run of an earlier day (UTC); null if there was no such run, or
     /// the athlete was not on the board then.
     #[schema(required = false)]
-    previous_rank: Option<u64>,
+    pub(crate) previous_rank: Option<u64>,
     /// On pages and neighbours with `history=true`: how many places better than then; null where `previous_rank` is.
     #[schema(required = false)]
-    change: Option<i64>,
+    pub(crate) change: Option<i64>,
 }
 
 /// The share of a board's rows that a place (from 0 on) is at least as good as, in percent with one

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use jobs::{Board, Job};
 use schemas::achievement::{Kind as Achievement, Told};
 use schemas::provenance::{Origin, Provenance};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use stores::achievements::{Mark, Of};
 use utoipa::ToSchema;
@@ -38,36 +38,36 @@ pub(crate) struct Achievements {
 }
 
 /// What an athlete has achieved, or lost.
-#[derive(Debug, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = Achievement)]
-#[expect(dead_code, reason = "only describes what the speed layer writes")]
-struct AchievementShape {
+#[expect(dead_code, reason = "pages read some of what the speed layer writes")]
+pub(crate) struct AchievementShape {
     /// The same for the same achievement, also in the log.
-    id: String,
+    pub(crate) id: String,
     /// crown, `crown_lost`, `top_ten` or `personal_record`.
-    kind: String,
+    pub(crate) kind: String,
     /// overall, gender:F or gender:M, of all time.
-    board: String,
+    pub(crate) board: String,
     /// The place after it, from 1 to 10; null further behind, or if the athlete is not on the board any
     /// more.
-    rank: Option<u64>,
-    segment_id: i64,
-    athlete_id: i64,
+    pub(crate) rank: Option<u64>,
+    pub(crate) segment_id: i64,
+    pub(crate) athlete_id: i64,
     /// Whole seconds. Of a crown that was lost this and what follows is the effort that had held it.
-    elapsed_time: i64,
-    effort_id: i64,
-    activity_id: i64,
+    pub(crate) elapsed_time: i64,
+    pub(crate) effort_id: i64,
+    pub(crate) activity_id: i64,
     /// In UTC.
     #[schema(format = DateTime)]
-    started_at: String,
+    pub(crate) started_at: String,
     /// When the change was logged that brought it.
     #[schema(format = DateTime)]
-    at: String,
+    pub(crate) at: String,
     /// Of a crown that was lost: the athlete who has it now; null if nobody has.
-    taken_by: Option<i64>,
+    pub(crate) taken_by: Option<i64>,
     /// The place in the log of the change that brought it: source, partition, offset.
     #[schema(value_type = Object)]
-    position: Value,
+    pub(crate) position: Value,
 }
 
 /// What an athlete has achieved: crowns, top tens, personal records, and crowns that were lost.

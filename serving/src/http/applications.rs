@@ -53,25 +53,25 @@ pub(crate) enum OwnerShape {
 }
 
 /// An application.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ApplicationShown {
-    id: i64,
-    name: String,
+    pub(crate) id: i64,
+    pub(crate) name: String,
     /// Whose it is, as it was given: a text or a number.
     #[schema(value_type = OwnerShape)]
-    owner: Value,
+    pub(crate) owner: Value,
     /// Different athletes with an authorization that was not taken back.
-    connected_athletes: u64,
+    pub(crate) connected_athletes: u64,
     /// How these were counted.
-    counting: CountingShown,
+    pub(crate) counting: CountingShown,
     /// How many may be connected at once.
-    athlete_capacity: i64,
+    pub(crate) athlete_capacity: i64,
     /// Whether no more are let in than that.
-    enforced: bool,
+    pub(crate) enforced: bool,
     /// Connected athletes by capacity, with four digits: 0.8 for 80 %; null where nobody may be connected.
-    usage: Option<f64>,
+    pub(crate) usage: Option<f64>,
     #[schema(value_type = ProvenanceShape)]
-    provenance: Provenance,
+    pub(crate) provenance: Provenance,
 }
 
 impl ApplicationShown {

@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use schemas::dead_letter::{LetterId, NoLetterId, kind_of};
-use schemas::source::UnknownSource;
-use serde::Serialize;
+use schemas::source::{Source, UnknownSource};
+use serde::{Deserialize, Serialize};
 use stores::dead_letters::{self, Asked, Counts, KindCount, Letter, Newest};
 use tokio::sync::SemaphorePermit;
 use utoipa::ToSchema;
@@ -23,7 +23,7 @@ use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::answer::shown_ms;
-pub(crate) use replay::{__path_replay, replay};
+pub(crate) use replay::{__path_replay, LettersReplayed, replay};
 
 /// A request looks at so many letters, at most.
 const LOOKED_AT_MAX: u64 = 200_000;
@@ -33,7 +33,7 @@ const LISTED_BYTES: usize = 1_024;
 const PAGE_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes as they can be read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LetterBytes {
     /// Bytes that are UTF-8.
@@ -43,65 +43,67 @@ pub(crate) enum LetterBytes {
 }
 
 /// An input that could not be taken.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LetterShown {
     /// Its place in the log, by which it goes: `TOPIC/PARTITION@OFFSET`.
-    id: String,
+    pub(crate) id: String,
     /// The source that the input was meant for.
-    source: &'static str,
+    #[schema(value_type = String)]
+    pub(crate) source: Source,
     /// The reason without numbers and quoted texts, as letters are counted.
-    kind: String,
+    pub(crate) kind: String,
     /// Why it was not taken: field, fault and what is expected.
-    reason: String,
+    pub(crate) reason: String,
     /// Where it came from: `FILE:LINE`, or `TOPIC/PARTITION@OFFSET` in the log.
-    origin: String,
+    pub(crate) origin: String,
     /// When it was set aside, in UTC; of a record of the log when that was appended.
-    at: String,
+    pub(crate) at: String,
     /// How many bytes of the input are kept.
-    raw_bytes: usize,
+    pub(crate) raw_bytes: u64,
     /// The bytes; in a list the first 1,024 of them.
-    raw: LetterBytes,
+    pub(crate) raw: LetterBytes,
     /// Whether the record of the log is no dead letter at all: somebody else has written there.
-    broken: bool,
+    pub(crate) broken: bool,
 }
 
 /// A page of dead letters.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LettersPage {
     /// Those that were appended to the log last come first. One that was noted twice comes once in a page.
-    dead_letters: Vec<LetterShown>,
+    pub(crate) dead_letters: Vec<LetterShown>,
     /// Where the next page begins; null on the last one. A page may have fewer letters than were asked
     /// for, also none, and not be the last.
-    cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
 }
 
 /// Dead letters whose reasons are alike.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LetterKind {
-    source: &'static str,
+    #[schema(value_type = String)]
+    pub(crate) source: Source,
     /// The reasons without numbers and quoted texts.
-    kind: String,
+    pub(crate) kind: String,
     /// How many there are.
-    letters: u64,
+    pub(crate) letters: u64,
     /// When the first of them was set aside, in UTC.
-    first_at: String,
+    pub(crate) first_at: String,
     /// When the last of them was, in UTC.
-    last_at: String,
+    pub(crate) last_at: String,
     /// The id of the one that was appended last.
-    example: String,
+    pub(crate) example: String,
 }
 
 /// How many dead letters there are.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LetterCounts {
     /// By source, the most frequent kind of each first.
-    counts: Vec<LetterKind>,
+    pub(crate) counts: Vec<LetterKind>,
     /// How many there are of all kinds.
-    letters: u64,
+    pub(crate) letters: u64,
     /// How many were looked at, the newest ones, also those that were not asked for.
-    looked_at: u64,
+    pub(crate) looked_at: u64,
     /// Whether these were all; else there may be more of any kind.
-    complete: bool,
+    pub(crate) complete: bool,
 }
 
 impl LetterBytes {
@@ -119,12 +121,12 @@ impl LetterShown {
         let content = &letter.content;
         Self {
             id: letter.id.to_string(),
-            source: letter.id.source.name(),
+            source: letter.id.source,
             kind: kind_of(&content.reason),
             reason: content.reason.clone(),
             origin: content.origin.clone(),
             at: shown_ms(content.at_ms),
-            raw_bytes: content.raw.len(),
+            raw_bytes: content.raw.len() as u64,
             raw: LetterBytes::of(content.beginning(raw_bytes_max)),
             broken: letter.is_broken,
         }
@@ -134,7 +136,7 @@ impl LetterShown {
 impl From<KindCount> for LetterKind {
     fn from(counted: KindCount) -> Self {
         Self {
-            source: counted.source.name(),
+            source: counted.source,
             kind: counted.kind,
             letters: counted.letters,
             first_at: shown_ms(counted.first_at_ms),

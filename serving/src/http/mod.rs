@@ -1,13 +1,13 @@
 //! The HTTP edge: routes, and what goes around every one of them.
 
 mod access;
-mod achievements;
-mod applications;
+pub(crate) mod achievements;
+pub(crate) mod applications;
 mod boards;
 pub(crate) mod body;
 mod csv;
 mod cursor;
-mod dead_letters;
+pub(crate) mod dead_letters;
 mod described;
 mod etag;
 mod explain;
@@ -15,13 +15,13 @@ mod explain_board;
 mod health;
 mod ingest;
 mod layers;
-mod overview;
+pub(crate) mod overview;
 mod params;
 mod places;
 mod problem;
 mod ranks;
-mod reconciliations;
-mod runs;
+pub(crate) mod reconciliations;
+pub(crate) mod runs;
 mod stats;
 
 use std::collections::BTreeMap;

@@ -9,7 +9,7 @@ use axum::http::Uri;
 use axum::response::Response;
 use schemas::seam::{RunState, Slot};
 use schemas::source::Source;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stores::reconciliations::Reconciliation;
 use stores::views::RunStory;
@@ -31,51 +31,52 @@ const COMPARED: usize = 100;
 const NOTE_WAIT: Duration = Duration::from_secs(2);
 
 /// What happens at this moment.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Overview {
     /// The moment, in UTC.
-    now: String,
-    sources: Vec<SourceShown>,
+    pub(crate) now: String,
+    pub(crate) sources: Vec<SourceShown>,
 }
 
 /// What happens in one source.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct SourceShown {
-    source: &'static str,
-    partitions: Vec<PartitionShown>,
+    #[schema(value_type = String)]
+    pub(crate) source: Source,
+    pub(crate) partitions: Vec<PartitionShown>,
     /// By view, with its version: the newest complete epoch.
-    views: BTreeMap<String, u64>,
+    pub(crate) views: BTreeMap<String, u64>,
     /// The newest runs, newest first.
-    runs: Vec<RunShown>,
+    pub(crate) runs: Vec<RunShown>,
     /// The newest run that is complete, which may be older than those; null before the first.
-    newest_complete: Option<RunShown>,
+    pub(crate) newest_complete: Option<RunShown>,
     /// When that came to its end, in milliseconds since 1970, and what had been counted otherwise. Where many tries and no
     /// complete run are known, it is long ago.
     #[serde(skip)]
     #[schema(ignore)]
-    complete: (Option<i64>, Option<u64>),
+    pub(crate) complete: (Option<i64>, Option<u64>),
 }
 
 /// One log partition and its live state.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct PartitionShown {
-    partition: usize,
+    pub(crate) partition: usize,
     /// The first offset that the log still holds.
-    log_start: i64,
+    pub(crate) log_start: i64,
     /// The offset that the next record will have.
-    log_end: i64,
+    pub(crate) log_end: i64,
     /// Up to where live state has counted; null where there is none.
-    next_offset: Option<i64>,
+    pub(crate) next_offset: Option<i64>,
     /// Offsets that are not counted yet.
-    lag: Option<i64>,
+    pub(crate) lag: Option<i64>,
     /// When the newest record was logged that is counted; null where none is.
-    as_of: Option<String>,
+    pub(crate) as_of: Option<String>,
     /// The epoch that is being filled.
-    epoch: Option<u64>,
+    pub(crate) epoch: Option<u64>,
     /// Whether live state that began anew has not come to where the log ended then.
-    replaying: Option<bool>,
+    pub(crate) replaying: Option<bool>,
     /// The life of the live state: it rises when state was lost and is made again.
-    generation: Option<u64>,
+    pub(crate) generation: Option<u64>,
 }
 
 /// Positions, lag, epochs and runs of every source.
@@ -178,7 +179,7 @@ fn note_compared(source: Source, newest_first: &[Reconciliation]) {
 impl SourceShown {
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     fn note(&self) {
-        let source = self.source;
+        let source = self.source.name();
         let (at_ms, drift) = self.complete;
         if let Some(at_ms) = at_ms {
             metrics::gauge!("backstitch_source_last_run_seconds", "source" => source)
@@ -257,7 +258,7 @@ async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
         None => (stories.len() >= RUNS).then_some(0),
     };
     Ok(SourceShown {
-        source: source.name(),
+        source,
         complete: (ended_at_ms, complete.as_ref().and_then(drift)),
         newest_complete: complete.map(|story| RunShown::of(source, &story, newest)),
         partitions: partitions.collect(),

@@ -86,10 +86,7 @@ pub(crate) struct ProblemShape {
 /// The problems that any request behind a key can meet, for the API's description. An operation that says more of one of them
 /// names it after these.
 #[derive(Debug, IntoResponses)]
-#[expect(
-    dead_code,
-    reason = "only describes the documents of problems"
-)]
+#[expect(dead_code, reason = "only describes the documents of problems")]
 pub(crate) enum Problems {
     /// The body or a parameter can't be used
     #[response(status = 400, content_type = "application/problem+json")]

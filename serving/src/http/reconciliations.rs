@@ -12,7 +12,7 @@ use futures::future::try_join_all;
 use schemas::provenance::Provenance;
 use schemas::seam::RunState;
 use schemas::source::Source;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stores::approvals::{self, Approval, NotApproved};
 use stores::reconciliations::Reconciliation;
@@ -36,75 +36,77 @@ const STEP: usize = 200;
 
 /// A comparison: by a batch run, of what was counted live with what the run found for the same events; or by the
 /// Restorator, of what was served with what was expected.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ReconciliationShown {
     /// batch-run: a run compares what live state had counted in the epochs that it takes in. restorate: somebody compared, or
     /// a schedule.
-    kind: &'static str,
-    source: &'static str,
+    pub(crate) kind: String,
+    #[schema(value_type = String)]
+    pub(crate) source: Source,
     /// The run, or that whose rows were compared.
-    epoch: u64,
+    pub(crate) epoch: u64,
     /// When the run ended or the comparison began, in UTC.
-    at: String,
+    pub(crate) at: String,
     /// The sum of the absolute differences; 0 in a healthy system, null where it is not known.
-    total: Option<u64>,
+    pub(crate) total: Option<u64>,
     /// How many keys differ.
-    keys: u64,
+    pub(crate) keys: u64,
     /// Whether `total` and `keys` are the least that they can be.
-    is_lower_bound: bool,
+    pub(crate) is_lower_bound: bool,
     /// Why nothing is known.
-    unknown: Option<String>,
+    pub(crate) unknown: Option<String>,
     /// Of each view: job, total, keys, is_lower_bound, causes (by name, its part of total) and unknown.
     #[schema(value_type = Vec<Object>)]
-    views: Value,
+    pub(crate) views: Value,
     /// The keys that differ most: job, key, batch, live and cause; of a comparison as `restorate --json` has them.
     #[schema(value_type = Vec<Object>)]
-    worst: Value,
+    pub(crate) worst: Value,
     /// Who has approved that the schedule puts right what the comparison found: by, reason, total, at; null of all others, and once
     /// the schedule has compared again.
-    approval: Option<ApprovalShown>,
+    pub(crate) approval: Option<ApprovalShown>,
     /// Of a comparison: number, outcome (right, differs, put_right, held_back, unknown, failed, applying, cut_off), view,
     /// expected, schedule, by, reason, asked, position, keys, differ, causes, live_unknown, ahead, applied, held_back,
     /// restoration, error, warnings, disk_bytes and seconds. Null of a run.
     #[schema(value_type = Option<Object>)]
-    comparison: Value,
+    pub(crate) comparison: Value,
 }
 
 /// A page of reconciliations.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Reconciliations {
     /// Newest first.
-    reconciliations: Vec<ReconciliationShown>,
+    pub(crate) reconciliations: Vec<ReconciliationShown>,
     /// Where the next page begins; null on the last one.
-    cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
     /// Where the newest complete run of each source ends.
     #[schema(value_type = ProvenanceShape)]
-    provenance: Provenance,
+    pub(crate) provenance: Provenance,
 }
 
 /// What is told of a comparison beside what all have.
 const TOLD_APART: [&str; 4] = ["worst", "source", "epoch", "total"];
 
 /// That what a comparison found may be put right.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ApprovalShown {
-    source: &'static str,
+    #[schema(value_type = String)]
+    pub(crate) source: Source,
     /// The comparison's number.
-    number: u64,
-    schedule: String,
-    view: String,
+    pub(crate) number: u64,
+    pub(crate) schedule: String,
+    pub(crate) view: String,
     /// How much may be put right in all, at most.
-    total: u64,
-    by: String,
-    reason: String,
+    pub(crate) total: u64,
+    pub(crate) by: String,
+    pub(crate) reason: String,
     /// When it was approved, in UTC.
-    at: String,
+    pub(crate) at: String,
 }
 
 impl From<Approval> for ApprovalShown {
     fn from(approval: Approval) -> Self {
         Self {
-            source: approval.source.name(),
+            source: approval.source,
             number: approval.number,
             schedule: approval.schedule,
             view: approval.view,
@@ -143,8 +145,8 @@ impl ReconciliationShown {
         }
         let is_told = text("error").is_none();
         Self {
-            kind: "restorate",
-            source: source.name(),
+            kind: "restorate".to_owned(),
+            source,
             epoch: number("epoch").unwrap_or_default(),
             at: shown_ms(one.at_ms),
             total: number("total").filter(|_| is_told),
@@ -168,8 +170,8 @@ impl ReconciliationShown {
         };
         let text = |name: &str| told(name).and_then(Value::as_str).map(str::to_owned);
         Self {
-            kind: "batch-run",
-            source: source.name(),
+            kind: "batch-run".to_owned(),
+            source,
             epoch: story.run.epoch,
             at: shown_ms(ended_ms(story)),
             total: told("total").and_then(Value::as_u64),
@@ -451,7 +453,7 @@ fn as_csv(found: &[ReconciliationShown], provenance: &Provenance) -> Response {
     ];
     let rows = found.iter().map(|one| {
         (
-            (one.kind, one.source, one.epoch, one.at.clone()),
+            (one.kind.clone(), one.source, one.epoch, one.at.clone()),
             (one.total, one.keys, one.is_lower_bound),
             one.unknown.clone(),
             one.comparison.get("number").and_then(Value::as_u64),

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use schemas::provenance::{Origin, Provenance};
 use schemas::seam::{Epoch, Runs};
 use schemas::source::Source;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stores::views::RunStory;
 use utoipa::ToSchema;
@@ -23,41 +23,42 @@ use crate::answer::{ProvenanceShape, shown_ms};
 use crate::read::Reach;
 
 /// A batch run.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct RunShown {
-    source: &'static str,
+    #[schema(value_type = String)]
+    pub(crate) source: Source,
     /// The epoch that the run ends, which is also its number.
-    epoch: u64,
+    pub(crate) epoch: u64,
     /// proposed, sealed, complete or abandoned.
-    state: &'static str,
+    pub(crate) state: String,
     /// By partition: the offset below which the run covers every event.
-    cuts: Vec<i64>,
+    pub(crate) cuts: Vec<i64>,
     /// When it was first proposed, in UTC.
-    started_at: String,
+    pub(crate) started_at: String,
     /// When it was completed or abandoned, in UTC; null while it is neither.
-    ended_at: Option<String>,
+    pub(crate) ended_at: Option<String>,
     /// Why it is not published: what its check found, or what stopped the last try; null where it is published.
-    reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// What to do about it; null where it is published, or a later run holds its events.
-    to_do: Option<String>,
+    pub(crate) to_do: Option<String>,
     /// Rows of events that were read.
     #[schema(value_type = Option<u64>)]
-    rows_read: Value,
+    pub(crate) rows_read: Value,
     /// Rows of views that were written.
     #[schema(value_type = Option<u64>)]
-    rows_written: Value,
+    pub(crate) rows_written: Value,
     /// Rows of views that had not changed.
     #[schema(value_type = Option<u64>)]
-    rows_skipped: Value,
+    pub(crate) rows_skipped: Value,
     /// How long it took, in all.
-    seconds: Option<f64>,
+    pub(crate) seconds: Option<f64>,
     /// What had been counted live and was another number in the run: 0 in a healthy system; null where the run did not come to it.
     #[schema(value_type = Option<Object>)]
-    drift: Value,
+    pub(crate) drift: Value,
     /// All that the batch layer told of it; only where one run is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    report: Option<Value>,
+    pub(crate) report: Option<Value>,
 }
 
 /// A page of runs.
@@ -110,9 +111,9 @@ impl RunShown {
         });
         let told = |name: &str| story.report.get(name).cloned().unwrap_or(Value::Null);
         Self {
-            source: source.name(),
+            source,
             epoch: story.run.epoch,
-            state: story.run.state.name(),
+            state: story.run.state.name().to_owned(),
             cuts: story.run.cuts.iter().map(|cut| cut.next_offset).collect(),
             started_at: shown_ms(story.started_at_ms),
             ended_at: story.ended_at_ms.map(shown_ms),
@@ -253,7 +254,7 @@ fn as_csv(runs: &[RunShown], provenance: &Provenance) -> Response {
     let rows = runs.iter().map(|run| {
         let cuts: Vec<String> = run.cuts.iter().map(i64::to_string).collect();
         (
-            (run.source, run.epoch, run.state),
+            (run.source, run.epoch, run.state.clone()),
             (run.started_at.clone(), run.ended_at.clone()),
             (
                 text(&run.rows_read),

@@ -57,19 +57,19 @@ struct Row {
     is_full: bool,
 }
 
-fn name(of: &api::Application) -> String {
+fn name(of: &api::ApplicationShown) -> String {
     match of.name.trim() {
         "" => format!("Application {}", of.id),
         name => name.to_owned(),
     }
 }
 
-fn is_full(of: &api::Application) -> bool {
+fn is_full(of: &api::ApplicationShown) -> bool {
     let capacity = u64::try_from(of.athlete_capacity).unwrap_or_default();
     of.enforced && of.connected_athletes >= capacity
 }
 
-fn row(of: &api::Application) -> Row {
+fn row(of: &api::ApplicationShown) -> Row {
     Row {
         id: of.id,
         name: name(of),
@@ -183,11 +183,11 @@ fn setting(of: &Value) -> String {
     }
 }
 
-fn history_shown(history: &api::History, tools: Tools) -> HistoryShown {
+fn history_shown(history: &api::HistoryShown, tools: Tools) -> HistoryShown {
     let points = history.days.iter().map(|day| api::Point {
         at: format!("{}T00:00:00Z", day.date),
         count: i64::try_from(day.connected_athletes).unwrap_or(i64::MAX),
-        source: history.provenance.source.clone(),
+        source: history.provenance.source,
     });
     let points: Vec<api::Point> = points.collect();
     HistoryShown {
@@ -203,8 +203,8 @@ pub(crate) async fn page(asker: &Asker, here: &Here, id: &str, query: &Query) ->
     let history_path = path(&format!("{of}/history"), &days);
     let audit_path = format!("{of}/audit");
     let (shown, history, audit) = tokio::join!(
-        asker.get::<api::Application>(&of),
-        asker.get::<api::History>(&history_path),
+        asker.get::<api::ApplicationShown>(&of),
+        asker.get::<api::HistoryShown>(&history_path),
         asker.get::<api::Audit>(&audit_path),
     );
     let shown = shown.map_err(TroubleShown::of).map(|of_api| Shown {

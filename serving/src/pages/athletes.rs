@@ -51,7 +51,7 @@ struct Row {
     at: Moment,
 }
 
-fn row(of: &api::Achievement, athlete: &str, (people, segments): (&Called, &Called)) -> Row {
+fn row(of: &api::AchievementShape, athlete: &str, (people, segments): (&Called, &Called)) -> Row {
     let what = match of.kind.as_str() {
         "crown" => "Crown".to_owned(),
         "top_ten" => "Top ten".to_owned(),

@@ -121,7 +121,12 @@ fn place(
     (called, link): (&Called, impl Fn(i64) -> String),
     (since, tools): (Option<String>, Tools),
 ) -> PlaceShown {
-    let since = since.or_else(|| found.previous.as_ref().map(|before| before.date.clone()));
+    let since = since.or_else(|| {
+        found
+            .previous
+            .as_ref()
+            .map(|before| before.date.to_string())
+    });
     let moved = since.as_ref().map(|_| moved(found.change));
     let own = found.entry.athlete_id;
     PlaceShown {
@@ -171,7 +176,7 @@ fn page_shown(
     }
 }
 
-fn counts_shown(counts: &api::SegmentCounts, tools: Tools) -> CountsShown {
+fn counts_shown(counts: &api::Counts, tools: Tools) -> CountsShown {
     CountsShown {
         efforts: number(counts.efforts),
         athletes: number(counts.athletes),
@@ -342,7 +347,7 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
     let (page, found, counts) = tokio::join!(
         board_page(asker, &mut page_path),
         found,
-        asker.get::<api::SegmentCounts>(&counts_path)
+        asker.get::<api::Counts>(&counts_path)
     );
     let found_place = found.as_ref().and_then(|found| found.as_ref().ok());
     let (called, name) = names(asker, segment, page.as_ref().ok(), found_place).await;
@@ -354,7 +359,7 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
     let tools = here.tools(&page_path, true, &asker.caller);
     let page = page.map_err(TroubleShown::of);
     let before = page.as_ref().ok().and_then(|page| page.previous.as_ref());
-    let since = before.map(|before| before.date.clone());
+    let since = before.map(|before| before.date.to_string());
     let page = page.map(|page| {
         let places = places(&page.entries, (own, since.clone()), (&called, link));
         page_shown(&page, places, tools, (is_first, at))

@@ -5,7 +5,7 @@ use askama::Template;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::api::Point;
+use super::api::{Origin, Point};
 use super::shown::{number, short};
 
 const WIDTH: f64 = 760.0;
@@ -69,7 +69,7 @@ pub(crate) struct Bar {
     pub(crate) width: String,
     pub(crate) height: String,
     /// batch, realtime or merged.
-    pub(crate) source: String,
+    pub(crate) source: &'static str,
     pub(crate) name: String,
     pub(crate) count: String,
     pub(crate) previous: Option<String>,
@@ -198,7 +198,7 @@ impl Scale {
             y: shown(from),
             width: shown(width),
             height: shown((to - from).max(0.0)),
-            source: point.source.clone(),
+            source: point.source.name(),
             name: String::new(),
             count: number(point.count),
             previous: None,
@@ -251,7 +251,9 @@ impl Chart {
             at: shown(scale.middle(at)),
             label: step.names(&point.at, zone).1,
         });
-        let first = points.iter().position(|point| point.source != "batch");
+        let first = points
+            .iter()
+            .position(|point| point.source != Origin::Batch);
         let before = previous.filter(|points| points.len() <= 4 * BARS_MAX);
         let before = before.map(|points| points.get(..bars.len()).unwrap_or(points));
         Some(Self {
@@ -317,8 +319,13 @@ fn shapes(bars: &[Bar]) -> Vec<Shape> {
 fn unconfirmed(points: &[Point], scale: &Scale) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut at = 0;
-    for stretch in points.chunk_by(|a, b| (a.source == "batch") == (b.source == "batch")) {
-        if stretch.first().is_some_and(|point| point.source != "batch") {
+    for stretch in
+        points.chunk_by(|a, b| (a.source == Origin::Batch) == (b.source == Origin::Batch))
+    {
+        if stretch
+            .first()
+            .is_some_and(|point| point.source != Origin::Batch)
+        {
             let width = scale.slot * count(stretch.len());
             found.push((shown(scale.x(at)), shown(width)));
         }
@@ -334,7 +341,7 @@ fn summary(points: &[Point], bars: &[Bar]) -> String {
     });
     let open = points
         .iter()
-        .filter(|point| point.source != "batch")
+        .filter(|point| point.source != Origin::Batch)
         .count();
     let open = match open {
         0 => "; all of it confirmed by the batch layer".to_owned(),
@@ -355,7 +362,7 @@ mod tests {
             .map(|(day, (count, source))| Point {
                 at: format!("2026-03-{:02}T00:00:00Z", day + 1),
                 count: *count,
-                source: (*source).to_owned(),
+                source: serde_json::from_value((*source).into()).unwrap(),
             })
             .collect()
     }

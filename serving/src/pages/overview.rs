@@ -46,7 +46,7 @@ struct Shown {
 
 #[derive(Debug)]
 struct SourceShown {
-    name: String,
+    name: &'static str,
     title: &'static str,
     log_end: String,
     partitions: usize,
@@ -85,7 +85,7 @@ pub(crate) fn drift(of: &serde_json::Value) -> (String, bool) {
 }
 
 /// How far events of a source are counted.
-pub(crate) fn lag(partitions: &[api::Partition]) -> (String, bool) {
+pub(crate) fn lag(partitions: &[api::PartitionShown]) -> (String, bool) {
     let known: Option<Vec<i64>> = partitions.iter().map(|one| one.lag).collect();
     match known {
         None => ("–".to_owned(), false),
@@ -97,8 +97,8 @@ pub(crate) fn lag(partitions: &[api::Partition]) -> (String, bool) {
 }
 
 /// Up to when events are counted: where some partitions are behind, so is the whole.
-fn counted_to(partitions: &[api::Partition]) -> Option<Moment> {
-    let at = |one: &api::Partition| one.as_of.as_deref()?.parse::<Timestamp>().ok();
+fn counted_to(partitions: &[api::PartitionShown]) -> Option<Moment> {
+    let at = |one: &api::PartitionShown| one.as_of.as_deref()?.parse::<Timestamp>().ok();
     let behind = partitions.iter().filter(|one| one.lag > Some(0));
     let oldest = behind.filter_map(at).min();
     let at = oldest.or_else(|| partitions.iter().filter_map(at).max())?;
@@ -106,7 +106,7 @@ fn counted_to(partitions: &[api::Partition]) -> Option<Moment> {
 }
 
 impl SourceShown {
-    fn of(source: &api::Source) -> Self {
+    fn of(source: &api::SourceShown) -> Self {
         let (lag, is_behind) = lag(&source.partitions);
         let is_replaying = source
             .partitions
@@ -134,10 +134,10 @@ impl SourceShown {
                 to_do.unwrap_or_default()
             ))
         });
-        let end = |one: &api::Partition| i128::from(one.log_end);
+        let end = |one: &api::PartitionShown| i128::from(one.log_end);
         Self {
-            name: source.source.clone(),
-            title: title(&source.source),
+            name: source.source.name(),
+            title: title(source.source.name()),
             log_end: number(source.partitions.iter().map(end).sum::<i128>()),
             partitions: source.partitions.len(),
             counted_to: counted_to(&source.partitions),

@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{Html, IntoResponse, Response};
 use schemas::source::Source;
 
-use super::api::{Entry, Provenance};
+use super::api::{EntryShape, Provenance};
 use super::ask::{Called, Trouble};
 use super::assets::{ASSETS, Assets};
 use super::cookie::is_over_tls;
@@ -96,7 +96,7 @@ impl Frame {
 #[template(path = "from.html")]
 pub(crate) struct From {
     /// batch, realtime, merged or canonical.
-    source: String,
+    source: &'static str,
     as_of: Option<Moment>,
     epoch: u64,
     complete: bool,
@@ -105,7 +105,7 @@ pub(crate) struct From {
 impl From {
     pub(crate) fn of(provenance: &Provenance) -> Self {
         Self {
-            source: provenance.source.clone(),
+            source: provenance.source.name(),
             as_of: provenance.as_of.as_deref().map(Moment::utc),
             epoch: provenance.epoch,
             complete: provenance.complete,
@@ -280,12 +280,12 @@ pub(crate) fn moved(change: Option<i64>) -> Moved {
 
 /// Places, with how far each is behind the first of them.
 pub(crate) fn places(
-    entries: &[Entry],
+    entries: &[EntryShape],
     (own, since): (Option<i64>, Option<String>),
     (called, link): (&Called, impl Fn(i64) -> String),
 ) -> Places {
     let first = entries.first().map_or(0, |entry| entry.elapsed_time);
-    let row = |entry: &Entry| PlaceRow {
+    let row = |entry: &EntryShape| PlaceRow {
         rank: number(entry.rank),
         athlete: called.or_number(entry.athlete_id),
         link: link(entry.athlete_id),

@@ -56,7 +56,7 @@ struct RunRow {
 }
 
 impl RunRow {
-    fn of(run: &api::Run) -> Self {
+    fn of(run: &api::RunShown) -> Self {
         let class = match run.state.as_str() {
             "complete" => "good",
             "abandoned" => "bad",
@@ -64,16 +64,16 @@ impl RunRow {
             _ => "",
         };
         Self {
-            link: format!("/pipeline/runs/{}/{}", run.source, run.epoch),
+            link: format!("/pipeline/runs/{}/{}", run.source.name(), run.epoch),
             epoch: number(run.epoch),
             state: run.state.clone(),
             class,
             why: run.reason.clone(),
             started: Moment::utc(&run.started_at),
             took: run.seconds.map_or_else(|| "–".to_owned(), took),
-            read: or_dash(run.rows_read),
-            written: or_dash(run.rows_written),
-            skipped: or_dash(run.rows_skipped),
+            read: or_dash(run.rows_read.as_u64()),
+            written: or_dash(run.rows_written.as_u64()),
+            skipped: or_dash(run.rows_skipped.as_u64()),
             drift: drift(&run.drift).0,
         }
     }
@@ -97,7 +97,7 @@ struct Shown {
 
 #[derive(Debug)]
 struct SourceShown {
-    name: String,
+    name: &'static str,
     title: &'static str,
     summary: String,
     partitions: Vec<PartitionRow>,
@@ -121,7 +121,7 @@ struct PartitionRow {
 }
 
 impl PartitionRow {
-    fn of(one: &api::Partition) -> Self {
+    fn of(one: &api::PartitionShown) -> Self {
         Self {
             partition: one.partition,
             from: number(one.log_start),
@@ -151,17 +151,17 @@ pub(crate) async fn page(asker: &Asker, here: &Here) -> PipelinePage {
             .into_iter()
             .filter(|source| !source.partitions.is_empty());
         let sources = sources.map(|source| SourceShown {
-            title: title(&source.source),
+            title: title(source.source.name()),
             summary: format!("{} not counted yet", lag(&source.partitions).0),
             partitions: source.partitions.iter().map(PartitionRow::of).collect(),
             runs: source.runs.iter().map(RunRow::of).collect(),
             all_runs: here.tools(
-                &path(RUNS, &[("source", Some(&source.source))]),
+                &path(RUNS, &[("source", Some(source.source.name()))]),
                 true,
                 &asker.caller,
             ),
             views: source.views.into_iter().collect(),
-            name: source.source,
+            name: source.source.name(),
         });
         Shown {
             now: Moment::utc(&overview.now),
@@ -279,7 +279,7 @@ impl DriftRow {
 }
 
 /// What a run told of its drift.
-fn told<'a>(run: &'a api::Run, what: &str) -> &'a Value {
+fn told<'a>(run: &'a api::RunShown, what: &str) -> &'a Value {
     const NOTHING: &Value = &Value::Null;
     let drift = run.report.as_ref().and_then(|report| report.get("drift"));
     drift.and_then(|drift| drift.get(what)).unwrap_or(NOTHING)
@@ -287,7 +287,7 @@ fn told<'a>(run: &'a api::Run, what: &str) -> &'a Value {
 
 pub(crate) async fn run(asker: &Asker, here: &Here, (source, epoch): (&str, &str)) -> RunPage {
     let asked = path(&format!("{RUNS}/{epoch}"), &[("source", Some(source))]);
-    let run = asker.get::<api::Run>(&asked).await;
+    let run = asker.get::<api::RunShown>(&asked).await;
     let run = run.map_err(TroubleShown::of).map(|run| RunShown {
         row: RunRow::of(&run),
         to_do: run.to_do.clone(),
@@ -346,7 +346,7 @@ struct CountsShown {
 struct KindRow {
     kind: String,
     link: String,
-    source: String,
+    source: &'static str,
     letters: String,
     last: Moment,
     /// Whether letters can be asked for by it.
@@ -363,7 +363,7 @@ struct LettersShown {
 #[derive(Debug)]
 struct LetterRow {
     id: String,
-    source: String,
+    source: &'static str,
     reason: String,
     origin: String,
     at: Moment,
@@ -428,7 +428,7 @@ pub(crate) async fn dead_letters(
     let counts_path = format!("{LETTERS}/counts");
     let (counts, page) = tokio::join!(
         asker.get::<api::LetterCounts>(&counts_path),
-        asker.get::<api::Letters>(&page_path)
+        asker.get::<api::LettersPage>(&page_path)
     );
     let counts = counts.map_err(TroubleShown::of).map(|counts| CountsShown {
         letters: number(counts.letters),
@@ -440,11 +440,14 @@ pub(crate) async fn dead_letters(
             .map(|one| KindRow {
                 link: path(
                     LETTERS_PAGE,
-                    &[("source", Some(&one.source)), ("reason", Some(&one.kind))],
+                    &[
+                        ("source", Some(one.source.name())),
+                        ("reason", Some(&one.kind)),
+                    ],
                 ),
                 is_one: !one.kind.trim().is_empty() && one.kind != OTHER_KINDS,
                 kind: one.kind,
-                source: one.source,
+                source: one.source.name(),
                 letters: number(one.letters),
                 last: Moment::utc(&one.last_at),
             })
@@ -461,7 +464,7 @@ pub(crate) async fn dead_letters(
             .into_iter()
             .map(|letter| LetterRow {
                 id: letter.id,
-                source: letter.source,
+                source: letter.source.name(),
                 reason: letter.reason,
                 origin: letter.origin,
                 at: Moment::utc(&letter.at),
@@ -504,7 +507,7 @@ struct ReconciliationsShown {
 struct ReconciliationRow {
     at: Moment,
     what: String,
-    source: String,
+    source: &'static str,
     epoch: String,
     keys: String,
     total: String,
@@ -523,7 +526,7 @@ const TO_APPROVE: [&str; 2] = ["differs", "held_back"];
 
 impl ReconciliationRow {
     /// A row; `seen` are the schedules with views of which newer comparisons are above.
-    fn of(one: &api::ReconciliationRow, seen: &mut BTreeSet<(String, String)>) -> Self {
+    fn of(one: &api::ReconciliationShown, seen: &mut BTreeSet<(String, String)>) -> Self {
         let told = |name: &str| one.comparison.get(name).and_then(Value::as_str);
         let of = told("schedule").zip(told("view"));
         let is_newest =
@@ -538,7 +541,7 @@ impl ReconciliationRow {
         }
     }
 
-    fn of_any(one: &api::ReconciliationRow) -> Self {
+    fn of_any(one: &api::ReconciliationShown) -> Self {
         let told = |name: &str| one.comparison.get(name).and_then(Value::as_str);
         let outcome = told("outcome").map_or_else(
             || match (one.total, one.keys) {
@@ -564,7 +567,7 @@ impl ReconciliationRow {
         Self {
             at: Moment::utc(&one.at),
             what,
-            source: one.source.clone(),
+            source: one.source.name(),
             epoch: number(one.epoch),
             keys: or_least(Some(one.keys), one.is_lower_bound),
             total: or_least(one.total, one.is_lower_bound),
@@ -588,7 +591,7 @@ pub(crate) async fn approved(asker: &Asker, form: &Query) -> Answer<String> {
         &format!("{RECONCILIATIONS}/approve"),
         &fields.map(|field| (field, form.get(field))),
     );
-    let done = asker.post::<api::Approval>(&asked).await?;
+    let done = asker.post::<api::ApprovalShown>(&asked).await?;
     Ok(format!(
         "Approved: {} puts right up to {} of {} the next time that schedules are carried out.",
         done.schedule,
@@ -622,7 +625,7 @@ pub(crate) async fn reconciliations(
     }
 }
 
-fn rows(all: &[api::ReconciliationRow], may_approve: bool) -> Vec<ReconciliationRow> {
+fn rows(all: &[api::ReconciliationShown], may_approve: bool) -> Vec<ReconciliationRow> {
     let mut seen = BTreeSet::new();
     let rows = all.iter().map(|one| ReconciliationRow::of(one, &mut seen));
     let mut rows: Vec<ReconciliationRow> = rows.collect();

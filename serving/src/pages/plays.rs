@@ -4,7 +4,6 @@ use askama::Template;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
-use serde_json::Value;
 use stores::names::Named;
 
 use super::api;
@@ -143,7 +142,7 @@ struct ApartRow {
     share: String,
     percent: String,
     change: Option<Change>,
-    source: String,
+    source: &'static str,
 }
 
 /// Whose plays.
@@ -398,7 +397,7 @@ async fn names(
         let Some((by, apart)) = named(asked.by).zip(apart) else {
             return Called::default();
         };
-        let ids = apart.rows.iter().filter_map(|row| row.key.as_i64());
+        let ids = apart.rows.iter().filter_map(row_id);
         asker.names(by, ids.collect::<Vec<i64>>()).await
     };
     // By a filter an owner would hear what another's track is called.
@@ -436,8 +435,9 @@ pub(super) fn total_tile(title: &'static str, total: Answer<api::Total>, tools: 
         value: number(total.count),
         note: total
             .previous
+            .flatten()
             .map(|before| format!("{} before", number(before))),
-        change: total.change.map(Change::of),
+        change: total.change.flatten().map(Change::of),
         from: From::of(&total.provenance),
     });
     Tile {
@@ -452,7 +452,7 @@ fn uniques_tile(uniques: Answer<api::Uniques>, tools: Tools) -> Tile {
         value: number(uniques.count),
         note: (uniques.relative_error > 0.0)
             .then(|| format!("give or take {}", percent(uniques.relative_error))),
-        change: uniques.change.map(Change::of),
+        change: uniques.change.flatten().map(Change::of),
         from: From::of(&uniques.provenance),
     });
     Tile {
@@ -513,7 +513,11 @@ fn range(series: Option<&api::Series>, zone: &TimeZone) -> String {
         .points
         .first()
         .map(|point| Moment::of(&point.at, zone).text);
-    let last = series.to.as_deref().map(|to| Moment::of(to, zone).text);
+    let last = series
+        .range
+        .to
+        .as_deref()
+        .map(|to| Moment::of(to, zone).text);
     match (first, last) {
         (Some(first), Some(last)) => format!("{first} to {last}"),
         _ => String::new(),
@@ -614,26 +618,35 @@ fn filter_of(by: &str) -> Option<&'static str> {
     })
 }
 
-fn apart_row(asked: &Asked<'_>, row: &api::BreakdownRow, called: &Called) -> ApartRow {
+/// The id that a row is of, if it is of one.
+const fn row_id(row: &api::Row) -> Option<i64> {
+    match row.key {
+        Some(api::RowKey::Int(id)) => Some(id),
+        _ => None,
+    }
+}
+
+fn apart_row(asked: &Asked<'_>, row: &api::Row, called: &Called) -> ApartRow {
     let (share, percent) = share(row.share);
-    let value = match &row.key {
-        Value::Null => None,
-        Value::String(text) => Some(text.clone()).filter(|text| !text.is_empty()),
-        other => Some(other.to_string()),
-    };
+    let value = row.key.as_ref().map(|key| match key {
+        api::RowKey::Int(id) => id.to_string(),
+        api::RowKey::Text(text) => text.clone(),
+    });
+    let shown = key(&value.clone().into());
+    let value = value.filter(|value| !value.is_empty());
     let link = filter_of(asked.by)
         .zip(value)
         .map(|(filter, value)| asked.link(&[(filter, Some(&value)), ("cursor", None)]));
     ApartRow {
-        key: match row.key.as_i64().and_then(|id| called.get(id)) {
+        key: match row_id(row).and_then(|id| called.get(id)) {
             Some(name) => name.to_owned(),
-            None => key(&row.key),
+            None => shown,
         },
         link,
         count: number(row.count),
         share,
         percent,
-        change: row.change.map(Change::of),
-        source: row.source.clone(),
+        change: row.change.flatten().map(Change::of),
+        source: row.source.name(),
     }
 }

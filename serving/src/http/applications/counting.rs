@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use jobs::counting::Counting;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use stores::admin::Usage;
 use stores::recounts::Recounted;
 use utoipa::ToSchema;
@@ -14,21 +14,21 @@ use crate::http::Api;
 use crate::http::problem::Problem;
 
 /// How the number of connected athletes was counted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct CountingShown {
     /// increments: every event changed the number. recount: it was counted anew from the authorizations,
     /// at counted_at.
     #[schema(example = "increments")]
-    pub(super) strategy: &'static str,
+    pub(crate) strategy: String,
     /// The class of the application; left out where it is in none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
-    pub(super) class: Option<String>,
+    pub(crate) class: Option<String>,
     /// When it was counted anew, in UTC: what was committed before is in the number, and what was changed since need
     /// not be. Left out for increments.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, format = DateTime)]
-    pub(super) counted_at: Option<String>,
+    pub(crate) counted_at: Option<String>,
 }
 
 impl CountingShown {
@@ -37,7 +37,7 @@ impl CountingShown {
         let application = &usage.application;
         let class = counting.class_of(application.id, application.athlete_capacity);
         Self {
-            strategy: recounted.map_or("increments", |_| "recount"),
+            strategy: recounted.map_or("increments", |_| "recount").to_owned(),
             class: class.map(|class| class.name().to_owned()),
             counted_at: recounted.map(|recounted| shown_ms(recounted.counted_at_ms)),
         }

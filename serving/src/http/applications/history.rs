@@ -12,7 +12,7 @@ use schemas::key::KeyValue;
 use schemas::provenance::{Origin, Provenance};
 use schemas::seam::{Epoch, Runs};
 use schemas::source::Source;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use stores::counts::{Day, DayCount, History, date_of, day_of, day_of_date, past};
 use utoipa::ToSchema;
 
@@ -33,29 +33,29 @@ const LIMIT_MAX: usize = 3_660;
 const DAYS_DEFAULT: Day = 90;
 
 /// How many athletes were connected, day by day.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = ApplicationHistory)]
 pub(crate) struct HistoryShown {
-    application_id: i64,
+    pub(crate) application_id: i64,
     /// The oldest first, without a gap.
-    days: Vec<DayShown>,
+    pub(crate) days: Vec<DayShown>,
     /// Where the next page begins; null on the last one.
-    cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
     #[schema(value_type = ProvenanceShape)]
-    provenance: Provenance,
+    pub(crate) provenance: Provenance,
 }
 
 /// One day of it.
-#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[schema(as = ApplicationDay)]
 pub(crate) struct DayShown {
     /// The day, in UTC.
     #[schema(value_type = String, format = Date)]
-    date: Date,
+    pub(crate) date: Date,
     /// Different athletes who were connected at the cut of the batch run.
-    connected_athletes: u64,
+    pub(crate) connected_athletes: u64,
     /// The last batch run of that day; on a day without any, that of the day before.
-    epoch: Epoch,
+    pub(crate) epoch: Epoch,
 }
 
 impl From<DayCount> for DayShown {

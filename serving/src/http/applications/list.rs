@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use schemas::provenance::Provenance;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stores::admin::Usage;
 use stores::listing::{Listed, Listing, Place, Sort};
@@ -24,14 +24,14 @@ use crate::http::{Api, csv, cursor};
 const SEARCH_BYTES_MAX: usize = 256;
 
 /// A page of applications.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Applications {
     /// In the order that was asked for.
-    applications: Vec<ApplicationShown>,
+    pub(crate) applications: Vec<ApplicationShown>,
     /// Where the next page begins; null on the last one.
-    cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
     #[schema(value_type = ProvenanceShape)]
-    provenance: Provenance,
+    pub(crate) provenance: Provenance,
 }
 
 /// The applications. Which come first is decided by the counters that connecting is decided by; the numbers

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::{Extension, Json};
 use schemas::dead_letter::{LetterId, NoLetterId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use stores::dead_letters::{Letter, Oldest, Replay, Replayed, find};
 use utoipa::ToSchema;
 
@@ -23,24 +23,24 @@ const BYTES_MAX: usize = 16 << 20;
 const STEP: usize = 1_000;
 
 /// What became of letters that were taken once more.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LettersReplayed {
     /// Whether this is only what would become of them.
-    dry_run: bool,
+    pub(crate) dry_run: bool,
     /// Letters that are good now, and were taken. An event that was taken before counts once all the same.
-    accepted: u64,
+    pub(crate) accepted: u64,
     /// Letters that are good now, and were left out: a row with the same version is stored.
-    superseded: u64,
+    pub(crate) superseded: u64,
     /// Letters that are good now, and were left out: they are of athletes who were erased.
-    erased: u64,
+    pub(crate) erased: u64,
     /// Letters that still can't be taken.
-    still_bad: u64,
+    pub(crate) still_bad: u64,
     /// Records among the letters that are none.
-    broken: u64,
+    pub(crate) broken: u64,
     /// The first of those that still can't be taken: where it came from and why.
-    first: Option<String>,
+    pub(crate) first: Option<String>,
     /// The id of that one.
-    first_id: Option<String>,
+    pub(crate) first_id: Option<String>,
 }
 
 impl From<Replayed> for LettersReplayed {
