@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
@@ -17,9 +16,8 @@ use stores::achievements::{Mark, Of};
 use utoipa::ToSchema;
 
 use super::boards::id;
-use super::params::{Format, Params, Path};
+use super::params::{PageQuery, Path, next_link};
 use super::problem::{Problem, Problems};
-use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, provenance};
 use crate::board::answer::csv_row;
@@ -78,9 +76,7 @@ pub(crate) struct AchievementShape {
     params(
         ("athlete_id" = i64, Path, description = "The athlete"),
         ("kind" = Option<String>, Query, description = "Only crown, crown_lost, top_ten or personal_record"),
-        ("limit" = Option<usize>, Query, description = "Achievements of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
         Problems,
@@ -104,9 +100,7 @@ pub(crate) async fn of_athlete(
     params(
         ("id" = i64, Path, description = "The activity"),
         ("kind" = Option<String>, Query, description = "Only crown, crown_lost, top_ten or personal_record"),
-        ("limit" = Option<usize>, Query, description = "Achievements of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
         Problems,
@@ -123,41 +117,34 @@ pub(crate) async fn of_activity(
 }
 
 async fn page(api: &Api, of: Of, uri: &Uri) -> Result<Response, Problem> {
-    let params = Params::read(uri, &["kind", "limit", "cursor", "format"])?;
-    let (limit, format) = (params.limit()?, params.format()?);
+    let (params, query) = PageQuery::read(uri, &["kind"])?;
     let kind = params.get("kind").map(str::parse::<Achievement>);
     let kind = kind
         .transpose()
         .map_err(|error| Problem::parameter(format!("kind: {error}")))?;
     let fingerprint = cursor::fingerprint(&format!("achievements {of:?} {kind:?}"));
-    let before = params.get("cursor");
-    let before = before
-        .map(|text| cursor::mark(fingerprint, text))
-        .transpose()?;
+    let before = query.cursor.as_deref();
+    let before = before.map(|text| cursor::mark(fingerprint, text));
+    let (before, limit) = (before.transpose()?, query.limit);
     let mut boards = api.boards.values();
     let job = boards.find(|job| !job.achievements().is_empty());
     let job = job.ok_or_else(|| Problem::parameter("no board has achievements"))?;
     let (mut found, standing) = read(api, job, (of, kind, before.as_ref()), limit).await?;
     let after = |last: &Told| cursor::of_mark(fingerprint, &Mark::of(last));
     let next = cursor::page(&mut found, limit, after);
-    let link = next.as_deref();
-    let link = link.and_then(|cursor| link_to_next(uri, cursor, None));
+    let link = next_link(uri, next.as_deref());
     let page = Achievements {
         achievements: found.into_iter().map(|told| told.message).collect(),
         cursor: next,
         provenance: provenance(Origin::Realtime, standing),
     };
-    let answer = match format {
-        Format::Json => Json(page).into_response(),
-        Format::Csv => {
-            let names = field_names(job);
-            let rows = page.achievements.iter();
-            let rows =
-                rows.map(|achievement| csv_row(&names, |name| achievement.get(name).cloned()));
-            csv::list(&names, rows.collect(), Some(&page.provenance))
-        }
-    };
-    Ok((link.map(|link| [link]), answer).into_response())
+    let answer = query.format.answer(page, |page| {
+        let names = field_names(job);
+        let rows = page.achievements.iter();
+        let rows = rows.map(|achievement| csv_row(&names, |name| achievement.get(name).cloned()));
+        csv::list(&names, rows.collect(), Some(&page.provenance))
+    });
+    Ok((link, answer).into_response())
 }
 
 fn field_names(job: &Job<Board>) -> Vec<&str> {

@@ -11,9 +11,8 @@ use jobs::{Board, Job};
 use schemas::provenance::Provenance;
 
 use super::cursor::BoardStart;
-use super::params::{Params, Path, integer};
+use super::params::{Params, Path, integer, link_to_next};
 use super::problem::{Kind, Problem, ProblemShape, Problems};
-use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::board::answer::{
     BoardPage, BoardPlace, Counts, PreviousBoard, PreviousPlace, csv_row, field_names,

@@ -18,9 +18,8 @@ use stores::dead_letters::{self, Asked, Counts, KindCount, Letter, Newest};
 use tokio::sync::SemaphorePermit;
 use utoipa::ToSchema;
 
-use super::params::{Params, Path};
+use super::params::{PageQuery, Params, Path, next_link};
 use super::problem::{Kind, Problem, ProblemShape, Problems};
-use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::answer::shown_ms;
 pub(crate) use replay::{__path_replay, LettersReplayed, replay};
@@ -166,9 +165,7 @@ impl From<Counts> for LetterCounts {
         ("source" = Option<String>, Query, description = "plays, efforts, authorizations, athletes, clubs, follows or applications; all if left out"),
         ("reason" = Option<String>, Query, description = "Only those in whose reason, or the kind of it, this text is found"),
         ("since" = Option<String>, Query, description = "Only those that were set aside then or later: an instant such as 2026-11-21T00:00:00Z, or a date in UTC"),
-        ("limit" = Option<usize>, Query, description = "Letters of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
         Problems,
@@ -176,17 +173,15 @@ impl From<Counts> for LetterCounts {
     )
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
-    let known = ["source", "reason", "since", "limit", "cursor", "format"];
-    let params = Params::read(&uri, &known)?;
-    let (limit, format) = (params.limit()?, params.format()?);
+    let (params, query) = PageQuery::read(&uri, &["source", "reason", "since"])?;
     let asked = asked(&params)?;
     let fingerprint = cursor::fingerprint(&format!("dead letters?{}", params.question()));
-    let after = params.get("cursor");
+    let after = query.cursor.as_deref();
     let after = after.map(|text| cursor::letters(fingerprint, text));
     let _turn = turn(&api).await?;
     let mut newest = Newest::open(&*api.ports.log, asked, after.transpose()?.as_ref()).await?;
     let (mut shown, mut bytes) = (Vec::new(), 0);
-    while shown.len() < limit && bytes < PAGE_BYTES_MAX {
+    while shown.len() < query.limit && bytes < PAGE_BYTES_MAX {
         let Some(letter) = newest.next(LOOKED_AT_MAX).await? else {
             break;
         };
@@ -194,15 +189,13 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         shown.push(LetterShown::of(&letter, LISTED_BYTES));
     }
     let next = (!newest.is_over()).then(|| cursor::of_letters(fingerprint, &newest.positions()));
-    let link = next
-        .as_deref()
-        .and_then(|cursor| link_to_next(&uri, cursor, None));
+    let link = next_link(&uri, next.as_deref());
     let page = LettersPage {
         dead_letters: shown,
         cursor: next,
     };
-    let answer = format.answer(page, |page| as_csv(page.dead_letters));
-    Ok((link.map(|link| [link]), answer).into_response())
+    let answer = (query.format).answer(page, |page| as_csv(page.dead_letters));
+    Ok((link, answer).into_response())
 }
 
 /// How many could not be taken, by source and kind of reason. The newest 200,000 letters are looked at.

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::{FromRequestParts, Query};
-use axum::http::Uri;
 use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use schemas::key::{KeyKind, KeyValue};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use utoipa::IntoParams;
 
 use super::problem::Problem;
 use crate::metric::Metric;
@@ -75,6 +76,55 @@ impl Format {
             Self::Csv => as_csv(of),
         }
     }
+}
+
+/// Which page of a list is asked for, and in which format.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PageQuery {
+    /// Rows of a page, at most 1,000; 50 if left out
+    #[param(value_type = Option<usize>)]
+    pub(crate) limit: usize,
+    /// cursor of the page before
+    pub(crate) cursor: Option<String>,
+    /// json or csv; the header Link leads to the next page
+    #[param(value_type = Option<String>)]
+    pub(crate) format: Format,
+}
+
+impl PageQuery {
+    /// Reads the parameters of a list that takes those `own` besides.
+    pub(crate) fn read(uri: &Uri, own: &[&str]) -> Result<(Params, Self), Problem> {
+        let params = Params::read(uri, &[own, &["limit", "cursor", "format"]].concat())?;
+        let page = Self {
+            limit: params.limit()?,
+            cursor: params.get("cursor").map(str::to_owned),
+            format: params.format()?,
+        };
+        Ok((params, page))
+    }
+}
+
+/// The header that leads to the page of a list which begins at a cursor.
+pub(crate) fn next_link(uri: &Uri, next: Option<&str>) -> Option<[(HeaderName, HeaderValue); 1]> {
+    link_to_next(uri, next?, None).map(|link| [link])
+}
+
+/// The header that leads to the next page of a list (RFC 8288). Where the page begins is said by the
+/// cursor alone; `besides` is a parameter that the request left open.
+pub(crate) fn link_to_next(
+    uri: &Uri,
+    cursor: &str,
+    besides: Option<&str>,
+) -> Option<(HeaderName, HeaderValue)> {
+    let pairs = uri.query().unwrap_or_default().split('&');
+    let is_begin = |pair: &str| pair.starts_with("cursor=") || pair.starts_with("offset=");
+    let kept = pairs.filter(|pair| !pair.is_empty() && !is_begin(pair));
+    let mut query: Vec<&str> = kept.chain(besides).collect();
+    let cursor = format!("cursor={cursor}");
+    query.push(&cursor);
+    let link = format!("<{}?{}>; rel=\"next\"", uri.path(), query.join("&"));
+    Some((header::LINK, HeaderValue::try_from(link).ok()?))
 }
 
 impl Params {

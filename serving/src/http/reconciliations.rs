@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures::future::try_join_all;
 use schemas::provenance::Provenance;
@@ -20,10 +20,9 @@ use stores::views::RunStory;
 use utoipa::ToSchema;
 
 use super::access::Caller;
-use super::params::{Params, stored_number};
+use super::params::{PageQuery, Params, next_link, stored_number};
 use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::runs::of_runs;
-use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, shown_ms};
 
@@ -227,9 +226,7 @@ fn ended_ms(story: &RunStory) -> i64 {
     params(
         ("source" = Option<String>, Query, description = "plays, efforts or authorizations; all if left out"),
         ("kind" = Option<String>, Query, description = "batch-run or restorate; both if left out"),
-        ("limit" = Option<usize>, Query, description = "Reconciliations of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
         Problems,
@@ -237,7 +234,7 @@ fn ended_ms(story: &RunStory) -> i64 {
     )
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["source", "kind", "limit", "cursor", "format"])?;
+    let (params, query) = PageQuery::read(&uri, &["source", "kind"])?;
     let only = params.get("source").map(str::parse::<Source>).transpose();
     let only = only.map_err(|error| Problem::parameter(error.to_string()))?;
     let kind = params.get("kind");
@@ -247,13 +244,10 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         )));
     }
     let is_asked = |of: &str| kind.is_none_or(|kind| kind == of);
-    let (limit, format) = (params.limit()?, params.format()?);
     let fingerprint = cursor::fingerprint(&format!("reconciliations {only:?} {kind:?}"));
-    let before = params.get("cursor");
-    let before = before
-        .map(|text| cursor::runs(fingerprint, text))
-        .transpose()?;
-    let before = before.unwrap_or_default();
+    let before = query.cursor.as_deref();
+    let before = before.map(|text| cursor::runs(fingerprint, text));
+    let (before, limit) = (before.transpose()?.unwrap_or_default(), query.limit);
     let sources: Vec<Source> = Source::LOGGED
         .into_iter()
         .filter(|source| only.is_none_or(|only| only == *source))
@@ -280,9 +274,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         }
         cursor::of_runs(fingerprint, &epochs)
     });
-    let link = next
-        .as_deref()
-        .and_then(|next| link_to_next(&uri, next, None));
+    let link = next_link(&uri, next.as_deref());
     let approvals = approvals::approvals(&*api.ports.reconciliations).await?;
     let reconciliations = found
         .iter()
@@ -293,9 +285,9 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         cursor: next,
         provenance,
     };
-    let mut response = format.answer(page, |page| as_csv(&page.reconciliations, &page.provenance));
-    response.headers_mut().extend(link);
-    Ok(response)
+    let answer =
+        (query.format).answer(page, |page| as_csv(&page.reconciliations, &page.provenance));
+    Ok((link, answer).into_response())
 }
 
 /// Approves that the schedule of a comparison puts right what that found of its view, as much as it found at most: the next time that

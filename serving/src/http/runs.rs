@@ -15,9 +15,8 @@ use serde_json::Value;
 use stores::views::RunStory;
 use utoipa::ToSchema;
 
-use super::params::{Format, Params, Path, stored_number};
+use super::params::{Format, PageQuery, Params, Path, next_link, stored_number};
 use super::problem::{Kind, Problem, ProblemShape, Problems};
-use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, shown_ms};
 use crate::read::Reach;
@@ -142,9 +141,7 @@ fn seconds(told: &Value) -> Option<f64> {
     tag = "batch",
     params(
         ("source" = Option<String>, Query, description = "plays, also if left out"),
-        ("limit" = Option<usize>, Query, description = "Runs of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
         Problems,
@@ -152,14 +149,12 @@ fn seconds(told: &Value) -> Option<f64> {
     )
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["source", "limit", "cursor", "format"])?;
+    let (params, query) = PageQuery::read(&uri, &["source"])?;
     let source = source_of(&params)?;
-    let (limit, format) = (params.limit()?, params.format()?);
     let fingerprint = cursor::fingerprint(&format!("runs {source}"));
-    let before = params
-        .get("cursor")
-        .map(|text| cursor::run(fingerprint, text))
-        .transpose()?;
+    let before = query.cursor.as_deref();
+    let before = before.map(|text| cursor::run(fingerprint, text));
+    let (before, limit) = (before.transpose()?, query.limit);
     let mut stories = api.ports.views.stories(source, before, limit + 1).await?;
     let after = |last: &RunStory| cursor::of_run(fingerprint, last.run.epoch);
     let next = cursor::page(&mut stories, limit, after);
@@ -168,17 +163,14 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let runs = stories.iter();
     let runs = runs.map(|story| RunShown::of(source, story, seen.newest()));
     let runs: Vec<RunShown> = runs.collect();
-    let link = next
-        .as_deref()
-        .and_then(|next| link_to_next(&uri, next, None));
+    let link = next_link(&uri, next.as_deref());
     let page = RunsPage {
         runs,
         cursor: next,
         provenance,
     };
-    let mut response = format.answer(page, |page| as_csv(&page.runs, &page.provenance));
-    response.headers_mut().extend(link);
-    Ok(response)
+    let answer = (query.format).answer(page, |page| as_csv(&page.runs, &page.provenance));
+    Ok((link, answer).into_response())
 }
 
 /// One batch run, with all that is told of it.

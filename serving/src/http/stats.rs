@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderName, HeaderValue, Uri, header};
+use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use schemas::time::{Interval, PeriodQuery, Range, Resolved, points, resolve};
 
-use super::params::{Format, Params, Path};
+use super::params::{Format, PageQuery, Params, Path, link_to_next};
 use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::{Api, csv, cursor};
 use crate::answer::{self, Breakdown, Frame, Series, Total, Uniques, UniquesSeries};
@@ -152,9 +152,7 @@ pub(crate) async fn series(
         Filters,
         Times,
         ("prefer" = Option<String>, Query, description = "batch, realtime or merged, in each row"),
-        ("limit" = Option<usize>, Query, description = "Rows of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
         Problems,
@@ -283,23 +281,6 @@ pub(crate) async fn uniques_series(
     let reading = asked.answer(&api, Counted::Distinct(column), time).await?;
     let series = answer::uniques_series(reading, &frame, &name, previous);
     Ok(format.answer(series, |series| csv::uniques(&series)))
-}
-
-/// The header that leads to the next page of a list (RFC 8288). Where the page begins is said by the
-/// cursor alone; `besides` is a parameter that the request left open.
-pub(crate) fn link_to_next(
-    uri: &Uri,
-    cursor: &str,
-    besides: Option<&str>,
-) -> Option<(HeaderName, HeaderValue)> {
-    let pairs = uri.query().unwrap_or_default().split('&');
-    let is_begin = |pair: &str| pair.starts_with("cursor=") || pair.starts_with("offset=");
-    let kept = pairs.filter(|pair| !pair.is_empty() && !is_begin(pair));
-    let mut query: Vec<&str> = kept.chain(besides).collect();
-    let cursor = format!("cursor={cursor}");
-    query.push(&cursor);
-    let link = format!("<{}?{}>; rel=\"next\"", uri.path(), query.join("&"));
-    Some((header::LINK, HeaderValue::try_from(link).ok()?))
 }
 
 fn unknown(api: &Api, name: &str) -> Problem {

@@ -16,9 +16,8 @@ use super::{ApplicationShown, CAPACITY_MAX, Canonical, one, refused, unknown, us
 use crate::answer::shown_ms;
 use crate::http::boards::id;
 use crate::http::layers::in_time;
-use crate::http::params::{Format, Params, Path};
+use crate::http::params::{PageQuery, Params, Path, next_link};
 use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
-use crate::http::stats::link_to_next;
 use crate::http::{Api, Caller, body, csv, cursor, owner_text};
 
 /// Who changes something where nobody says who it is.
@@ -153,9 +152,7 @@ pub(crate) async fn change(
     tag = "applications",
     params(
         ("id" = i64, Path, description = "The application"),
-        ("limit" = Option<usize>, Query, description = "Entries of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
         Problems,
@@ -168,11 +165,11 @@ pub(crate) async fn audit(
     Path(application): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["limit", "cursor", "format"])?;
-    let (limit, format) = (params.limit()?, params.format()?);
+    let (_, query) = PageQuery::read(&uri, &[])?;
     let application = id("id", &application)?;
     let fingerprint = cursor::fingerprint(&format!("audit of {application}"));
-    let before = cursor::number(fingerprint, params.get("cursor"))?;
+    let before = cursor::number(fingerprint, query.cursor.as_deref())?;
+    let limit = query.limit;
     let canon = &api.ports.canon;
     let mut found = canon.audit(application, before, limit + 1).await?;
     if found.is_empty() {
@@ -180,38 +177,32 @@ pub(crate) async fn audit(
     }
     let after = |last: &AuditEntry| cursor::of_number(fingerprint, last.id);
     let next = cursor::page(&mut found, limit, after);
-    let link = next
-        .as_deref()
-        .and_then(|cursor| link_to_next(&uri, cursor, None));
-    let entries: Vec<EntryShown> = found.into_iter().map(EntryShown::of).collect();
-    let answer = match format {
-        Format::Json => Json(Audit {
-            application_id: application,
-            entries,
-            cursor: next,
-            provenance: Canonical::default(),
-        })
-        .into_response(),
-        Format::Csv => {
-            let names = [
-                "id",
-                "at",
-                "by",
-                "changed",
-                "before",
-                "after",
-                "reason",
-                "request_id",
-            ];
-            let rows = entries.into_iter().map(|entry| {
-                let values = (entry.before.to_string(), entry.after.to_string());
-                let why = (entry.reason, entry.request_id);
-                (entry.id, entry.at, entry.by, entry.changed, values, why)
-            });
-            csv::list(&names, rows.collect(), None)
-        }
+    let link = next_link(&uri, next.as_deref());
+    let page = Audit {
+        application_id: application,
+        entries: found.into_iter().map(EntryShown::of).collect(),
+        cursor: next,
+        provenance: Canonical::default(),
     };
-    Ok((link.map(|link| [link]), answer).into_response())
+    let answer = query.format.answer(page, |page| {
+        let names = [
+            "id",
+            "at",
+            "by",
+            "changed",
+            "before",
+            "after",
+            "reason",
+            "request_id",
+        ];
+        let rows = page.entries.into_iter().map(|entry| {
+            let values = (entry.before.to_string(), entry.after.to_string());
+            let why = (entry.reason, entry.request_id);
+            (entry.id, entry.at, entry.by, entry.changed, values, why)
+        });
+        csv::list(&names, rows.collect(), None)
+    });
+    Ok((link, answer).into_response())
 }
 
 impl EntryShown {

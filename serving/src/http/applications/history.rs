@@ -19,9 +19,8 @@ use utoipa::ToSchema;
 use super::{APPLICATIONS, usage_of};
 use crate::answer::{ProvenanceShape, provenance};
 use crate::http::boards::{date, find, id};
-use crate::http::params::{Format, Params, Path};
+use crate::http::params::{Format, Params, Path, next_link};
 use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
-use crate::http::stats::link_to_next;
 use crate::http::{Api, csv, cursor};
 use crate::read::{Reach, Standing};
 
@@ -122,9 +121,7 @@ pub(crate) async fn history(
     let next = found
         .next
         .map(|day| cursor::of_number(fingerprint, day.into()));
-    let link = next
-        .as_deref()
-        .and_then(|cursor| link_to_next(&uri, cursor, None));
+    let link = next_link(&uri, next.as_deref());
     let shown: Vec<DayShown> = found.days.into_iter().map(DayShown::from).collect();
     let provenance = of_runs(job.source(), &found.runs);
     let answer = match format {
@@ -140,7 +137,7 @@ pub(crate) async fn history(
             csv::list(&names, shown, Some(&provenance))
         }
     };
-    Ok((link.map(|link| [link]), answer).into_response())
+    Ok((link, answer).into_response())
 }
 
 /// The days that are asked for.

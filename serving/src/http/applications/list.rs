@@ -15,9 +15,8 @@ use utoipa::ToSchema;
 use super::counting::CountingShown;
 use super::{ApplicationShown, shown};
 use crate::answer::ProvenanceShape;
-use crate::http::params::Params;
+use crate::http::params::{PageQuery, Params, next_link};
 use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
-use crate::http::stats::link_to_next;
 use crate::http::{Api, csv, cursor};
 
 /// The most bytes of a text that is searched for.
@@ -47,9 +46,7 @@ pub(crate) struct Applications {
         ("search" = Option<String>, Query, description = "Applications whose id is this, or in whose name or owner this is found, whatever the case"),
         ("owner" = Option<String>, Query, description = "Applications of this owner; a key of one owner has to say it"),
         ("usage_from" = Option<f64>, Query, description = "Applications of whose capacity at least this part is in use: 0.8 for 80 %"),
-        ("limit" = Option<usize>, Query, description = "Applications of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
         Problems,
@@ -58,24 +55,13 @@ pub(crate) struct Applications {
     )
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
-    let known = [
-        "sort",
-        "order",
-        "search",
-        "owner",
-        "usage_from",
-        "limit",
-        "cursor",
-        "format",
-    ];
-    let params = Params::read(&uri, &known)?;
-    let (limit, format) = (params.limit()?, params.format()?);
+    let own = ["sort", "order", "search", "owner", "usage_from"];
+    let (params, query) = PageQuery::read(&uri, &own)?;
     let listing = listing(&params)?;
     let fingerprint = cursor::fingerprint(&format!("applications?{}", params.question()));
-    let after = params
-        .get("cursor")
-        .map(|text| cursor::of_application(fingerprint, text))
-        .transpose()?;
+    let after = query.cursor.as_deref();
+    let after = after.map(|text| cursor::of_application(fingerprint, text));
+    let (after, limit) = (after.transpose()?, query.limit);
     // Each may look through all of them.
     let _turn = api.listings.acquire().await;
     let listed = listing.first(&*api.ports.canon, after, limit + 1).await?;
@@ -89,16 +75,14 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let next = cursor::page(&mut found, limit, after);
     let usages = found.into_iter().map(|(_, usage)| usage).collect();
     let (applications, provenance) = shown(&api, usages).await?;
-    let link = next
-        .as_deref()
-        .and_then(|cursor| link_to_next(&uri, cursor, None));
+    let link = next_link(&uri, next.as_deref());
     let page = Applications {
         applications,
         cursor: next,
         provenance,
     };
-    let answer = format.answer(page, |page| as_csv(page.applications, &page.provenance));
-    Ok((link.map(|link| [link]), answer).into_response())
+    let answer = (query.format).answer(page, |page| as_csv(page.applications, &page.provenance));
+    Ok((link, answer).into_response())
 }
 
 pub(super) fn as_csv(applications: Vec<ApplicationShown>, provenance: &Provenance) -> Response {

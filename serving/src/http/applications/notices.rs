@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
@@ -13,9 +12,8 @@ use utoipa::ToSchema;
 use super::{Canonical, usage_of};
 use crate::answer::shown_ms;
 use crate::http::boards::id;
-use crate::http::params::{Format, Params, Path};
+use crate::http::params::{PageQuery, Path, next_link};
 use crate::http::problem::{Problem, ProblemShape, Problems};
-use crate::http::stats::link_to_next;
 use crate::http::{Api, csv, cursor};
 
 /// That so much of a capacity came in use: told once for each threshold and capacity.
@@ -78,9 +76,7 @@ impl From<Notice> for NoticeShown {
     path = "/api/v1/capacity-notices",
     tag = "applications",
     params(
-        ("limit" = Option<usize>, Query, description = "Notices of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
         Problems,
@@ -98,9 +94,7 @@ pub(crate) async fn all(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respons
     tag = "applications",
     params(
         ("id" = i64, Path, description = "The application"),
-        ("limit" = Option<usize>, Query, description = "Notices of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
         Problems,
@@ -122,10 +116,10 @@ async fn listed(
     uri: &Uri,
     application_id: Option<i64>,
 ) -> Result<Response, Problem> {
-    let params = Params::read(uri, &["limit", "cursor", "format"])?;
-    let (limit, format) = (params.limit()?, params.format()?);
+    let (_, query) = PageQuery::read(uri, &[])?;
     let fingerprint = cursor::fingerprint(&format!("notices of {application_id:?}"));
-    let before = cursor::number(fingerprint, params.get("cursor"))?;
+    let before = cursor::number(fingerprint, query.cursor.as_deref())?;
+    let limit = query.limit;
     let canon = &api.ports.canon;
     let mut found = canon.notices(application_id, before, limit + 1).await?;
     if let (Some(application), true) = (application_id, found.is_empty()) {
@@ -133,33 +127,27 @@ async fn listed(
     }
     let after = |last: &Notice| cursor::of_number(fingerprint, last.id);
     let next = cursor::page(&mut found, limit, after);
-    let link = next
-        .as_deref()
-        .and_then(|cursor| link_to_next(uri, cursor, None));
-    let notices: Vec<NoticeShown> = found.into_iter().map(NoticeShown::from).collect();
-    let answer = match format {
-        Format::Json => Json(NoticesShown {
-            notices,
-            cursor: next,
-            provenance: Canonical::default(),
-        })
-        .into_response(),
-        Format::Csv => {
-            let names = [
-                "id",
-                "application_id",
-                "threshold_percent",
-                "connected_athletes",
-                "athlete_capacity",
-                "at",
-                "logged_at",
-                "delivered_at",
-                "failed_at",
-                "tries",
-                "error",
-            ];
-            csv::list(&names, notices, None)
-        }
+    let link = next_link(uri, next.as_deref());
+    let page = NoticesShown {
+        notices: found.into_iter().map(NoticeShown::from).collect(),
+        cursor: next,
+        provenance: Canonical::default(),
     };
-    Ok((link.map(|link| [link]), answer).into_response())
+    let answer = query.format.answer(page, |page| {
+        let names = [
+            "id",
+            "application_id",
+            "threshold_percent",
+            "connected_athletes",
+            "athlete_capacity",
+            "at",
+            "logged_at",
+            "delivered_at",
+            "failed_at",
+            "tries",
+            "error",
+        ];
+        csv::list(&names, page.notices, None)
+    });
+    Ok((link, answer).into_response())
 }

@@ -14,9 +14,8 @@ use super::admin::{by, in_range};
 use super::{Canonical, refused, unknown, usage_of};
 use crate::answer::shown_ms;
 use crate::http::boards::id;
-use crate::http::params::{Format, Params, Path};
+use crate::http::params::{PageQuery, Params, Path, next_link};
 use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
-use crate::http::stats::link_to_next;
 use crate::http::{Api, Caller, body, csv, cursor};
 
 /// What is asked for.
@@ -167,9 +166,7 @@ fn with_request(problem: Problem, request: CapacityRequest) -> Problem {
     tag = "applications",
     params(
         ("state" = Option<String>, Query, description = "open, granted or refused; all if left out"),
-        ("limit" = Option<usize>, Query, description = "Requests of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
         Problems,
@@ -188,9 +185,7 @@ pub(crate) async fn all(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respons
     params(
         ("id" = i64, Path, description = "The application"),
         ("state" = Option<String>, Query, description = "open, granted or refused; all if left out"),
-        ("limit" = Option<usize>, Query, description = "Requests of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
-        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+        PageQuery
     ),
     responses(
         Problems,
@@ -212,8 +207,7 @@ async fn listed(
     uri: &Uri,
     application_id: Option<i64>,
 ) -> Result<Response, Problem> {
-    let params = Params::read(uri, &["state", "limit", "cursor", "format"])?;
-    let (limit, format) = (params.limit()?, params.format()?);
+    let (params, query) = PageQuery::read(uri, &["state"])?;
     let state = params.get("state").map(|name| {
         RequestState::of_name(name).ok_or_else(|| {
             Problem::parameter(format!(
@@ -227,7 +221,8 @@ async fn listed(
     };
     let question = format!("requests of {application_id:?}?{}", params.question());
     let fingerprint = cursor::fingerprint(&question);
-    let before = cursor::number(fingerprint, params.get("cursor"))?;
+    let before = cursor::number(fingerprint, query.cursor.as_deref())?;
+    let limit = query.limit;
     let canon = &api.ports.canon;
     let mut found = canon.capacity_requests(of, before, limit + 1).await?;
     if let (Some(application), true) = (application_id, found.is_empty()) {
@@ -235,35 +230,29 @@ async fn listed(
     }
     let after = |last: &CapacityRequest| cursor::of_number(fingerprint, last.id);
     let next = cursor::page(&mut found, limit, after);
-    let link = next
-        .as_deref()
-        .and_then(|cursor| link_to_next(uri, cursor, None));
-    let requests: Vec<RequestShown> = found.into_iter().map(RequestShown::from).collect();
-    let answer = match format {
-        Format::Json => Json(Requests {
-            requests,
-            cursor: next,
-            provenance: Canonical::default(),
-        })
-        .into_response(),
-        Format::Csv => {
-            let names = [
-                "id",
-                "application_id",
-                "athlete_capacity",
-                "reason",
-                "asked_by",
-                "asked_at",
-                "state",
-                "granted_capacity",
-                "decided_by",
-                "decided_at",
-                "answer",
-            ];
-            csv::list(&names, requests, None)
-        }
+    let link = next_link(uri, next.as_deref());
+    let page = Requests {
+        requests: found.into_iter().map(RequestShown::from).collect(),
+        cursor: next,
+        provenance: Canonical::default(),
     };
-    Ok((link.map(|link| [link]), answer).into_response())
+    let answer = query.format.answer(page, |page| {
+        let names = [
+            "id",
+            "application_id",
+            "athlete_capacity",
+            "reason",
+            "asked_by",
+            "asked_at",
+            "state",
+            "granted_capacity",
+            "decided_by",
+            "decided_at",
+            "answer",
+        ];
+        csv::list(&names, page.requests, None)
+    });
+    Ok((link, answer).into_response())
 }
 
 /// Grants a request or refuses it. What is granted is the application's capacity from then on, with a record
