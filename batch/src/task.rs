@@ -68,7 +68,7 @@ impl Output {
 #[derive(Debug)]
 pub(crate) enum Shared {
     /// The stage computes or publishes aggregates.
-    Tallies(tally::Shared),
+    Tallies(Box<tally::Shared>),
     /// The stage computes boards.
     Boards(Arc<board::Compute>),
 }

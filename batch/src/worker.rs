@@ -107,7 +107,7 @@ impl Worker {
                     None => None,
                 };
                 let shared = note.shared(catalog, engine, archive, publisher)?;
-                Ok(Shared::Tallies(shared))
+                Ok(Shared::Tallies(Box::new(shared)))
             }
         }
     }

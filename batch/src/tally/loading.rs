@@ -50,11 +50,11 @@ pub(crate) async fn load(
     (progress, stop): (&dyn Progress, &CancellationToken),
 ) -> Result<BTreeMap<String, Published>> {
     let tasks = tasks(compute, &computed.manifests);
-    let shared = task::Shared::Tallies(Shared {
+    let shared = task::Shared::Tallies(Box::new(Shared {
         compute: Arc::clone(compute),
         computed: Arc::clone(&computed.manifests),
         publisher: Some(publisher),
-    });
+    }));
     let mut done: BTreeMap<String, Published> = BTreeMap::new();
     let take = |task, output| {
         let (Task::Publish { job, pieces }, Output::Published(published)) = (task, output) else {

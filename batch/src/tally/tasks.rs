@@ -84,11 +84,11 @@ async fn days(
 }
 
 fn shared(compute: &Arc<Compute>, computed: Manifests) -> task::Shared {
-    task::Shared::Tallies(Shared {
+    task::Shared::Tallies(Box::new(Shared {
         compute: Arc::clone(compute),
         computed: Arc::new(computed),
         publisher: None,
-    })
+    }))
 }
 
 /// The manifests as they are before anything is computed.
