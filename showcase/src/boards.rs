@@ -26,7 +26,7 @@ const COLUMNS: &str = "e.athlete_id, e.elapsed_time_s, e.id, e.activity_id, e.st
 /// The efforts that everybody may see, with their athletes.
 const VISIBLE: &str = "FROM efforts e LEFT JOIN athletes a ON a.id = e.athlete_id \
     WHERE NOT e.is_deleted AND NOT e.is_hidden AND NOT coalesce(a.is_deleted, false) \
-    AND NOT coalesce(a.is_disqualified, false)";
+    AND NOT EXISTS (SELECT 1 FROM disqualified d WHERE d.athlete_id = e.athlete_id)";
 
 /// A board.
 #[derive(Debug, Clone)]
