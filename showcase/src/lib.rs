@@ -1,9 +1,10 @@
 //! The demo: made-up live traffic, and a recount of what is served meanwhile.
 //!
 //! It gives lines to the intakes of an installation and sends requests to its API. To compare
-//! answers it reads the log back line by line ([`ledger`]) and rows by plain queries ([`boards`],
-//! [`applications`]), and counts with loops, maps and sorts. It uses none of the code that the layers
-//! compute with, and knows no layer: its caller starts the roles, and makes lines up.
+//! answers it reads the log back line by line (`ledger`) and rows by plain queries of the embedded
+//! entity store (`boards`, `applications`), and counts with loops, maps and sorts. It uses none of the
+//! code that the layers compute with, and knows no layer: its caller starts the roles, and makes
+//! lines up.
 
 mod applications;
 mod boards;

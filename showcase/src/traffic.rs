@@ -12,9 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::found::Shared;
 use crate::rhythm::share;
-use crate::{
-    APPLICATIONS, ATHLETES, FOLLOWS, Line, Lines, MEMBERSHIPS, OWNERS, SEGMENTS, TRACKS, words,
-};
+use crate::{ATHLETES, FOLLOWS, Line, Lines, MEMBERSHIPS, OWNERS, SEGMENTS, TRACKS, words};
 
 const TICK: Duration = Duration::from_millis(100);
 const HOUR_MS: i64 = 3_600_000;
@@ -31,7 +29,7 @@ const AUTHORIZATIONS: i64 = 1_600;
 const EFFORTS_MAX: i64 = 20_000;
 const EVENTS_PER_EFFORT: i64 = 8;
 /// How full each application is at the start, in percent of its capacity.
-const USAGE: [i64; APPLICATIONS as usize] = [97, 61, 102, 34, 88, 12, 75, 99, 45, 91, 26, 68];
+const USAGE: [i64; 12] = [97, 61, 102, 34, 88, 12, 75, 99, 45, 91, 26, 68];
 /// Where the developers of a demo's applications are.
 const DEVELOPERS: &str = "@showcase.example";
 const FIRST_OWNER: &str = "SELECT owner FROM applications WHERE id = 1";
