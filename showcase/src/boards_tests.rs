@@ -35,7 +35,8 @@ fn each_athlete_is_ranked_by_the_best_effort_in_the_window() {
         "6 70 5 2026-11-21T12:00:00Z UTC 1990 0",
     ]
     .map(row);
-    let cases: [(&str, usize, &[(i64, i64)]); 7] = [
+    type Case<'a> = (&'a str, usize, &'a [(i64, i64)]);
+    let cases: [Case<'_>; 7] = [
         ("overall", 0, &[(5, 4), (7, 1), (6, 2)]),
         ("overall", 1, &[(7, 1), (6, 2), (5, 3)]),
         ("overall", 2, &[(6, 2), (5, 3)]),

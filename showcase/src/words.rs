@@ -55,8 +55,8 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        let cases: [(fn(usize) -> String, usize); 3] =
-            [(artist, 256), (track, 1_536), (segment, 60)];
+        type Name = fn(usize) -> String;
+        let cases = [(artist as Name, 256), (track, 1_536), (segment, 60)];
         for (name, count) in cases {
             let names: BTreeSet<String> = (0..count).map(name).collect();
             assert_eq!(names.len(), count, "{names:?}");

@@ -198,7 +198,7 @@ fn postgres_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, PgA
 fn mysql_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, MySqlArguments)> {
     let mut arguments = MySqlArguments::default();
     let mut text = String::with_capacity(statement.len());
-    for (index, part) in parts(&statement, values)?.enumerate() {
+    for (index, part) in parts(statement, values)?.enumerate() {
         if let Some(value) = index.checked_sub(1).and_then(|before| values.get(before)) {
             if let Value::Ints(values) = value {
                 let length = values.len().next_power_of_two();

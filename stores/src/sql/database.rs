@@ -88,7 +88,7 @@ impl Database {
     ) -> Result<T> {
         match self.open().await? {
             #[cfg(feature = "sql")]
-            OpenDatabase::Server(server) => server.read(doing, call).await,
+            OpenDatabase::Server(server) => Box::pin(server.read(doing, call)).await,
             OpenDatabase::File(db) => {
                 let reader = PooledConnection::Reader(db.reader().await?);
                 let (_reader, outcome) = call(reader).await;
@@ -106,7 +106,7 @@ impl Database {
     ) -> Result<T> {
         match self.open().await? {
             #[cfg(feature = "sql")]
-            OpenDatabase::Server(server) => server.write(doing, call).await,
+            OpenDatabase::Server(server) => Box::pin(server.write(doing, call)).await,
             OpenDatabase::File(db) => {
                 let fault = db.fault(doing);
                 let mut writer = db.writer().await?;

@@ -46,24 +46,23 @@ async fn age(folder: &std::path::Path) -> Result<(), sqlx::Error> {
     file.close().await
 }
 
-#[tokio::test]
-async fn an_older_file_keeps_its_rows() {
-    let folder = tempfile::tempdir().expect("a folder");
-    std::fs::create_dir(folder.path().join(crate::embedded::db::LOCKS)).expect("a folder");
-    let athlete = |is_disqualified: bool| {
-        Entity::Athlete(Athlete {
-            id: 3,
-            name: None,
-            gender: None,
-            birth_year: Some(1980),
-            weight_kg: None,
-            country: None,
-            is_disqualified,
-            is_deleted: false,
-            version: 0,
-        })
-    };
-    let effort = Entity::Effort(Effort {
+fn athlete(id: i64, is_disqualified: bool) -> Entity {
+    Entity::Athlete(Athlete {
+        id,
+        name: None,
+        gender: None,
+        birth_year: Some(1980),
+        weight_kg: None,
+        country: None,
+        is_disqualified,
+        is_deleted: false,
+        version: 0,
+    })
+}
+
+/// An effort of the athlete 3 on the segment 2.
+fn effort() -> Entity {
+    Entity::Effort(Effort {
         id: 1,
         segment_id: 2,
         athlete_id: 3,
@@ -74,26 +73,29 @@ async fn an_older_file_keeps_its_rows() {
         is_hidden: false,
         is_deleted: false,
         version: 0,
-    });
-    let deleted = Entity::Athlete(Athlete {
-        id: 8,
-        name: None,
-        gender: None,
-        birth_year: None,
-        weight_kg: None,
-        country: None,
-        is_disqualified: false,
-        is_deleted: false,
-        version: 0,
-    });
-    let application = Entity::Application(Application {
+    })
+}
+
+fn application() -> Entity {
+    Entity::Application(Application {
         id: 6,
         name: "a".to_owned(),
         owner: 1.into(),
         athlete_capacity: 9,
         version: 0,
-    });
-    let rows = [effort, athlete(false), deleted, application];
+    })
+}
+
+#[tokio::test]
+async fn an_older_file_keeps_its_rows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join(crate::embedded::db::LOCKS)).expect("a folder");
+    let rows = [
+        effort(),
+        athlete(3, false),
+        athlete(8, false),
+        application(),
+    ];
     let canon = EntityStore::open_file(folder.path())
         .await
         .expect("a new file");
@@ -111,7 +113,7 @@ async fn an_older_file_keeps_its_rows() {
         assert_eq!(connected, Some(2));
         let told = |applied: Applied| applied.notifications.len();
         for (is_disqualified, notifications) in [(false, 0), (true, 1), (true, 0), (false, 1)] {
-            let applied = canon.apply(&[athlete(is_disqualified)], 1).await;
+            let applied = canon.apply(&[athlete(3, is_disqualified)], 1).await;
             assert_eq!(told(applied.expect("applying")), notifications);
             let group = Group { key: 2, member: 3 };
             let rows = canon.groups(Source::Efforts, &[group]).await;
@@ -145,38 +147,7 @@ async fn age_to_7(folder: &std::path::Path) -> Result<(), sqlx::Error> {
 async fn a_file_of_version_7_keeps_the_disqualified_the_outbox_and_requests() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(folder.path().join(crate::embedded::db::LOCKS)).expect("a folder");
-    let rows = [
-        Entity::Athlete(Athlete {
-            id: 3,
-            name: None,
-            gender: None,
-            birth_year: None,
-            weight_kg: None,
-            country: None,
-            is_disqualified: true,
-            is_deleted: false,
-            version: 0,
-        }),
-        Entity::Effort(Effort {
-            id: 1,
-            segment_id: 2,
-            athlete_id: 3,
-            activity_id: 4,
-            elapsed_time_s: 5,
-            started_at_us: 6,
-            tz: "UTC".to_owned(),
-            is_hidden: false,
-            is_deleted: false,
-            version: 0,
-        }),
-        Entity::Application(Application {
-            id: 6,
-            name: "a".to_owned(),
-            owner: 1.into(),
-            athlete_capacity: 9,
-            version: 0,
-        }),
-    ];
+    let rows = [athlete(3, true), effort(), application()];
     let by = By::default();
     let store = EntityStore::open_file(folder.path())
         .await
