@@ -104,7 +104,7 @@ pub struct ServingOptions {
     pub row_cache_bytes_max: u64,
     /// Open connections, at most; more wait. An eighth of them may be of one address other than this machine's and trusted proxies.
     pub connections_max: usize,
-    /// How long a client may take to send the head of a request; whether it has is looked for as often.
+    /// How long a client may take to send the head of a request.
     pub head_timeout_ms: u64,
     /// How long an answer may take; what is written has no such limit.
     pub request_timeout_ms: u64,

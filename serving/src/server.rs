@@ -9,6 +9,7 @@ mod body;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -59,6 +60,8 @@ struct Server {
     drain_timeout: Duration,
     /// Connections that can still be opened.
     room: Arc<Semaphore>,
+    /// Whether all connections are taken.
+    is_full: AtomicBool,
     by_address: Arc<Places<IpAddr>>,
     trusted_proxies: Vec<Network>,
     /// Recognizes the addresses of this machine, which have no limit of their own.
@@ -81,6 +84,7 @@ impl Server {
             },
             drain_timeout: options.drain_timeout(),
             room: Arc::new(Semaphore::new(connections_max)),
+            is_full: AtomicBool::new(false),
             by_address: Places::new(connections_max, share),
             trusted_proxies: options.trusted_proxies.clone(),
             is_local: IpAddr::is_loopback,
@@ -116,6 +120,7 @@ impl Server {
         tracing::info!(connections = connections.len(), "draining");
         let drained = timeout(server.drain_timeout, graceful.shutdown()).await;
         if drained.is_err() {
+            while connections.try_join_next().is_some() {}
             tracing::warn!(
                 connections = connections.len(),
                 "the drain timeout is over: connections are closed"
@@ -127,7 +132,15 @@ impl Server {
 
     /// Accepts a connection once there is room for one. Returns `None` if that fails, or if the client's address has its share.
     async fn accept(&self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr, Slot)> {
-        let room = Arc::clone(&self.room).acquire_owned().await.ok()?;
+        let room = match Arc::clone(&self.room).try_acquire_owned() {
+            Ok(room) => room,
+            Err(_) => {
+                self.is_full.store(true, Ordering::Relaxed);
+                let room = Arc::clone(&self.room).acquire_owned().await;
+                self.is_full.store(false, Ordering::Relaxed);
+                room.ok()?
+            }
+        };
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -137,7 +150,7 @@ impl Server {
                 return None;
             }
         };
-        let Ok(place) = self.by_address.take(self.limited(peer.ip())) else {
+        let Ok(place) = self.by_address.take(self.share_key(peer.ip())) else {
             tracing::debug!(%peer, "a connection is refused: its address has its share of all");
             note_closed("room");
             return None;
@@ -146,7 +159,7 @@ impl Server {
     }
 
     /// The address by which a client's connections are counted; `None` for this machine and for trusted proxies.
-    fn limited(&self, peer: IpAddr) -> Option<IpAddr> {
+    fn share_key(&self, peer: IpAddr) -> Option<IpAddr> {
         let peer = peer.to_canonical();
         let is_trusted = self.trusted_proxies.iter().any(|of| of.contains(&peer));
         (!is_trusted && !(self.is_local)(&peer)).then(|| network(peer))
@@ -169,7 +182,9 @@ impl Server {
             .builder
             .serve_connection(TokioIo::new(stream), service)
             .into_owned();
-        let is_full = || self.room.available_permits() == 0;
+        // Proxies may send a request at any moment on connections that they keep.
+        let is_limited = self.share_key(peer.ip()).is_some();
+        let is_full = || is_limited && self.is_full.load(Ordering::Relaxed);
         tokio::select! {
             ended = watcher.watch(connection) => {
                 if let Err(error) = ended {
@@ -196,7 +211,7 @@ fn builder(head_bytes_max: u32) -> Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
-        .max_send_buf_size(body::PIECE_BYTES)
+        .max_send_buf_size(body::HTTP2_PIECE_BYTES)
         .max_header_list_size(head_bytes_max)
         .keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE);
@@ -211,7 +226,8 @@ async fn answer(
     activity: Arc<Activity>,
     mut request: hyper::Request<Incoming>,
 ) -> std::result::Result<hyper::Response<ResponseBody>, Infallible> {
-    let exchange = activity.begin(request.version() <= Version::HTTP_11);
+    let is_http1 = request.version() <= Version::HTTP_11;
+    let exchange = Arc::new(activity.begin(is_http1));
     let handling = activity.handling();
     request.extensions_mut().insert(Peer(peer));
     let (request, unread) = RequestBody::wrap(request);
@@ -224,7 +240,7 @@ async fn answer(
     }
     drop(handling);
     activity.note();
-    Ok(ResponseBody::wrap(response, activity, exchange))
+    Ok(ResponseBody::wrap(response, exchange, is_http1))
 }
 
 /// Counts a connection that the server closes although its client might have used it further.

@@ -13,11 +13,13 @@ use hyper::{Request, Response};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::activity::{Activity, Mark};
+use super::activity::Exchange;
 use crate::http::Place;
 
-/// The largest piece of an answer. The next one is taken from the handler once the client has room for it.
-pub(super) const PIECE_BYTES: usize = 64 * 1024;
+/// The largest piece of an answer over HTTP/1, which is also the most that leaves a request's place before its bytes are sent.
+const HTTP1_PIECE_BYTES: usize = 64 * 1024;
+/// The largest piece over HTTP/2. Each stream holds one, whether or not its client has room for it.
+pub(super) const HTTP2_PIECE_BYTES: usize = 16 * 1024;
 /// How much of a refused body is read, and for how long.
 const DRAIN_BYTES_MAX: usize = 64 * 1024 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -86,7 +88,7 @@ impl Drop for RequestBody {
 }
 
 /// Reads and drops the rest of a body once its handler gives it back. `_exchange` keeps the request counted meanwhile.
-pub(super) async fn drain(unread: oneshot::Receiver<Incoming>, _exchange: Mark) {
+pub(super) async fn drain(unread: oneshot::Receiver<Incoming>, _exchange: Arc<Exchange>) {
     let Ok(mut body) = unread.await else { return };
     let read = async {
         let mut left = DRAIN_BYTES_MAX;
@@ -102,30 +104,53 @@ pub(super) async fn drain(unread: oneshot::Receiver<Incoming>, _exchange: Mark) 
     timeout(DRAIN_TIMEOUT, read).await.ok();
 }
 
-/// The body of a response, in pieces. Each piece that the client has room for is progress of its connection.
+/// The body of a response, in pieces. Each piece that the connection takes is progress.
 pub(super) struct ResponseBody {
     body: axum::body::Body,
     /// Bytes that came from `body` and were not passed on yet.
     rest: Bytes,
-    activity: Arc<Activity>,
-    _exchange: Mark,
+    piece_bytes_max: usize,
+    /// Moves into the last piece.
+    hold: Option<Hold>,
+}
+
+/// What a request holds until the last byte of its answer is sent.
+struct Hold {
+    exchange: Arc<Exchange>,
     /// The request's place among those that are answered at once.
     _place: Option<Place>,
+}
+
+/// The last piece of an answer.
+struct LastPiece {
+    piece: Bytes,
+    _hold: Hold,
+}
+
+impl AsRef<[u8]> for LastPiece {
+    fn as_ref(&self) -> &[u8] {
+        &self.piece
+    }
 }
 
 impl ResponseBody {
     pub(super) fn wrap(
         mut response: axum::response::Response,
-        activity: Arc<Activity>,
-        exchange: Mark,
+        exchange: Arc<Exchange>,
+        is_http1: bool,
     ) -> Response<Self> {
-        let place = response.extensions_mut().remove();
+        let hold = Hold {
+            exchange,
+            _place: response.extensions_mut().remove(),
+        };
         response.map(|body| Self {
             body,
             rest: Bytes::new(),
-            activity,
-            _exchange: exchange,
-            _place: place,
+            piece_bytes_max: match is_http1 {
+                true => HTTP1_PIECE_BYTES,
+                false => HTTP2_PIECE_BYTES,
+            },
+            hold: Some(hold),
         })
     }
 }
@@ -139,7 +164,13 @@ impl Body for ResponseBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         if self.rest.is_empty() {
-            let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+            let polled = Pin::new(&mut self.body).poll_frame(context);
+            if polled.is_pending()
+                && let Some(hold) = &self.hold
+            {
+                hold.exchange.record_wait();
+            }
+            let frame = match ready!(polled) {
                 Some(Ok(frame)) => frame,
                 ended => return Poll::Ready(ended),
             };
@@ -148,9 +179,17 @@ impl Body for ResponseBody {
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
-        self.activity.note();
-        let length = self.rest.len().min(PIECE_BYTES);
-        let piece = self.rest.split_to(length);
+        if let Some(hold) = &self.hold {
+            hold.exchange.record_piece();
+        }
+        let length = self.rest.len().min(self.piece_bytes_max);
+        let mut piece = self.rest.split_to(length);
+        if self.is_end_stream()
+            && let Some(hold) = self.hold.take()
+        {
+            let last = LastPiece { piece, _hold: hold };
+            piece = Bytes::from_owner(last);
+        }
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 

@@ -412,7 +412,7 @@ fn this_machine_and_trusted_proxies_have_no_share() {
         ..ServingOptions::default()
     };
     let server = Server::new(router(), &options);
-    let limited = |peer: &str| server.limited(peer.parse().expect("an address"));
+    let limited = |peer: &str| server.share_key(peer.parse().expect("an address"));
     for exempt in [
         "127.0.0.1",
         "::1",
