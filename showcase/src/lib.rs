@@ -127,7 +127,9 @@ impl Demo {
     pub async fn prepare(setup: Setup, mut lines: Box<dyn Lines>) -> anyhow::Result<Self> {
         let before = setup.stores.log.spans(Source::Plays.topic()).await?;
         let shared = Shared::new(setup);
-        rows::load(&shared).await?;
+        if shared.setup.seconds.is_some() {
+            rows::load(&shared).await?;
+        }
         Box::pin(traffic::history(&shared, &mut *lines)).await?;
         Ok(Self {
             shared,
