@@ -4,7 +4,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
-use crate::found::{Row, Shared};
+use crate::found::{Row, Shared, lock};
 use crate::{APPLICATIONS, ATHLETES};
 
 const SELECT: &str = "SELECT o.id, o.name, o.owner, o.athlete_capacity, \
@@ -73,8 +73,25 @@ pub(crate) async fn change(shared: &Shared, rng: &mut StdRng) -> anyhow::Result<
         ("POST", athletes, body, expected)
     };
     let question = format!("{method} {path} {sent}");
-    let answer = shared.client.send(method, &path, sent).await?;
+    let answer = shared.client.send(method, &path, sent.clone()).await?;
     shared.count_answer("request", false);
     shared.compare(&question, &expected, &answer);
+    let mut rows = lock(&shared.rows);
+    let noted = match (method, answer.status) {
+        _ if shared.setup.seconds.is_none() => Ok(()),
+        ("POST", 201) => rows.connect(id, athlete, &answer.body),
+        ("DELETE", 204) => {
+            rows.disconnect(id, athlete);
+            Ok(())
+        }
+        ("PATCH", 200) => {
+            rows.set_capacity(id, &sent["athlete_capacity"]);
+            Ok(())
+        }
+        _ => Ok(()),
+    };
+    if let Err(difference) = noted {
+        lock(&shared.summary).differs(&format!("{question}: {difference}"));
+    }
     Ok(())
 }

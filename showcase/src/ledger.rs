@@ -113,6 +113,11 @@ impl<'a> Ledger<'a> {
         })
     }
 
+    /// How many partitions the log has.
+    pub(crate) fn partitions(&self) -> usize {
+        self.partitions.len()
+    }
+
     /// An event, where `index` may be any number.
     pub(crate) fn pick(&self, index: usize) -> Option<&Event> {
         let count: usize = self

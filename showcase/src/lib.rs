@@ -2,9 +2,9 @@
 //!
 //! It gives lines to the intakes of an installation and sends requests to its API. To compare
 //! answers it reads the log back line by line (`ledger`) and rows by plain queries of the embedded
-//! entity store (`boards`, `applications`), and counts with loops, maps and sorts. It uses none of the
-//! code that the layers compute with, and knows no layer: its caller starts the roles, and makes
-//! lines up.
+//! entity store (`boards`, `applications`), and counts with loops, maps and sorts. It compares these
+//! rows with the lines and requests that led to them (`rows`). It uses none of the code that the
+//! layers compute with, and knows no layer: its caller starts the roles, and makes lines up.
 
 mod applications;
 mod boards;
@@ -15,6 +15,7 @@ mod found;
 mod ledger;
 mod questions;
 mod rhythm;
+mod rows;
 mod traffic;
 mod verify;
 pub mod words;
@@ -126,6 +127,9 @@ impl Demo {
     pub async fn prepare(setup: Setup, mut lines: Box<dyn Lines>) -> anyhow::Result<Self> {
         let before = setup.stores.log.spans(Source::Plays.topic()).await?;
         let shared = Shared::new(setup);
+        if shared.setup.seconds.is_some() {
+            rows::load(&shared).await?;
+        }
         Box::pin(traffic::history(&shared, &mut *lines)).await?;
         Ok(Self {
             shared,

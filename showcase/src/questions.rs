@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan as _};
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IteratorRandom;
@@ -50,6 +50,20 @@ impl Question {
             interval: "day",
             by: TRACK,
         }
+    }
+
+    /// A question of each kind about the owner of an event, of the week until the day before yesterday.
+    pub(crate) fn of_every_kind(event: &Event, now: i64) -> anyhow::Result<Vec<Self>> {
+        let today = Timestamp::from_second(now)?.to_zoned(TimeZone::UTC).date();
+        let last = today.checked_sub(2.days())?;
+        let period = Period::named("7d", last, &TimeZone::UTC)?;
+        let kinds = ["total", "change of a total", "series", "breakdown"];
+        let of_kind = |kind| Self {
+            kind,
+            period: period.clone(),
+            ..Self::all_time(OWNER, event.values[OWNER])
+        };
+        Ok(kinds.map(of_kind).to_vec())
     }
 
     /// A question whose answer holds the event, most of the time.

@@ -23,7 +23,7 @@ use crate::found::{RUNS_MIN, Row, Shared, lock};
 use crate::ledger::Ledger;
 use crate::questions::Question;
 use crate::traffic::sleep;
-use crate::{ATHLETES, SEGMENTS, applications};
+use crate::{ATHLETES, SEGMENTS, applications, rows};
 
 /// How long to wait for batch runs beyond the time of the demo.
 const RUNS_WAIT: Duration = Duration::from_secs(120);
@@ -76,7 +76,8 @@ impl<'a> Verifier<'a> {
         end: &CancellationToken,
     ) -> anyhow::Result<()> {
         let (begun, span) = (Instant::now(), Duration::from_secs(seconds));
-        let mut boards_at = begun;
+        self.ask_about_rows(false).await?;
+        let mut boards_at = Instant::now();
         while !end.is_cancelled() {
             let is_enough = self.shared.setup.batch.runs() >= RUNS_MIN;
             if begun.elapsed() > span && (is_enough || begun.elapsed() > span + RUNS_WAIT) {
@@ -124,21 +125,28 @@ impl<'a> Verifier<'a> {
             let index = usize::try_from(self.rng.random::<u32>())?;
             if let Some(event) = self.ledger.pick(index) {
                 let question = Question::about(event, now, &mut self.rng)?;
-                self.ask(&question).await?;
+                self.ask(&question, &[]).await?;
             }
         }
         Ok(())
     }
 
-    /// Asks about plays, and compares the answer with the events below its position.
-    async fn ask(&mut self, question: &Question) -> anyhow::Result<()> {
+    /// Asks about plays, and compares the answer with the events below its position, which must reach
+    /// `ends`.
+    async fn ask(&mut self, question: &Question, ends: &[i64]) -> anyhow::Result<()> {
         let (path, parameters) = (question.path(), question.parameters(&self.ledger.values));
         let answer = self.shared.ask(question.kind, &path, &parameters).await?;
         let position = answer.position(Source::Plays);
         self.ledger.read_to(&position).await?;
-        let expected = question.recount(self.ledger.below(&position), &self.ledger.values)?;
+        let events = self.ledger.below(&position);
+        let mut expected = question.recount(events, &self.ledger.values)?;
+        expected["provenance"] = json!({"complete": true});
         let question = format!("{path} {parameters:?} at {position:?}");
         self.shared.compare(&question, &(200, expected), &answer);
+        if position.len() < self.ledger.partitions() || !answer.reaches(Source::Plays, ends) {
+            let difference = format!("{question}: the position does not reach {ends:?}");
+            lock(&self.shared.summary).differs(&difference);
+        }
         Ok(())
     }
 
@@ -152,8 +160,13 @@ impl<'a> Verifier<'a> {
             let values = values.into_iter().take(TOTALS);
             values.map(move |value| Question::all_time(field, value))
         });
-        for question in &totals.collect::<Vec<Question>>() {
-            self.ask(question).await?;
+        let mut questions: Vec<Question> = totals.collect();
+        if let Some(event) = self.ledger.pick(0) {
+            let now = self.shared.setup.clock.now_ms().div_euclid(1_000);
+            questions.extend(Question::of_every_kind(event, now)?);
+        }
+        for question in &questions {
+            self.ask(question, &ends).await?;
         }
         self.ask_about_plays(LAST_QUESTIONS).await
     }
@@ -171,6 +184,8 @@ impl<'a> Verifier<'a> {
         let _guard = shared.row_changes.lock().await;
         let now = efforts(shared).await?;
         for (answer, board, before) in answers {
+            let complete = (200, json!({"provenance": {"complete": true}}));
+            shared.compare(&format!("{board:?} while rows change"), &complete, &answer);
             if let Err(difference) = compare_moving((&self.efforts, &now), &before, &answer.body) {
                 let difference = format!("{board:?} while rows change: {difference}");
                 lock(&shared.summary).differs(&difference);
@@ -178,6 +193,7 @@ impl<'a> Verifier<'a> {
         }
         applications::change(shared, &mut self.rng).await?;
         shared.catch_up(&OF_ROWS).await?;
+        rows::compare(shared).await?;
         let now = Timestamp::from_millisecond(shared.setup.clock.now_ms())?;
         let today = now.to_zoned(TimeZone::UTC).date();
         let count = if is_last { LAST_QUESTIONS } else { QUESTIONS };

@@ -130,11 +130,11 @@ pub(crate) struct DemoArgs {
     /// End after so many seconds of traffic and a comparison; exit 0 only if every served value equals an independent recount
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) seconds: Option<u64>,
-    /// Events and rows a second, less at night: one in five is a row of efforts, athletes and so on, at most 100
+    /// Events and rows a second, less at night, up to twice as many in the evening: one in five is a row of efforts, athletes and so on, at most 100
     /// [default: 20, with --seconds 200]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub(crate) rate: Option<u32>,
-    /// Events of the two months before, each of which stands for many plays, with an effort for each eight of them
+    /// Events of generated history (two months); one effort per eight events, at most 20,000
     #[arg(long, value_name = "N", default_value_t = 40_000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub(crate) history: u32,
     /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8080, or a free port]

@@ -118,9 +118,11 @@ async fn show(
     let run = installation.clock().now_ms().unsigned_abs();
     let repeats_within = usize::try_from(rate)?.saturating_mul(REPEATS_WITHIN_SECONDS);
     let lines = Live::new(args.seed, run, repeats_within)?;
-    let demo = Box::pin(Demo::prepare(setup, Box::new(lines))).await?;
-
     let end = stop.child_token();
+    let prepare = Box::pin(Demo::prepare(setup, Box::new(lines)));
+    let Some(demo) = end.run_until_cancelled(prepare).await.transpose()? else {
+        return finish(args, stop);
+    };
     let (schedule, engine) = (schedule(args), installation.engine()?);
     let every = schedule.every;
     let mut roles = Roles::new(end.clone());
@@ -128,7 +130,11 @@ async fn show(
     roles.batch(installation, &engine, schedule, &watch).await?;
     roles.serving(installation, listener)?;
     let show = async {
-        demo.ready().await?;
+        if let Some(ready) = end.run_until_cancelled(demo.ready()).await {
+            ready?;
+        } else {
+            return Ok(None);
+        }
         announce(context, (args.seconds, rate), address, every)?;
         demo.run(&end).await
     };
@@ -139,15 +145,22 @@ async fn show(
     };
     let (served, shown) = tokio::join!(roles.join(), shown);
     served?;
-    let Some(summary) = shown? else {
+    let summary = shown?;
+    finish(args, stop)?;
+    let Some(summary) = summary else {
         return Ok(());
     };
-    anyhow::ensure!(
-        !stop.is_cancelled(),
-        "interrupted before everything was compared"
-    );
     context.output().result(&summary, Summary::text)?;
     summary.verdict()
+}
+
+/// Fails if a comparison was asked for and interrupted.
+fn finish(args: &DemoArgs, stop: &CancellationToken) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        args.seconds.is_none() || !stop.is_cancelled(),
+        "interrupted before everything was compared"
+    );
+    Ok(())
 }
 
 impl showcase::BatchWatch for BatchWatch {
