@@ -182,9 +182,7 @@ impl Server {
             .builder
             .serve_connection(TokioIo::new(stream), service)
             .into_owned();
-        // Proxies may send a request at any moment on connections that they keep.
-        let is_limited = self.share_key(peer.ip()).is_some();
-        let is_full = || is_limited && self.is_full.load(Ordering::Relaxed);
+        let is_full = || self.is_full.load(Ordering::Relaxed);
         tokio::select! {
             ended = watcher.watch(connection) => {
                 if let Err(error) = ended {
