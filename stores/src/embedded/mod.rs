@@ -14,6 +14,8 @@
 //! | `archive/` | Parquet files and manifests |
 //! | `locks/` | leases |
 //!
+//! The tables and statements of `keys.db` and `canon.db` are in `crate::sql`.
+//!
 //! Several processes may use one folder at once: SQLite's write-ahead log lets readers and one
 //! writer go on side by side, and every change is one transaction that begins with the right to
 //! write.

@@ -1,13 +1,12 @@
 //! Applying rows of all kinds within one transaction.
 //!
-//! Rows of kinds that can be rejected, or whose change touches groups, are locked first, in the order
-//! of their ids; then what becomes of each is decided (`decide`), and what is new is inserted and
-//! the rest written over. If somebody else inserts the same id meanwhile, ours fails and all of it is
-//! tried again. Of the other kinds the database decides by the version.
+//! Rows that can be rejected, or whose change touches groups, are read first; `decide` compares them with the new ones; then new
+//! rows are inserted and known rows updated. For the other kinds the database compares the versions.
 //!
-//! Locks are taken in one order: counters of applications, buckets of athletes, efforts,
-//! athletes, authorizations, then the rest; of more counters only those that nobody holds (`away`). Two who still meet crosswise are told so by the
-//! server, and one of them tries again.
+//! On a server, the stored rows are locked in the order of their ids, and a concurrent insert of the same id makes the whole call
+//! fail and repeat. Locks have one order: counters of applications, buckets of athletes, efforts, athletes, authorizations, the
+//! rest; further counters only where they are free (`away`). The server ends one of two transactions that still deadlock, and that
+//! call is repeated. In a file, writers exclude each other.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! Applications, and the athletes who connect to them.
 //!
 //! `connections` holds how many authorizations of a pair are not revoked, `connected` how many
-//! pairs have one and an athlete who is not deleted, for each application. Triggers keep both. Whoever changes authorizations of an
-//! application holds its row of `connected` first, so places are given one after the other.
+//! pairs have one and an athlete who is not deleted, for each application. Triggers keep both. On a server, a transaction locks the
+//! row of `connected` before it changes authorizations of an application, so capacity is assigned in one order.
 
 use schemas::entities::{Application, Authorization, Group};
 

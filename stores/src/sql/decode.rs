@@ -1,4 +1,4 @@
-//! Rows that views read, as either server sends them, into columns.
+//! Decodes the rows that views read into columns. Rows of SQLite come as JSON (`sqlite::rows`).
 
 use arrow::array::RecordBatch;
 use schemas::entities::{AuthorizationColumns, AuthorizationRow, EffortColumns, EffortRow};
@@ -47,9 +47,8 @@ impl Grouped {
         }
     }
 
-    /// What is read of the table `e`, and of what is joined to it, in the order in which
-    /// [`Columns::push`] takes it. Whole numbers of any width are made alike here, and not in a view:
-    /// there an index would no longer be found.
+    /// The select list over the table `e` and its join: on servers the columns in the order of [`Columns::push`], on SQLite one
+    /// JSON text. Integers are cast here and not in a view, where a cast would hide the index.
     pub(crate) const fn columns(self, dialect: Dialect) -> &'static str {
         match (self, dialect) {
             (Self::Efforts, Dialect::Postgres) => {
@@ -112,7 +111,7 @@ impl Grouped {
     }
 }
 
-/// A row of either server that columns can be read of.
+/// A row of a server that can be decoded into columns.
 pub(crate) trait Readable {
     fn effort(&self) -> Sql<EffortRow<'_>>;
     fn authorization(&self) -> Sql<AuthorizationRow>;

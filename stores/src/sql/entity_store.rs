@@ -477,7 +477,7 @@ impl CanonErase for EntityStore {
     }
 }
 
-/// Deletes rows of an athlete that were found, and tells of their groups if a moment is given. Call it within a
+/// Deletes the given rows of an athlete, and enqueues notifications for their groups if `told_at_ms` is set. Call it within a
 /// transaction that writes.
 async fn erase_some(
     connection: &mut SqlConnection<'_>,

@@ -1,6 +1,6 @@
 //! The outbox: what was changed and is yet to be told to the log.
 //!
-//! Numbers are given before a commit, so they become visible out of order: 7 may be there while 6 is
+//! On a server, numbers are assigned before a commit, so they become visible out of order: 7 may be there while 6 is
 //! not committed. Nothing is lost by that, since no reader keeps a place in the outbox. What is in
 //! the log is deleted by its number; everything else is still there when the outbox is read again.
 //! A bound such as `newest` only ends a reading; a smaller number that shows up later is read by the

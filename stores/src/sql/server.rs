@@ -175,8 +175,8 @@ impl Server {
         }
     }
 
-    /// Tries a call until it goes through. Each of ours may be repeated: what a try did whose end was
-    /// not heard of is found there by the next one.
+    /// Repeats a call until it succeeds or its time is over. Each call is idempotent, or recognizes its own commit after a lost
+    /// answer.
     pub(crate) async fn tried<T, F: Future<Output = Sql<T>>>(
         &self,
         doing: &str,

@@ -1,4 +1,4 @@
-//! What the canonical store says to MySQL and MariaDB only.
+//! The entity store's dialect of MySQL and MariaDB.
 //!
 //! Rows are written by statements with one of a few numbers of them, so that few are prepared. Writing
 //! runs at READ COMMITTED, where no gaps between rows are locked; a dump, and groups that have to be

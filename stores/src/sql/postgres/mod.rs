@@ -1,4 +1,4 @@
-//! What the canonical store says to PostgreSQL only.
+//! The entity store's dialect of PostgreSQL.
 //!
 //! Lists are bound as arrays and joined, so a statement has one text for any number of rows. Writing
 //! runs at READ COMMITTED: what a statement locked is what it reads, and the order of locks and the
