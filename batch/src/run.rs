@@ -17,10 +17,7 @@ use stores::views::ViewShape;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::archive::{
-    ArchiveReport, Archiver, FileSize, Manifest as FileManifest, backfilled, event_files,
-    reduced_days, take_reduced,
-};
+use crate::archive::{ArchiveReport, Archiver, FileEntry, FileSize, Version, collect_garbage};
 use crate::error::lost_log;
 use crate::executor::{Executor, Workers};
 use crate::report::{RunReport, Stages};
@@ -94,22 +91,30 @@ impl Batch {
     /// # Errors
     /// Those of the views' store.
     pub async fn make_views(&self, source: Source) -> Result<()> {
-        let (of, ..) = self.generation(source).await?;
+        let version = Version::newest(&self.ports.archive, source).await?;
+        let (of, _) = self.generation(&version).await?;
         self.make_tables(source, of).await
     }
 
-    /// The generation that the rows of a source are to have now, the files of backfills, and who is suppressed.
+    /// The generation of rows computed from an archive version now, and the erased listeners.
     pub(crate) async fn generation(
         &self,
-        source: Source,
-    ) -> Result<(Generation, Vec<FileManifest>, Arc<Suppressed>)> {
-        let (backfills, manifests) = backfilled(&self.ports.archive, source).await?;
+        version: &Version,
+    ) -> Result<(Generation, Arc<Suppressed>)> {
         let suppressed = self.ports.suppressions.now().await?;
         let of = Generation {
-            backfills,
+            backfills: version.backfills(),
             erasures: suppressed.newest_listener(),
         };
-        Ok((of, manifests, suppressed))
+        Ok((of, suppressed))
+    }
+
+    /// Deletes files of the archive that nothing needs any more.
+    pub(crate) async fn collect_archive_garbage(&self, source: Source) -> Result<()> {
+        let now_ms = self.ports.clock.now_ms();
+        let wait_ms = i64::try_from(self.options.archive_merged_wait_ms).unwrap_or(i64::MAX);
+        let before_ms = now_ms.saturating_sub(wait_ms);
+        collect_garbage(&self.ports.archive, source, before_ms, now_ms).await
     }
 
     /// Makes the tables of a source's views, whose rows are of a generation.
@@ -143,7 +148,7 @@ impl Batch {
     ) -> Result<ArchiveReport> {
         let mut report = ArchiveReport::default();
         let mut archiver = self.archiver(source).await?;
-        archiver.remove_orphans().await?;
+        self.collect_archive_garbage(source).await?;
         let longest_wait = Duration::from_millis(self.options.archive_wait_ms);
         // Since when there has been something to archive.
         let mut waiting: Option<Instant> = None;
@@ -208,20 +213,13 @@ impl Batch {
     pub async fn check_archive(&self, source: Source) -> Result<(usize, u64)> {
         let mut archiver = self.archiver(source).await?;
         archiver.recognise_log().await?;
-        let archive = &self.ports.archive;
-        // What was let go is not missing.
-        let (manifests, _) = take_reduced(archive, source, archiver.into_manifests()).await?;
-        let present = event_files(archive, source).await?;
-        for path in manifests
-            .iter()
-            .filter_map(|manifest| manifest.file.as_ref())
-        {
-            if !present.contains(path) {
-                return Err(Error::damaged(path, "it is missing"));
-            }
+        let (archive, version) = (&self.ports.archive, archiver.version());
+        if let Some(path) = version.missing_files(archive, source).await?.first() {
+            return Err(Error::damaged(path, "it is missing"));
         }
-        let files = manifests.iter().filter(|m| m.file.is_some()).count();
-        let events = manifests.iter().map(FileManifest::rows).sum();
+        let (entries, _) = version.contents(archive, source).await?;
+        let files = entries.iter().filter(|entry| entry.path.is_some()).count();
+        let events = entries.iter().map(FileEntry::rows).sum();
         Ok((files, events))
     }
 
@@ -326,16 +324,20 @@ impl Batch {
         let of_plays = format!("results/{}/", Source::Plays);
         let is_made_anew = path.starts_with("results/") || path.starts_with("snapshots/");
         if !is_made_anew
-            || path.starts_with(&of_plays)
-                && reduced_days(&self.ports.archive, Source::Plays)
-                    .await?
-                    .is_some()
+            || path.starts_with(&of_plays) && self.expired_bounds(Source::Plays).await?.is_some()
         {
             // What it is made of is gone, so nothing makes it anew: what is left of it stays.
             return Ok(false);
         }
         self.ports.archive.delete(path).await?;
         Ok(true)
+    }
+
+    /// The first and the last day of which events expired.
+    pub(crate) async fn expired_bounds(&self, source: Source) -> Result<Option<(i64, i64)>> {
+        let archive = &self.ports.archive;
+        let version = Version::newest(archive, source).await?;
+        version.expired_bounds(archive, source).await
     }
 
     /// What keeps two runs of a source apart.
@@ -477,7 +479,7 @@ impl Batch {
         };
         let ports = &self.ports;
         let log = (&*ports.log, &*ports.schemas, &ports.suppressions);
-        Archiver::open(log, &self.ports.archive, source, size).await
+        Archiver::open(log, (&ports.archive, source), size, &*ports.clock).await
     }
 
     /// Where each partition of the log ends.

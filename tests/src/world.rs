@@ -323,8 +323,9 @@ impl World {
     }
 
     async fn look_for_backfills(&self) {
-        let manifests = self.stores.archive.list("archive/plays/backfill/manifests");
-        let there = manifests.await.expect("the archive").len();
+        let version = archive_version(&self.stores.archive).await;
+        let there = version["backfills"].as_u64().unwrap_or(0);
+        let there = usize::try_from(there).expect("few backfills");
         let mut backfills = self.backfills.lock().expect("no panic");
         if there > backfills.done.len()
             && let Some(lines) = backfills.last.take()
@@ -632,4 +633,20 @@ impl Served {
         self.stop.cancel();
         self.task.await.expect("serving ended").expect("serving");
     }
+}
+
+/// The newest version of the archive of plays; null if there is none.
+///
+/// # Panics
+/// If the archive cannot be read.
+pub async fn archive_version(archive: &stores::archive::Archive) -> serde_json::Value {
+    let versions = archive.list("archive/plays/versions").await;
+    let Some(path) = versions.expect("the archive").pop() else {
+        return serde_json::Value::Null;
+    };
+    let bytes = archive.get(&path).await.expect("the archive");
+    let bytes = bytes.expect("a version");
+    // A checksum follows.
+    let mut values = serde_json::Deserializer::from_slice(&bytes).into_iter();
+    values.next().expect("a version").expect("JSON")
 }

@@ -1,26 +1,23 @@
 //! The master data set: the log's events as Parquet, never changed once written.
 
 mod backfill;
-mod manifest;
-mod merge;
-mod merged;
-mod numbered;
+mod compact;
+mod expire;
+mod file_entry;
+mod legacy;
 mod read;
-mod reduced;
-mod scrub;
+mod redact;
+mod rewrite;
+mod version;
 mod write;
 
-pub(crate) use backfill::backfilled;
 pub use backfill::{Backfill, BackfillReport};
-pub(crate) use manifest::{Manifest, day_tasks, days_between, read_all as read_manifests};
-pub(crate) use merge::{MergeLimits, MergedSize, merge};
-pub(crate) use merged::{end_merging, end_what_was_left, merged, remove_merged};
+pub(crate) use compact::{CompactedSize, CompactionLimits, compact};
+pub(crate) use expire::{ExpiredDays, expire, format_day, offsets};
+pub(crate) use file_entry::{FileEntry, day_tasks, days_between};
 pub(crate) use read::{Base, DayTotals, EventStream, Keep, Repeats};
-pub(crate) use reduced::{
-    ReducedDays, event_files, event_objects, identities_folder, offsets, reduced_days, shown_day,
-    take_reduced, write_identities,
-};
-pub(crate) use scrub::{listeners, record, remove_replaced, scrub};
+pub(crate) use redact::{fence_writers, for_each_listener, redact};
+pub(crate) use version::{Version, collect_garbage, objects};
 pub(crate) use write::{Archiver, FileSize};
 
 use std::ops::AddAssign;
@@ -30,7 +27,7 @@ use schemas::plays::without_listeners;
 use serde::Serialize;
 use stores::erasures::Suppressed;
 
-/// Removes those who are suppressed from rows that may name a listener.
+/// Removes erased listeners from rows that may name them.
 pub(crate) fn without(suppressed: &Suppressed, rows: RecordBatch) -> RecordBatch {
     match suppressed.newest_listener() {
         0 => rows,

@@ -10,6 +10,7 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Int32Type, Int64Type, SchemaRef, TimestampMicrosecondType};
 use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
@@ -21,8 +22,8 @@ use schemas::time::day_of;
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 
-use super::Manifest;
-use super::reduced::{ReducedDays, hashes};
+use super::FileEntry;
+use super::expire::{ExpiredDays, hashes};
 use crate::table::Rows;
 
 const BATCH_ROWS: usize = 32_768;
@@ -46,18 +47,21 @@ pub(crate) struct Base {
     pub(crate) days: BTreeSet<i64>,
     /// By partition: below these offsets everything is held.
     pub(crate) since: Vec<Offset>,
-    /// Files of hashes and their row groups.
+    /// Files of identities and their row groups.
     identities: Vec<(String, Vec<usize>)>,
+    /// The number of these identities.
+    rows: u64,
 }
 
 impl Base {
     /// The base of those of some days of which events are gone.
-    pub(crate) fn of(reduced: &ReducedDays, days: &[i64], since: Vec<Offset>) -> Self {
-        let gone = days.iter().copied().filter(|day| reduced.contains(*day));
+    pub(crate) fn of(expired: &ExpiredDays, days: &[i64], since: Vec<Offset>) -> Self {
+        let gone = days.iter().copied().filter(|day| expired.contains(*day));
         Self {
             days: gone.collect(),
             since,
-            identities: reduced.files(days),
+            identities: expired.files(days),
+            rows: expired.rows(days),
         }
     }
 
@@ -88,15 +92,39 @@ pub(crate) enum Repeats {
     InOtherPartition,
 }
 
+/// A hash table has one byte beside each entry, and is at most 7/8 full.
+const TABLE_ENTRY_BYTES: usize = size_of::<EventIdentity>() + 1;
+
 /// The events that a stream has met.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct SeenEvents {
+    /// Accounts for `events`.
+    _memory: MemoryReservation,
     events: FxHashSet<EventIdentity>,
     /// The partition of each event's first record, where records in other partitions are wanted.
     partitions: FxHashMap<EventIdentity, i32>,
 }
 
-/// The events of some days below the cuts. Files come in the order of their manifests and hold
+impl SeenEvents {
+    /// Room for some events, accounted for before any query takes the memory: queries spill, and this set cannot.
+    fn with_capacity(events: usize, context: &TaskContext) -> Result<Self, DataFusionError> {
+        let memory = MemoryConsumer::new("event identities").register(context.memory_pool());
+        let entries = (events.saturating_mul(8) / 7).next_power_of_two();
+        let bytes = entries.saturating_mul(TABLE_ENTRY_BYTES);
+        memory.try_grow(bytes).map_err(|error| {
+            error.context(format!(
+                "the identities of {events} events of one task take {bytes} bytes; raise query.memory_bytes"
+            ))
+        })?;
+        Ok(Self {
+            _memory: memory,
+            events: FxHashSet::with_capacity_and_hasher(events, Default::default()),
+            partitions: FxHashMap::default(),
+        })
+    }
+}
+
+/// The events of some days below the cuts. Files come in the order of the version and hold
 /// their days in the log's order, so of an event's records (which share partition and time) the
 /// first one in the log is met first.
 #[derive(Clone)]
@@ -104,6 +132,8 @@ pub(crate) struct EventStream {
     archive: Archive,
     /// Path and row groups.
     files: Vec<(String, Vec<usize>)>,
+    /// The number of records in these files.
+    rows: u64,
     cuts: Arc<Vec<Offset>>,
     schema: SchemaRef,
     /// The places of its columns among those of plays.
@@ -116,25 +146,30 @@ pub(crate) struct EventStream {
 impl EventStream {
     pub(crate) fn new(
         archive: &Archive,
-        manifests: &[Manifest],
+        entries: &[FileEntry],
         days: &[i64],
         cuts: Vec<Offset>,
     ) -> Self {
-        let files = manifests
+        let files = entries
             .iter()
-            .filter_map(|manifest| {
+            .filter_map(|entry| {
                 let groups: Vec<usize> = days
                     .iter()
-                    .filter_map(|day| manifest.days.get(day))
+                    .filter_map(|day| entry.days.get(day))
                     .flat_map(|rows| rows.row_groups.clone())
                     .collect();
-                let path = manifest.file.clone()?;
+                let path = entry.path.clone()?;
                 (!groups.is_empty()).then_some((path, groups))
             })
             .collect();
+        let of_days = |entry: &FileEntry| -> u64 {
+            let days = days.iter().filter_map(|day| entry.days.get(day));
+            days.map(|of_day| of_day.rows).sum()
+        };
         Self {
             archive: archive.clone(),
             files,
+            rows: entries.iter().map(of_days).sum(),
             cuts: Arc::new(cuts),
             schema: plays::schema(),
             columns: (0..plays::schema().fields().len()).collect(),
@@ -189,7 +224,7 @@ impl PartitionStream for EventStream {
         &self.schema
     }
 
-    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+    fn execute(&self, context: Arc<TaskContext>) -> SendableRecordBatchStream {
         let archive = self.archive.clone();
         // What is gone comes before all that is there.
         let files = self.base.identities.iter().chain(&self.files).cloned();
@@ -206,7 +241,14 @@ impl PartitionStream for EventStream {
         let totals = Arc::clone(&self.totals);
         *totals.lock().unwrap_or_else(PoisonError::into_inner) = DayTotals::default();
         let (schema, columns) = (Arc::clone(&self.schema), Arc::clone(&self.columns));
-        let mut seen = SeenEvents::default();
+        let rows = usize::try_from(self.rows + self.base.rows).unwrap_or(usize::MAX);
+        let mut seen = match SeenEvents::with_capacity(rows, &context) {
+            Ok(seen) => seen,
+            Err(error) => {
+                let failed = futures::stream::once(std::future::ready(Err(error)));
+                return Box::pin(RecordBatchStreamAdapter::new(schema, failed));
+            }
+        };
         let events = batches.and_then(move |batch| {
             let kept = kept(&batch, (&cuts, &keep, &base), &mut seen, &totals);
             let kept = kept.and_then(|filter| match filter {

@@ -11,6 +11,7 @@ use arrow::error::ArrowError;
 use bytes::Bytes;
 use parquet::errors::ParquetError;
 use schemas::avro::{Writers, is_framed};
+use schemas::clock::Clock;
 use schemas::plays::{self, Decoder, Line};
 use schemas::seam::{Cut, LastRecord, Offset};
 use schemas::source::Source;
@@ -22,15 +23,15 @@ use stores::log::{FetchLimit, LogRead, Recogniser, Records};
 use stores::parquet_file;
 use stores::registry::{Schemas, writers_of};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
-use super::manifest::{DayRows, Manifest, create, data_folder, is_last, read_all, remove_orphans};
+use super::file_entry::{DayRows, FileEntry};
+use super::version::Version;
 use super::{ArchiveReport, without};
 use crate::error::lost_log;
 use crate::{Error, Progress, Result};
 
 /// Rows of one row group, at most.
-const GROUP_ROWS_MAX: usize = 262_144;
+pub(super) const GROUP_ROWS_MAX: usize = 262_144;
 const FETCH_RECORDS: usize = 50_000;
 const FETCH_BYTES: usize = 32 * 1024 * 1024;
 
@@ -51,8 +52,9 @@ pub(crate) struct Archiver<'a> {
     suppressions: &'a Suppressions,
     source: Source,
     size: FileSize,
-    /// All manifests, as far as they are known.
-    manifests: Vec<Manifest>,
+    clock: &'a dyn Clock,
+    /// The newest version, as far as it is known.
+    version: Version,
     /// By partition.
     recognisers: Vec<Recogniser>,
 }
@@ -72,14 +74,13 @@ struct Stretch {
 }
 
 impl<'a> Archiver<'a> {
-    /// An archiver that goes on where the archive ends.
+    /// An archiver that continues where the archive ends.
     pub(crate) async fn open(
         (log, schemas, suppressions): (&'a dyn LogRead, &'a dyn Schemas, &'a Suppressions),
-        archive: &'a Archive,
-        source: Source,
+        (archive, source): (&'a Archive, Source),
         size: FileSize,
+        clock: &'a dyn Clock,
     ) -> Result<Self> {
-        let manifests = read_all(archive, source).await?;
         Ok(Self {
             log,
             archive,
@@ -87,39 +88,36 @@ impl<'a> Archiver<'a> {
             suppressions,
             source,
             size,
-            manifests,
+            clock,
+            version: Version::newest(archive, source).await?,
             recognisers: Vec::new(),
         })
     }
 
-    /// All manifests.
-    pub(crate) fn manifests(&self) -> &[Manifest] {
-        &self.manifests
+    /// The newest version that it knows.
+    pub(crate) const fn version(&self) -> &Version {
+        &self.version
     }
 
-    /// All manifests.
-    pub(crate) fn into_manifests(self) -> Vec<Manifest> {
-        self.manifests
-    }
-
-    /// Writes the file of a manifest anew, from the log; as always without those who are suppressed.
+    /// Writes a file again from the log, without erased listeners.
     ///
     /// # Errors
-    /// [`Error::Request`] if the log is another one or does not give what the manifest says.
-    pub(crate) async fn write_again(&mut self, manifest: &Manifest) -> Result<()> {
-        let Some(path) = manifest.file.clone() else {
-            return Ok(());
-        };
+    /// [`Error::Request`] if the version lists no such file of the log, or the log is another one or gives other events.
+    pub(crate) async fn write_again(&mut self, path: &str) -> Result<()> {
         self.recognise_log().await?;
-        let targets: Vec<Offset> = manifest.to.iter().map(|cut| cut.next_offset).collect();
-        // A partition without records in this file ends as the file before says.
-        let before = manifest.first().checked_sub(1).and_then(|seq| {
-            let mut all = self.manifests.iter();
-            all.find(|manifest| manifest.seq == seq)
-        });
+        let files = self.version.log_files();
+        let is_it = |file: &FileEntry| file.path.as_deref() == Some(path);
+        let index = files.iter().position(is_it);
+        let Some((index, file)) = index.and_then(|index| Some((index, files.get(index)?.clone())))
+        else {
+            return Err(Error::Request("it holds no part of the log".to_owned()));
+        };
+        let targets: Vec<Offset> = file.to.iter().map(|cut| cut.next_offset).collect();
+        // A partition without records in this file ends as in the file before.
+        let before = index.checked_sub(1).and_then(|index| files.get(index));
         let last = |partition: usize| before.and_then(|before| before.to.get(partition)?.last);
         let from = (0..targets.len()).map(|partition| Cut {
-            next_offset: manifest.from.get(partition).copied().unwrap_or(0),
+            next_offset: file.from.get(partition).copied().unwrap_or(0),
             last: last(partition),
         });
         let all = FileSize {
@@ -133,23 +131,15 @@ impl<'a> Archiver<'a> {
             )),
             error => error,
         })?;
-        let (again, file) = write_file(manifest.seq, path.clone(), stretch).await?;
-        let lasts = |manifest: &Manifest| -> Vec<_> {
-            let lasts = manifest.to.iter().map(|cut| cut.last);
-            lasts.collect()
-        };
-        let is_same = again.days == manifest.days && lasts(&again) == lasts(manifest);
-        match file {
-            Some(bytes) if is_same => Ok(self.archive.put(&path, bytes).await?),
+        let (again, bytes) = encode_stretch(stretch).await?;
+        let lasts = |file: &FileEntry| -> Vec<_> { file.to.iter().map(|cut| cut.last).collect() };
+        let is_same = again.days == file.days && lasts(&again) == lasts(&file);
+        match bytes {
+            Some(bytes) if is_same => Ok(self.archive.put(path, bytes).await?),
             _ => Err(Error::Request(
                 "the log gives other events in its place: records are gone from it".to_owned(),
             )),
         }
-    }
-
-    /// Deletes what writers left behind that died.
-    pub(crate) async fn remove_orphans(&self) -> Result<()> {
-        remove_orphans(self.archive, self.source, &self.manifests).await
     }
 
     /// How many records below `targets` (a position for each partition) are not archived yet.
@@ -179,49 +169,56 @@ impl<'a> Archiver<'a> {
         self.recognise_log().await?;
         let mut report = ArchiveReport::default();
         while self.behind(&targets) > 0 && !stop.is_cancelled() {
-            let seq = self.manifests.last().map_or(0, |last| last.seq + 1);
-            let stretch = self
-                .read(self.ends(targets.len()), &targets, self.size)
-                .await?;
-            // The log may have become another one since, also while it was read.
+            let from = self.ends(targets.len());
+            let stretch = self.read(from, &targets, self.size).await?;
+            // The log may have been recreated since, also while it was read.
             let known = counted.iter().zip(&stretch.known);
             let known: Vec<_> = known.map(|(cut, known)| cut.last.or(*known)).collect();
             self.recognise(&known).await?;
-            let rows = stretch.events.iter().map(|batch| batch.num_rows() as u64);
-            let rows: u64 = rows.sum();
-            let folder = data_folder(self.source);
-            let name = format!("{folder}/{seq:010}-{}.parquet", Uuid::new_v4());
-            let (manifest, file) = write_file(seq, name, stretch).await?;
-            if let (Some(path), Some(bytes)) = (&manifest.file, file) {
-                self.archive.put(path, bytes).await?;
-            }
-            // The archive may have been moved away, or come back from a copy.
-            let goes_on = is_last(self.archive, self.source, &self.manifests).await?;
-            if goes_on && create(self.archive, self.source, &manifest).await? {
-                report.events += rows;
-                report.rejected += manifest.rejected;
-                report.files += u64::from(manifest.file.is_some());
-                progress.advance(rows + manifest.rejected);
-                self.manifests.push(manifest);
-            } else {
-                // Another archiver was first, or the archive is another one: what is there counts.
-                if let Some(path) = &manifest.file {
-                    self.archive.delete(path).await?;
-                }
-                self.manifests = read_all(self.archive, self.source).await?;
-                self.recognisers.clear();
+            let (entry, bytes) = encode_stretch(stretch).await?;
+            let (events, rejected) = (entry.rows(), entry.rejected);
+            if self.append(entry, bytes.as_ref()).await? {
+                report.events += events;
+                report.rejected += rejected;
+                report.files += u64::from(bytes.is_some());
+                progress.advance(events + rejected);
             }
         }
         Ok(report)
     }
 
+    /// Lists a stretch and its file in a new version. Returns false if the archive does not end where the stretch begins any
+    /// more: another archiver was faster, or the archive is another one.
+    async fn append(&mut self, mut entry: FileEntry, bytes: Option<&Bytes>) -> Result<bool> {
+        loop {
+            let mut next = self.version.next(self.clock.now_ms());
+            entry.path = bytes.map(|_| next.new_file(self.source));
+            if let (Some(path), Some(bytes)) = (&entry.path, bytes) {
+                self.archive.put(path, bytes.clone()).await?;
+            }
+            next.files.push(entry.clone());
+            if self
+                .version
+                .commit(self.archive, self.source, &next)
+                .await?
+            {
+                self.version = next;
+                return Ok(true);
+            }
+            let written = entry.path.take();
+            self.version = Version::discard(self.archive, self.source, written).await?;
+            let end = self.ends(entry.from.len());
+            let end = end.iter().map(|cut| cut.next_offset);
+            if !end.eq(entry.from.iter().copied()) {
+                self.recognisers.clear();
+                return Ok(false);
+            }
+        }
+    }
+
     /// Where the archive ends, in so many partitions at least.
     fn ends(&self, partitions: usize) -> Vec<Cut> {
-        let mut ends = self
-            .manifests
-            .last()
-            .map(|m| m.to.clone())
-            .unwrap_or_default();
+        let mut ends = self.version.end().to_vec();
         ends.resize(partitions.max(ends.len()), Cut::start());
         ends
     }
@@ -399,30 +396,23 @@ impl<'a> Archiver<'a> {
     }
 }
 
-/// The Parquet file of a stretch, sorted by day and then as in the log, and its manifest.
-async fn write_file(seq: u64, name: String, stretch: Stretch) -> Result<(Manifest, Option<Bytes>)> {
-    let work = move || {
-        let (bytes, days) =
-            encode(&stretch.events).map_err(|e| Error::fault("writing Parquet", e))?;
-        let manifest = Manifest {
-            seq,
-            first: None,
-            from: stretch.from,
-            to: stretch.to,
-            file: bytes.is_some().then_some(name),
-            days,
-            rejected: stretch.rejected,
-            suppressed: stretch.suppressed,
-        };
-        Ok((manifest, bytes))
+/// The Parquet file of a stretch, sorted by day and then as in the log, and its entry without a path.
+async fn encode_stretch(stretch: Stretch) -> Result<(FileEntry, Option<Bytes>)> {
+    let (bytes, days) = encoded(stretch.events).await?;
+    let entry = FileEntry {
+        from: stretch.from,
+        to: stretch.to,
+        path: None,
+        days,
+        rejected: stretch.rejected,
+        redacted_through: stretch.suppressed,
+        expired: None,
     };
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|e| Error::fault("writing Parquet ended", e))?
+    Ok((entry, bytes))
 }
 
 /// By UTC day: which rows are its events, in their order.
-pub(super) fn by_day(events: &RecordBatch) -> BTreeMap<i64, UInt32Array> {
+fn by_day(events: &RecordBatch) -> BTreeMap<i64, UInt32Array> {
     let mut by_day: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
     if let Some(at) = events.column_by_name("at") {
         let at = at.as_primitive::<TimestampMicrosecondType>().values();
@@ -439,13 +429,9 @@ pub(super) fn by_day(events: &RecordBatch) -> BTreeMap<i64, UInt32Array> {
 
 pub(super) type Encoded = (Option<Bytes>, BTreeMap<i64, DayRows>);
 
-/// The Parquet file of some events, sorted by day and then in their order, made where it blocks nobody; with the events.
-pub(super) async fn encoded(events: Vec<RecordBatch>) -> Result<(Vec<RecordBatch>, Encoded)> {
-    let work = move || {
-        let encoded = encode(&events);
-        encoded.map(|encoded| (events, encoded))
-    };
-    let encoded = tokio::task::spawn_blocking(work).await;
+/// The Parquet file of some events, sorted by day and then in their order. Blocks no other work.
+pub(super) async fn encoded(events: Vec<RecordBatch>) -> Result<Encoded> {
+    let encoded = tokio::task::spawn_blocking(move || encode(&events)).await;
     let encoded = encoded.map_err(|e| Error::fault("writing Parquet ended", e))?;
     encoded.map_err(|e| Error::fault("writing Parquet", e))
 }

@@ -7,7 +7,7 @@ use stores::erasures::Kind;
 use tokio_util::sync::CancellationToken;
 
 use super::{EraseRequest, Eraser, restorations};
-use crate::archive::{backfilled, end_merging, merged, remove_merged, remove_replaced, scrub};
+use crate::archive::{collect_garbage, fence_writers, redact};
 use crate::run::go_on;
 use crate::{Batch, Error, Progress, Result, RunRequest};
 
@@ -31,7 +31,7 @@ impl Eraser {
         self.under_lease(SOURCE, stop, async |stop| {
             if let Some(cuts) = &cuts {
                 // Of an archiver that had begun before.
-                self.batch.scrub_archive(SOURCE, &stop).await?;
+                self.batch.redact_archive(SOURCE, &stop).await?;
                 if !request.keep_log {
                     progress.stage("log", 0);
                     // What a slot that begins anew needs comes after them.
@@ -66,25 +66,19 @@ impl Eraser {
 }
 
 impl Batch {
-    /// Takes those who are suppressed out of the files of the archive, and deletes what that replaces once
-    /// nobody reads it any more. Nobody else may run or erase meanwhile.
-    async fn scrub_archive(&self, source: Source, stop: &CancellationToken) -> Result<()> {
-        let archive = &self.ports.archive;
+    /// Removes erased listeners from the files of the archive, and deletes the replaced files once no reader needs them. No
+    /// run and no other erasure may work meanwhile.
+    async fn redact_archive(&self, source: Source, stop: &CancellationToken) -> Result<()> {
+        let (archive, now_ms) = (&self.ports.archive, self.ports.clock.now_ms());
         let suppressed = self.ports.suppressions.now().await?;
-        let (_, mut manifests) = backfilled(archive, source).await?;
-        end_merging(archive, source, self.ports.clock.now_ms()).await?;
-        let archiver = self.archiver(source).await?;
-        archiver.remove_orphans().await?;
-        manifests.extend(archiver.into_manifests());
-        let named: Vec<String> = manifests.iter().filter_map(|m| m.file.clone()).collect();
-        let (_, scrubbed) = scrub(archive, source, manifests, &suppressed, stop).await?;
-        let stays = merged(archive, source).await?.waits();
-        if (scrubbed.rewritten > 0 || stays) && !self.grace(stop).await {
+        // Files of writers that have not committed yet are deleted below.
+        fence_writers(archive, source, now_ms).await?;
+        let memory = self.engine.room("redaction");
+        let (version, _) = redact(archive, source, &suppressed, (&memory, now_ms), stop).await?;
+        if version.has_retired_files() && !self.grace(stop).await {
             return Err(Error::Stopped);
         }
-        remove_replaced(archive, source, named.iter().map(String::as_str)).await?;
-        // They may hold somebody who is in none of those that stand for them.
-        remove_merged(archive, source, i64::MAX).await
+        collect_garbage(archive, source, i64::MAX, now_ms).await
     }
 
     /// The views of a source whose rows name a listener, by name.

@@ -23,7 +23,7 @@ use super::findings::Findings;
 use super::listener::SOURCE;
 use super::receipt::LOG;
 use super::restorations::in_restorations;
-use crate::archive::listeners;
+use crate::archive::{Version, for_each_listener};
 use crate::restore::changes_folder;
 use crate::tally;
 use crate::{Error, Result};
@@ -54,7 +54,7 @@ impl Eraser {
         let folder = format!("archive/{SOURCE}");
         for path in parquet(archive.list(&folder).await?) {
             self.in_file(&path, &mut found, async |found| {
-                listeners(archive, &path, None, |id| found.note(id)).await
+                for_each_listener(archive, &path, None, |id| found.note(id)).await
             })
             .await?;
         }
@@ -183,7 +183,7 @@ impl Eraser {
     /// What tables may be of, now or before.
     async fn generations(&self) -> Result<Vec<Generation>> {
         let ports = &self.batch.ports;
-        let (backfills, _) = crate::archive::backfilled(&ports.archive, SOURCE).await?;
+        let backfills = Version::newest(&ports.archive, SOURCE).await?.backfills();
         let mut erasures: BTreeSet<u64> = std::iter::once(0).collect();
         erasures.extend(ports.suppressions.all().await?.iter().map(|one| one.number));
         let of = |backfills: u64| {

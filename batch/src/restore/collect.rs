@@ -16,7 +16,7 @@ use super::scope::Scope;
 use super::sides::{Side, Sides};
 use super::stored::{self, Known};
 use super::{RestoreReport, RestoreRequest};
-use crate::archive::{Keep, take_reduced};
+use crate::archive::Keep;
 use crate::report::Stages;
 use crate::results::Results;
 use crate::run::{Batch, go_on};
@@ -97,7 +97,8 @@ impl Batch {
                 open.epoch
             ));
         }
-        let (of, mut manifests, _) = self.generation(source).await?;
+        let mut archiver = self.archiver(source).await?;
+        let (of, _) = self.generation(archiver.version()).await?;
         if of.erasures != table.of.erasures {
             return Err(Error::NotYet(
                 "an erasure waits for the next run, so events may no longer name whom rows name: let it end (`backstitch erase`, or `backstitch batch run`), then compare"
@@ -108,22 +109,18 @@ impl Batch {
                 "a backfill waits for the next run, so the archive holds more than any answer: run `backstitch batch run` first, then compare"
             .to_owned()));
         }
-        let mut archiver = self.archiver(source).await?;
         archiver.recognise_log().await?;
         recognise_cuts(&self.ports, source, &run.cuts).await?;
-        manifests.extend(archiver.into_manifests());
-        let (manifests, reduced) = take_reduced(&self.ports.archive, source, manifests).await?;
-        let events = manifests.iter().filter(|manifest| manifest.file.is_some());
-        if events
-            .clone()
-            .any(|manifest| manifest.suppressed < of.erasures)
-        {
+        let version = archiver.version();
+        let (files, expired) = version.contents(&self.ports.archive, source).await?;
+        let mut with_events = files.iter().filter(|file| file.path.is_some());
+        if with_events.any(|file| file.redacted_through < of.erasures) {
             return Err(Error::NotYet(
                 "the archive has files that were not looked at for everybody who was erased, as after an older copy of it was put back: the next run takes them out (`backstitch batch run`), then compare"
             .to_owned()));
         }
         let chain = chain(&self.catalog, job)?;
-        let kept = self.kept(results, (&chain, of), (reduced, &run.cuts), scope);
+        let kept = self.kept(results, (&chain, of), (expired, &run.cuts), scope);
         let kept = kept.await?;
         warnings.extend(kept.warning());
         Ok((
@@ -137,7 +134,7 @@ impl Batch {
                 recount: Recount {
                     engine: self.engine.clone(),
                     archive: self.ports.archive.clone(),
-                    manifests: Arc::new(manifests),
+                    files: Arc::new(files),
                     kept: Arc::new(kept),
                     chain,
                     task_rows_max: self.options.task_rows_max,
@@ -255,17 +252,17 @@ impl Batch {
         stages.begin("archive", archiver.behind(&offsets));
         archiver.up_to(&ends, stages.progress, stop).await?;
         go_on(stop)?;
-        let (of, mut manifests, _) = self.generation(live.source).await?;
+        let version = archiver.version();
+        let (of, _) = self.generation(version).await?;
         if of.erasures != comparison.of.erasures {
             return Err(Error::NotYet(
                 "somebody was erased meanwhile, so events no longer name whom live state names: compare again once the erasure is done"
             .to_owned()));
         }
-        manifests.extend(archiver.into_manifests());
         let archive = &self.ports.archive;
-        let (manifests, _) = take_reduced(archive, live.source, manifests).await?;
+        let (files, _) = version.contents(archive, live.source).await?;
         let recount = Recount {
-            manifests: Arc::new(manifests),
+            files: Arc::new(files),
             ..comparison.recount.clone()
         };
         stages.begin("live events", 0);

@@ -12,7 +12,7 @@ use schemas::time::Seconds;
 use stores::archive::Archive;
 
 use super::scope::Scope;
-use crate::archive::{Base, ReducedDays, offsets, shown_day};
+use crate::archive::{Base, ExpiredDays, format_day, offsets};
 use crate::results::Results;
 use crate::run::Batch;
 use crate::tally::{RowStream, ViewManifest};
@@ -23,7 +23,7 @@ const DAY_SECONDS: Seconds = 86_400;
 /// The days of which events are gone, and the result of the view that is made of events.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    reduced: ReducedDays,
+    expired: ExpiredDays,
     /// Nothing where none of these days is looked at.
     result: Option<(Arc<Job>, ViewManifest)>,
 }
@@ -33,7 +33,7 @@ impl Kept {
     pub(crate) fn base(&self, days: &[i64]) -> Base {
         let since = self.result.as_ref().map(|(_, result)| &result.cuts);
         Base::of(
-            &self.reduced,
+            &self.expired,
             days,
             since.map_or_else(Vec::new, |cuts| offsets(cuts)),
         )
@@ -42,7 +42,7 @@ impl Kept {
     /// The result's rows of those of some days of which events are gone; nothing if there are none.
     pub(crate) fn rows(&self, archive: &Archive, days: &[i64]) -> Option<RowStream> {
         let (job, result) = self.result.as_ref()?;
-        let gone = days.iter().filter(|day| self.reduced.contains(**day));
+        let gone = days.iter().filter(|day| self.expired.contains(**day));
         let pieces = gone.filter_map(|day| result.pieces.get(&(day * DAY_SECONDS)));
         let pieces: Vec<_> = pieces.map(|piece| (piece, false)).collect();
         (!pieces.is_empty()).then(|| RowStream::new(archive, job, pieces.into_iter()))
@@ -51,11 +51,11 @@ impl Kept {
     /// What a person should know of it.
     pub(crate) fn warning(&self) -> Option<String> {
         let (_, result) = self.result.as_ref()?;
-        let (first, last) = self.reduced.bounds()?;
+        let (first, last) = self.expired.bounds()?;
         Some(format!(
-            "events between {} and {} were let go by retention.archive_days: days of which some are gone are compared with the result of run {}, which can't be counted anew",
-            shown_day(first),
-            shown_day(last),
+            "events between {} and {} expired by retention.archive_days: days without all their events are compared with the result of run {}, which can't be counted anew",
+            format_day(first),
+            format_day(last),
             result.epoch
         ))
     }
@@ -70,18 +70,18 @@ impl Batch {
         &self,
         results: &Results<'_>,
         (chain, of): (&[Arc<Job>], Generation),
-        (reduced, cuts): (ReducedDays, &[Cut]),
+        (expired, cuts): (ExpiredDays, &[Cut]),
         scope: &Scope,
     ) -> Result<Kept> {
-        let Some((first, last)) = reduced.within(|day| scope.has_day(day)) else {
+        let Some((first, last)) = expired.within(|day| scope.has_day(day)) else {
             let result = None;
-            return Ok(Kept { reduced, result });
+            return Ok(Kept { expired, result });
         };
         let refusal = |why: &str| {
             Error::Request(format!(
-                "events between {} and {} are no longer in the archive: retention.archive_days let them go, and {why}. Compare newer days (--from), or put the files back that archive/{}/reduced/manifests names",
-                shown_day(first),
-                shown_day(last),
+                "events between {} and {} are no longer in the archive: they expired by retention.archive_days, and {why}. Compare newer days (--from), or restore the files that the newest object in archive/{}/versions lists as expired from a copy",
+                format_day(first),
+                format_day(last),
                 results.source
             ))
         };
@@ -98,10 +98,10 @@ impl Batch {
                 "the result that holds them is of a later run than the rows: run `backstitch batch run` first",
             ));
         }
-        if reduced.reaches_beyond(&result.cuts, cuts) {
+        if expired.reaches_beyond(&result.cuts, cuts) {
             return Err(refusal("the result is older than they are"));
         }
         let result = Some((Arc::clone(job), result));
-        Ok(Kept { reduced, result })
+        Ok(Kept { expired, result })
     }
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::kept::Kept;
 use super::sides::{Side, Sides};
-use crate::archive::{EventStream, Keep, Manifest, day_tasks, days_between};
+use crate::archive::{EventStream, FileEntry, Keep, day_tasks, days_between};
 use crate::failed_of;
 use crate::side_by_side::side_by_side;
 use crate::table::{Rows, Table};
@@ -40,7 +40,7 @@ type Input = Arc<dyn Rows>;
 pub(crate) struct Recount {
     pub(crate) engine: Engine,
     pub(crate) archive: Archive,
-    pub(crate) manifests: Arc<Vec<Manifest>>,
+    pub(crate) files: Arc<Vec<FileEntry>>,
     /// What stands in the place of events that are gone.
     pub(crate) kept: Arc<Kept>,
     /// From the job that reads the events up to the one that is counted.
@@ -53,11 +53,11 @@ impl Recount {
     /// The days of the records between two places of the log, with how many records the archive has of
     /// them; of all records, if there is no first place.
     pub(crate) fn days(&self, since: Option<&[Cut]>, cuts: &[Cut]) -> BTreeMap<i64, u64> {
-        days_between(&self.manifests, since, cuts, [])
+        days_between(&self.files, since, cuts, [])
     }
 
     pub(crate) fn events(&self, days: &[i64], to: &[Offset], keep: &Keep) -> EventStream {
-        EventStream::new(&self.archive, &self.manifests, days, to.to_vec())
+        EventStream::new(&self.archive, &self.files, days, to.to_vec())
             .over(self.kept.base(days))
             .keeping(keep.clone())
     }

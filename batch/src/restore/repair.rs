@@ -1,48 +1,47 @@
-//! Files of the archive that are missing or damaged, written anew from the log.
+//! Files of the archive that are missing or damaged, written again from the log.
 
 use schemas::source::Source;
 
-use crate::archive::{event_files, record, take_reduced};
+use crate::archive::Version;
 use crate::run::Batch;
 use crate::{Error, Result};
 
 impl Batch {
-    /// The files of events that manifests name and that are not there.
+    /// The files of events that the archive lists and that are missing.
     pub(crate) async fn missing_files(&self, source: Source) -> Result<Vec<String>> {
-        let archiver = self.archiver(source).await?;
         let archive = &self.ports.archive;
-        // What retention let go is not missing, nor what another file stands for since somebody was erased.
-        let (manifests, _) = take_reduced(archive, source, archiver.into_manifests()).await?;
-        let present = event_files(archive, source).await?;
-        let named = manifests.into_iter();
-        let named = named.filter_map(|manifest| manifest.file);
-        Ok(named.filter(|path| !present.contains(path)).collect())
+        let version = Version::newest(archive, source).await?;
+        version.missing_files(archive, source).await
     }
 
-    /// Writes a file of the archive anew from the log, without those who were erased.
+    /// Writes a file of the archive again from the log, without erased listeners.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if the log does not give it any more, or it never came from there.
+    /// [`Error::Damaged`] if the log does not hold its events any more, or never did.
     pub(crate) async fn write_file_again(
         &self,
         source: Source,
         (path, why): (&str, &str),
     ) -> Result<()> {
         let mut archiver = self.archiver(source).await?;
-        let record = record(&self.ports.archive, source).await?;
-        // The same stretch of the log, whichever file it is in by now.
-        let manifests = record.applied(archiver.manifests().to_vec());
-        let mut manifests = manifests.iter();
-        let manifest = manifests.find(|manifest| manifest.file.as_deref() == Some(path));
-        let Some(manifest) = manifest.cloned() else {
-            return Err(Error::damaged(path, why));
+        let files = archiver.version().files();
+        let is_of_log = |path: &str| {
+            let mut files = files.iter().filter(|file| !file.is_of_backfill());
+            files.any(|file| file.path.as_deref() == Some(path))
         };
-        tracing::warn!(path, why, "a file of the archive is made anew from the log");
-        let done = archiver.write_again(&manifest).await;
+        if !is_of_log(path) {
+            return Err(Error::damaged(path, why));
+        }
+        tracing::warn!(
+            path,
+            why,
+            "a file of the archive is written again from the log"
+        );
+        let done = archiver.write_again(path).await;
         done.map_err(|error| match error {
             Error::Request(log) => Error::damaged(
                 path,
-                format!("{why}, and can't be made anew from the log: {log}"),
+                format!("{why}, and can't be written again from the log: {log}"),
             ),
             error => error,
         })

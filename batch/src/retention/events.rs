@@ -1,8 +1,9 @@
-//! Letting go of old events: of a file stays which events it held, and what they count stays in the results.
+//! Expires old events: the identities of a file's events stay, and the results still count them.
 //!
-//! A file goes whole, once all of its events are of old days, a run holds them, and nothing is unfinished whose
-//! next try may need them. Then the events of its days are never asked for again, but by what is refused
-//! ([`crate::archive::take_reduced`]).
+//! A file expires as a whole, once all of its events are of old days, published results hold them, and nothing is
+//! unfinished that may need them again. Whatever would need the events later is refused.
+
+use std::collections::BTreeMap;
 
 use jobs::tables::{Generation, table_name};
 use jobs::{Job, Layers, Tally};
@@ -14,24 +15,25 @@ use stores::lease::Held as Lease;
 use tokio_util::sync::CancellationToken;
 
 use super::{Doing, Kind, KindReport, Retention, busy, policy_of};
-use crate::archive::{
-    Manifest, event_objects, identities_folder, read_manifests, record, shown_day, write_identities,
-};
+use crate::archive::{FileEntry, Version, expire, format_day, objects};
 use crate::results::{Held, Results};
 use crate::run::{expect_held, go_on, while_held};
 use crate::tally::ViewManifest;
 use crate::{Error, Result};
 
-/// A file of events that is there.
+/// Files that expire in one version of the archive.
+const FILES_AT_ONCE: usize = 32;
+
+/// A file of events.
 struct EventFile {
-    manifest: Manifest,
+    entry: FileEntry,
     object: StoredObject,
 }
 
 impl EventFile {
     fn days(&self) -> Option<(i64, i64)> {
-        let first = self.manifest.days.first_key_value()?;
-        let last = self.manifest.days.last_key_value()?;
+        let first = self.entry.days.first_key_value()?;
+        let last = self.entry.days.last_key_value()?;
         Some((*first.0, *last.0))
     }
 }
@@ -85,15 +87,20 @@ impl Retention {
     ) -> Result<KindReport> {
         let archive = &self.batch.ports.archive;
         let (mut report, old) = self.old_events(source).await?;
-        for EventFile { manifest, object } in old {
+        for some in old.chunks(FILES_AT_ONCE) {
             go_on(stop)?;
+            let files = some
+                .iter()
+                .map(|file| (file.object.path.clone(), file.object.bytes));
+            let files: BTreeMap<String, u64> = files.collect();
             let now_ms = self.batch.ports.clock.now_ms();
-            let what = (&*object.path, object.bytes, now_ms);
-            write_identities(archive, source, &manifest, what).await?;
+            let expired = expire(archive, source, &files, now_ms).await?;
             expect_held(lease).await?;
-            archive.delete(&object.path).await?;
-            tracing::info!(%source, file = object.path, "old events were let go");
-            report.went.add(object.bytes);
+            for (path, bytes) in files.iter().filter(|(path, _)| expired.contains(*path)) {
+                archive.delete(path).await?;
+                tracing::info!(%source, path, "a file of old events expired");
+                report.went.add(*bytes);
+            }
         }
         Ok(report)
     }
@@ -102,19 +109,19 @@ impl Retention {
     async fn old_events(&self, source: Source) -> Result<(KindReport, Vec<EventFile>)> {
         let days = self.options.archive_days;
         let mut report = KindReport::new(Kind::Events, Some(source), policy_of(days));
-        let (of, files) = self.event_files(source).await?;
+        let archive = &self.batch.ports.archive;
+        let version = Version::newest(archive, source).await?;
+        let (of, _) = self.batch.generation(&version).await?;
+        let files = self.event_files(source, &version).await?;
         for file in &files {
             report.held.add(file.object.bytes);
         }
         let first = files.iter().filter_map(EventFile::days).map(|days| days.0);
-        report.held.oldest = first.min().map(shown_day);
-        let gone = identities_folder(source);
-        let gone = self.batch.ports.archive.objects(&gone).await?;
-        if !gone.is_empty() {
-            let bytes: u64 = gone.iter().map(|object| object.bytes).sum();
+        report.held.oldest = first.min().map(format_day);
+        let (expired, bytes) = self.expired_files(source, &version).await?;
+        if expired > 0 {
             report.warnings.push(format!(
-                "files that were let go before: {}; which events they held takes {bytes} bytes. --full, new views and backfills need them and are refused",
-                gone.len()
+                "files that expired before: {expired}; the identities of their events take {bytes} bytes. --full, new views and backfills need these files and are refused"
             ));
         }
         let mut old = Vec::new();
@@ -132,12 +139,12 @@ impl Retention {
                 _ if last >= horizon => {
                     let why = format!(
                         "they hold events of newer days too, the oldest from {}",
-                        shown_day(first)
+                        format_day(first)
                     );
                     report.hold_back(1, bytes, &why);
                 }
                 Err(why) => report.hold_back(1, bytes, why),
-                Ok(cuts) if !file.manifest.is_below(cuts) => {
+                Ok(cuts) if !file.entry.is_below(cuts) => {
                     report.hold_back(1, bytes, "no published result holds them yet");
                 }
                 Ok(_) => {
@@ -147,23 +154,30 @@ impl Retention {
             }
         }
         let first = old.iter().filter_map(EventFile::days).map(|days| days.0);
-        report.would_go.oldest = first.min().map(shown_day);
+        report.would_go.oldest = first.min().map(format_day);
         Ok((report, old))
     }
 
-    /// What rows are to be of now, and the files of events that are there.
-    async fn event_files(&self, source: Source) -> Result<(Generation, Vec<EventFile>)> {
+    /// The files of events of a version.
+    async fn event_files(&self, source: Source, version: &Version) -> Result<Vec<EventFile>> {
         let archive = &self.batch.ports.archive;
-        let (of, mut manifests, _) = self.batch.generation(source).await?;
-        manifests.extend(read_manifests(archive, source).await?);
-        // Of a file that somebody was taken out of goes the one that stands in its place.
-        let manifests = record(archive, source).await?.applied(manifests);
-        let mut objects = event_objects(archive, source).await?;
-        let files = manifests.into_iter().filter_map(|manifest| {
-            let object = objects.remove(manifest.file.as_deref()?)?;
-            Some(EventFile { manifest, object })
+        let (entries, _) = version.contents(archive, source).await?;
+        let mut objects = objects(archive, source).await?;
+        let files = entries.into_iter().filter_map(|entry| {
+            let object = objects.remove(entry.path.as_deref()?)?;
+            Some(EventFile { entry, object })
         });
-        Ok((of, files.collect()))
+        Ok(files.collect())
+    }
+
+    /// The number of expired files, and the size of their identities in bytes.
+    async fn expired_files(&self, source: Source, version: &Version) -> Result<(usize, u64)> {
+        let objects = objects(&self.batch.ports.archive, source).await?;
+        let files = version.files().iter();
+        let expired = files.filter_map(|file| file.expired.as_ref());
+        let sizes = expired.map(|file| objects.get(file.identities()).map_or(0, |one| one.bytes));
+        let sizes: Vec<u64> = sizes.collect();
+        Ok((sizes.len(), sizes.iter().sum()))
     }
 
     /// By partition, below what the published results hold everything; or why events can't go now.

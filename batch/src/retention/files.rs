@@ -13,6 +13,7 @@ use super::events::unfinished;
 use super::report::shown_ms;
 use super::{Amount, Doing, Kind, KindReport, Retention, busy};
 use crate::Result;
+use crate::archive::Version;
 use crate::board::BoardManifest;
 use crate::results::{Manifest, Results};
 use crate::run::while_held;
@@ -136,7 +137,8 @@ impl Retention {
         let seen = ports.views.runs(source).await?;
         let partitions = ports.log.partitions(source.topic()).await?;
         let slots = ports.live.partition_states(source, 0..partitions).await?;
-        let (of, ..) = self.batch.generation(source).await?;
+        let version = Version::newest(&ports.archive, source).await?;
+        let (of, _) = self.batch.generation(&version).await?;
         let tallies = self.batch.catalog.of_layer(source, Layers::Batch);
         let tallies = tallies.map(|job| table_name(job.view(), of));
         let boards = self.batch.catalog.boards_of_layer(source, Layers::Batch);

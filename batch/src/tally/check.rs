@@ -77,7 +77,7 @@ fn totals(
 
 /// What the result before has of a day of which events are gone: only what came since was read.
 fn held(plan: &Plan, view: &View, start: Seconds) -> i128 {
-    if !plan.reduced.contains(start.div_euclid(DAY_SECONDS)) {
+    if !plan.expired.contains(start.div_euclid(DAY_SECONDS)) {
         return 0;
     }
     let piece = view.base().and_then(|before| before.pieces.get(&start));

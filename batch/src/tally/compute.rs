@@ -25,7 +25,7 @@ use super::held::{Held, Holder};
 use super::result::{
     Diff, Piece, PieceWriter, Pieces, RowStream, Sorter, ViewManifest, Written, merge, takes_room,
 };
-use crate::archive::{Base, DayTotals, EventStream, Manifest, ReducedDays, offsets};
+use crate::archive::{Base, DayTotals, EventStream, ExpiredDays, FileEntry, offsets};
 use crate::results::Results;
 use crate::table::Table;
 use crate::{Error, Result, failed_of};
@@ -86,17 +86,16 @@ pub(crate) struct Plan {
     pub(crate) cuts: Vec<Cut>,
     /// In the order of [`jobs::Catalog::jobs`].
     pub(crate) views: Vec<View>,
-    pub(crate) manifests: Vec<Manifest>,
-    /// The days of which events were let go.
-    pub(crate) reduced: ReducedDays,
-    /// The files that the archive's own manifests name: others may stand in their place.
-    pub(crate) named: Vec<String>,
-    /// What the rows are of: how many backfills are among the manifests, and who is not in the events.
+    /// The files of the archive.
+    pub(crate) files: Vec<FileEntry>,
+    /// The days without all their events.
+    pub(crate) expired: ExpiredDays,
+    /// The generation of the rows: the backfills among the files, and the newest erasure that the events respect.
     pub(crate) of: Generation,
-    /// Who that is.
+    /// The erased listeners.
     pub(crate) suppressed: Arc<Suppressed>,
-    /// Whether files were looked at for somebody who was erased.
-    pub(crate) is_scrubbed: bool,
+    /// Whether files were searched for erased listeners.
+    pub(crate) is_redacted: bool,
     /// Every piece of time, not only what was touched.
     pub(crate) full: bool,
     /// By touched day: the records in the archive.
@@ -192,7 +191,7 @@ impl Compute {
         let mut outcome = OfDays::default();
         let mut held: BTreeMap<&str, Held> = BTreeMap::new();
         // What is added to a piece later is not among the rows of its query.
-        let is_whole = !days.iter().any(|day| self.plan.reduced.contains(*day));
+        let is_whole = !days.iter().any(|day| self.plan.expired.contains(*day));
         for view in &self.plan.views {
             if !view.wanted || view.job.piece() != Width::Day {
                 continue;
@@ -266,9 +265,9 @@ impl Compute {
             let within = |day: &&i64| touched.contains(&job.piece().floor(**day * DAY_SECONDS));
             let days: BTreeSet<i64> = self
                 .plan
-                .manifests
+                .files
                 .iter()
-                .flat_map(|m| m.days.keys())
+                .flat_map(|file| file.days.keys())
                 .filter(within)
                 .copied()
                 .collect();
@@ -386,7 +385,7 @@ impl Compute {
     /// The pieces of days of which events are gone: what the result before has of them, and what came since. Of other
     /// days the pieces stay as they are.
     async fn upon_base(&self, view: &View, days: &[i64], mut written: Written) -> Result<Written> {
-        for day in days.iter().filter(|day| self.plan.reduced.contains(**day)) {
+        for day in days.iter().filter(|day| self.plan.expired.contains(**day)) {
             let start = day * DAY_SECONDS;
             let old = view.base().and_then(|old| old.pieces.get(&start));
             let anonymous = match old {
@@ -430,8 +429,8 @@ impl Compute {
 
     pub(crate) fn events(&self, days: &[i64]) -> EventStream {
         let plan = &self.plan;
-        let base = Base::of(&plan.reduced, days, plan.since());
-        EventStream::new(&self.archive, &plan.manifests, days, plan.offsets()).over(base)
+        let base = Base::of(&plan.expired, days, plan.since());
+        EventStream::new(&self.archive, &plan.files, days, plan.offsets()).over(base)
     }
 
     fn writer<'a>(&'a self, job: &'a Job) -> PieceWriter<'a> {

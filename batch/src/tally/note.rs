@@ -14,7 +14,7 @@ use super::compute::{Compute, Manifests, Plan, View};
 use super::loading::Shared;
 use super::publish::{Edition, Publisher};
 use crate::Result;
-use crate::archive::{Manifest, ReducedDays};
+use crate::archive::{ExpiredDays, FileEntry};
 use crate::worker::other_definition;
 
 /// A [`Shared`]. Of the plan that is what they look at: which days there are the run itself knows.
@@ -24,8 +24,8 @@ pub(crate) struct Note {
     epoch: Epoch,
     cuts: Vec<Cut>,
     views: Vec<View<NamedJob>>,
-    manifests: Vec<Manifest>,
-    reduced: ReducedDays,
+    archive_files: Vec<FileEntry>,
+    expired: ExpiredDays,
     full: bool,
     /// Given where rows are taken over that may name somebody who is suppressed.
     suppressed: Option<Arc<Suppressed>>,
@@ -56,8 +56,8 @@ impl Note {
             epoch: plan.epoch,
             cuts: plan.cuts.clone(),
             views: views.collect(),
-            manifests: plan.manifests.clone(),
-            reduced: plan.reduced.clone(),
+            archive_files: plan.files.clone(),
+            expired: plan.expired.clone(),
             full: plan.full,
             suppressed: takes_over.then(|| Arc::clone(&plan.suppressed)),
             task_rows_max: compute.task_rows_max,
@@ -93,12 +93,11 @@ impl Note {
                 epoch: self.epoch,
                 cuts: self.cuts,
                 views: views.collect::<Result<_>>()?,
-                manifests: self.manifests,
-                reduced: self.reduced,
-                named: Vec::new(),
+                files: self.archive_files,
+                expired: self.expired,
                 of: Default::default(),
                 suppressed: self.suppressed.unwrap_or_default(),
-                is_scrubbed: false,
+                is_redacted: false,
                 full: self.full,
                 days: BTreeMap::new(),
             },

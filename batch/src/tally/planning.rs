@@ -11,7 +11,7 @@ use schemas::time::{Seconds, Width};
 
 use super::compute::{Plan, View};
 use super::result::ViewManifest;
-use crate::archive::{Manifest, ReducedDays, days_between, shown_day};
+use crate::archive::{ExpiredDays, FileEntry, days_between, format_day};
 use crate::results::{Held, earlier};
 use crate::{Error, Result, RunRequest};
 
@@ -22,9 +22,9 @@ const DAY_SECONDS: Seconds = 86_400;
 pub(crate) struct Archived {
     /// How many backfills are among the manifests, and who is not in their events.
     pub(crate) of: Generation,
-    pub(crate) manifests: Vec<Manifest>,
+    pub(crate) files: Vec<FileEntry>,
     /// The days of which events were let go.
-    pub(crate) reduced: ReducedDays,
+    pub(crate) expired: ExpiredDays,
 }
 
 /// Plans a run.
@@ -36,11 +36,7 @@ pub(crate) fn plan(
     archived: Archived,
     mut held: BTreeMap<String, Held<ViewManifest>>,
 ) -> Result<Plan> {
-    let Archived {
-        of,
-        manifests,
-        reduced,
-    } = archived;
+    let Archived { of, files, expired } = archived;
     let views = jobs.into_iter().map(|job| {
         let table = table_name(job.view(), of);
         let published = held.iter().filter(|(_, held)| held.published.is_some());
@@ -77,17 +73,16 @@ pub(crate) fn plan(
     let dirty = dirty.flat_map(|view| view.dirty.iter().flat_map(|other| &other.touched));
     let dirty = dirty.map(|start| start.div_euclid(DAY_SECONDS));
     let since = (!full).then_some(since.as_slice());
-    let days = days_between(&manifests, since, &run.cuts, dirty);
+    let days = days_between(&files, since, &run.cuts, dirty);
     let plan = Plan {
         source,
         epoch: run.epoch,
         cuts: run.cuts.clone(),
         views,
-        manifests,
-        reduced,
-        named: Vec::new(),
+        files,
+        expired,
         suppressed: Arc::default(),
-        is_scrubbed: false,
+        is_redacted: false,
         of,
         full,
         days,
@@ -123,7 +118,7 @@ fn expect_below(views: &[View], run: &Run) -> Result<()> {
 
 /// Refuses a run that would need events which were let go: it would count less.
 fn without_events(plan: &Plan, request: &RunRequest) -> Result<()> {
-    let Some(bounds) = plan.reduced.bounds() else {
+    let Some(bounds) = plan.expired.bounds() else {
         return Ok(());
     };
     if let Some(why) = whole_days(request) {
@@ -144,7 +139,7 @@ fn without_events(plan: &Plan, request: &RunRequest) -> Result<()> {
             return Err(refusal(plan.source, bounds, &why));
         }
     }
-    let Some(touched) = plan.days.keys().find(|day| plan.reduced.contains(**day)) else {
+    let Some(touched) = plan.days.keys().find(|day| plan.expired.contains(**day)) else {
         return Ok(());
     };
     let bounds = (*touched, *touched);
@@ -155,7 +150,7 @@ fn without_events(plan: &Plan, request: &RunRequest) -> Result<()> {
         let why = "its views hold different stretches of the log";
         return Err(refusal(plan.source, bounds, why));
     }
-    if plan.reduced.reaches_beyond(common, &plan.cuts) {
+    if plan.expired.reaches_beyond(common, &plan.cuts) {
         let why = "the rows are of an older result than the events that were let go: views or results came back from a copy";
         return Err(refusal(plan.source, bounds, why));
     }
@@ -180,13 +175,13 @@ pub(crate) fn whole_days(request: &RunRequest) -> Option<String> {
 
 /// The error of a run that needs events of days, the first and the last of which are given.
 pub(crate) fn refusal(source: Source, (first, last): (i64, i64), why: &str) -> Error {
-    let day = |day: i64| shown_day(day);
+    let day = |day: i64| format_day(day);
     let of = if first == last {
         format!("of {}", day(first))
     } else {
         format!("between {} and {}", day(first), day(last))
     };
     Error::Request(format!(
-        "{why}, and events of {source} {of} are no longer in the archive: retention.archive_days let them go. Nothing was changed, and what is served stays right. Put the files that archive/{source}/reduced/manifests names back from a copy, or leave out what needs them (docs/retention.md)"
+        "{why}, and events of {source} {of} are no longer in the archive: they expired by retention.archive_days. Nothing was changed, and answers stay right. Restore the files that the newest object in archive/{source}/versions lists as expired from a copy, or leave out what needs them (docs/retention.md)"
     ))
 }

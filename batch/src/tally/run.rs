@@ -19,10 +19,7 @@ use super::planning::{Archived, plan, refusal, whole_days};
 use super::publish::{Edition, NewRow, Publisher, new_rows};
 use super::result::ViewManifest;
 use super::tasks;
-use crate::archive::{
-    MergeLimits, MergedSize, Repeats, end_what_was_left, merge, reduced_days, remove_merged,
-    remove_replaced, scrub, take_reduced,
-};
+use crate::archive::{CompactedSize, CompactionLimits, Repeats, collect_garbage, compact, redact};
 use crate::drift::{Between, Drift};
 use crate::report::{RunReport, Stages};
 use crate::results::{Results, names_of};
@@ -130,8 +127,6 @@ impl Batch {
         if plan.of.erasures > 0 {
             // Whoever read what was forgotten has come to the end by now: the rows go.
             views.forget_views(plan.source, at, &tables).await?;
-            let named = plan.named.iter().map(String::as_str);
-            remove_replaced(&self.ports.archive, plan.source, named).await?;
         }
         self.drop_epochs(plan.source, &keep, plan.cuts.len(), stop)
             .await?;
@@ -142,42 +137,40 @@ impl Batch {
         if !request.jobs.is_empty() || stop.is_cancelled() {
             return Ok(());
         }
-        match self.merge_files(results, plan, stop).await {
+        match self.maintain_archive(results, plan, stop).await {
             Err(Error::Stopped) => Ok(()),
-            merged => merged,
+            maintained => maintained,
         }
     }
 
-    /// Merges files of the archive with little in them, and deletes those that were merged long enough ago.
-    async fn merge_files(
+    /// Deletes files of the archive that nothing needs any more, and compacts small ones.
+    async fn maintain_archive(
         &self,
         results: &Results<'_>,
         plan: &Plan,
         stop: &CancellationToken,
     ) -> Result<()> {
         let (archive, options, source) = (&self.ports.archive, &self.options, plan.source);
-        let wait_ms = i64::try_from(options.archive_merged_wait_ms).unwrap_or(i64::MAX);
-        let now_ms = self.ports.clock.now_ms();
-        // Where somebody was looked for in files, those that others stand for may hold them.
-        let before_ms = match plan.is_scrubbed {
-            true => i64::MAX,
-            false => now_ms.saturating_sub(wait_ms),
-        };
         expect_held(results.lease).await?;
-        end_what_was_left(archive, source, now_ms).await?;
-        remove_merged(archive, source, before_ms).await?;
-        let limits = MergeLimits {
+        if plan.is_redacted {
+            // Files that were replaced may hold somebody who was erased.
+            let now_ms = self.ports.clock.now_ms();
+            collect_garbage(archive, source, i64::MAX, now_ms).await?;
+        } else {
+            self.collect_archive_garbage(source).await?;
+        }
+        let limits = CompactionLimits {
             cuts: &plan.cuts,
-            size: MergedSize {
+            size: CompactedSize {
                 rows_max: options.archive_rows_max as u64,
                 bytes_max: options.archive_bytes_max as u64 / PARQUET_PART,
             },
             clock: &*self.ports.clock,
-            deleted_before_ms: before_ms,
+            memory: &self.engine.room("compaction"),
         };
-        let (from, into) = merge(archive, source, limits, &plan.suppressed, stop).await?;
-        if into > 0 {
-            tracing::info!(%source, from, into, "files of the archive were merged");
+        let (inputs, outputs) = compact(archive, source, limits, &plan.suppressed, stop).await?;
+        if outputs > 0 {
+            tracing::info!(%source, inputs, outputs, "files of the archive were compacted");
         }
         Ok(())
     }
@@ -199,37 +192,36 @@ impl Batch {
         if let Some(why) = whole_days(request) {
             self.refuse_without_events(source, &why).await?;
         }
-        // Once for the whole run. Who is erased from now on is the next run's business.
-        let (of, mut manifests, suppressed) = self.generation(source).await?;
-        self.make_tables(source, of).await?;
         let ends = self.log_ends(source).await?;
         let mut archiver = self.archiver(source).await?;
+        // Once for the whole run. The next run handles later erasures.
+        let (mut of, suppressed) = self.generation(archiver.version()).await?;
+        self.make_tables(source, of).await?;
         // Before anything is recorded that would rest on the offsets of another log.
         archiver.recognise_log().await?;
-        archiver.remove_orphans().await?;
         let run = self.the_run(source, request, ends.len(), stop).await?;
         let cuts: Vec<Offset> = run.cuts.iter().map(|cut| cut.next_offset).collect();
         stages.begin("archive", archiver.behind(&cuts));
         archiver.up_to(&run.cuts, stages.progress, stop).await?;
         go_on(stop)?;
-        // The log's files after those that count as if they stood before it.
-        manifests.extend(archiver.into_manifests());
-        let named: Vec<String> = manifests.iter().filter_map(|m| m.file.clone()).collect();
         let archive = &self.ports.archive;
-        let (manifests, scrubbed) = scrub(archive, source, manifests, &suppressed, stop).await?;
-        let (manifests, reduced) = take_reduced(archive, source, manifests).await?;
+        let memory = self.engine.room("redaction");
+        let at = (&memory, self.ports.clock.now_ms());
+        let (version, searched) = redact(archive, source, &suppressed, at, stop).await?;
+        drop(memory);
+        if version.backfills() != of.backfills {
+            // A backfill ended meanwhile.
+            of.backfills = version.backfills();
+            self.make_tables(source, of).await?;
+        }
+        let (files, expired) = version.contents(archive, source).await?;
         // What a try that died had not begun to publish is deleted.
         let held = self.remove_others(results, stop).await?;
         self.ports.archive.tidy().await?;
-        let archived = Archived {
-            of,
-            manifests,
-            reduced,
-        };
+        let archived = Archived { of, files, expired };
         let mut plan = plan(source, request, &run, jobs, archived, held)?;
-        plan.named = named;
         plan.suppressed = suppressed;
-        plan.is_scrubbed = scrubbed.files > 0;
+        plan.is_redacted = searched > 0;
         let names = plan.wanted().map(|view| view.job.name().to_owned());
         let report = RunReport {
             epoch: run.epoch,
@@ -245,7 +237,7 @@ impl Batch {
 
     /// Refuses, before anything is recorded, what needs events that were let go.
     async fn refuse_without_events(&self, source: Source, why: &str) -> Result<()> {
-        let gone = reduced_days(&self.ports.archive, source).await?;
+        let gone = self.expired_bounds(source).await?;
         gone.map_or(Ok(()), |bounds| Err(refusal(source, bounds, why)))
     }
 

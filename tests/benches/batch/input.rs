@@ -81,7 +81,7 @@ impl Input {
     fn folder_of_files(&self) -> PathBuf {
         let data = self.folder.join("data");
         match self.source {
-            Source::Plays => data.join("archive/archive/plays/backfill/data"),
+            Source::Plays => data.join("archive/archive/plays/files"),
             _ => Self::snapshot(&data),
         }
     }

@@ -113,7 +113,7 @@ fn the_command_takes_all_or_nothing() {
     done(&data, &["speed", "--until-caught-up"]);
     let run: Value = serde_json::from_str(&done(&data, &["batch", "run", "--json"])).expect("JSON");
     assert!(run.to_string().contains("\"rows_read\":2"), "{run}");
-    let files = std::fs::read_dir(data.join("archive/archive/plays/backfill/data"));
+    let files = std::fs::read_dir(data.join("archive/archive/plays/files"));
     assert_eq!(
         files.expect("a folder").count(),
         1,
@@ -161,7 +161,7 @@ async fn begun(world: &World, lines: &[String]) -> Backfill {
 }
 
 async fn data_files(world: &World) -> usize {
-    let data = world.stores.archive.list("archive/plays/backfill/data");
+    let data = world.stores.archive.list("archive/plays/files");
     data.await.expect("the archive").len()
 }
 
@@ -226,7 +226,7 @@ async fn a_backfill_without_its_lease_stops() {
     assert!(refused.contains("lease of a backfill"), "{refused}");
     let refused = backfill.finish().await.expect_err("the lease is lost");
     assert!(refused.to_string().contains("it was lost"), "{refused}");
-    let left = world.stores.archive.list("archive/plays/backfill").await;
+    let left = world.stores.archive.list("archive/plays/files").await;
     assert_eq!(left.expect("the archive"), Vec::<String>::new());
 }
 

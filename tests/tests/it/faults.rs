@@ -122,7 +122,7 @@ fn a_lost_log_and_a_lost_archive_file_are_named() {
     done(data, &["batch", "run"]);
     assert!(done(data, &["check"]).contains("archive plays: 1 files of 1 events"));
 
-    let files = data.join("archive/archive/plays/data");
+    let files = data.join("archive/archive/plays/files");
     let file = std::fs::read_dir(&files)
         .expect("a folder")
         .next()

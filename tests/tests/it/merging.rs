@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use batch::{BatchOptions, EraseRequest, RunRequest};
 use schemas::source::Source;
 use stores::erasures::{Kind, Person};
-use tests::world::{NOW_MS, World};
+use tests::world::{NOW_MS, World, archive_version};
 use tokio_util::sync::CancellationToken;
 
 use super::erasure::erase_all;
@@ -43,18 +43,32 @@ async fn run_a_minute_later(world: &World, number: u64) {
     assert!(report.warnings.is_empty(), "{:?}", report.warnings);
 }
 
-async fn files(world: &World, folder: &str) -> Vec<String> {
-    let folder = format!("archive/plays/{folder}");
-    world.stores.archive.list(&folder).await.expect("files")
+async fn files(world: &World) -> Vec<String> {
+    let files = world.stores.archive.list("archive/plays/files").await;
+    files.expect("files")
 }
 
-/// How many single files, manifests of single files and merged files there are.
+/// Listed files of at most one run, and compacted ones.
+async fn listed(world: &World) -> (Vec<String>, Vec<String>) {
+    let version = archive_version(&world.stores.archive).await;
+    let files = version["files"].as_array().expect("files").iter();
+    let (single, compacted): (Vec<_>, Vec<_>) = files.partition(|file| {
+        let days = file["days"].as_object().expect("days").values();
+        days.map(|day| day["rows"].as_u64().expect("rows"))
+            .sum::<u64>()
+            <= OF_RUN
+    });
+    let paths = |files: Vec<&serde_json::Value>| {
+        let paths = files.into_iter().map(|file| file["path"].as_str());
+        paths.map(|path| path.expect("a path").to_owned()).collect()
+    };
+    (paths(single), paths(compacted))
+}
+
+/// The number of files in the archive, of listed files of one run, and of listed compacted files.
 async fn counts(world: &World) -> (usize, usize, usize) {
-    (
-        files(world, "data").await.len(),
-        files(world, "manifests").await.len(),
-        files(world, "merged/data").await.len(),
-    )
+    let (single, compacted) = listed(world).await;
+    (files(world).await.len(), single.len(), compacted.len())
 }
 
 /// Every event is once in what is computed from the files alone.
@@ -75,9 +89,8 @@ async fn many_runs_leave_few_files_and_every_event() {
     let (mut most, mut merged) = (0, BTreeSet::new());
     for number in 0..26 {
         run_a_minute_later(&world, number).await;
-        let (data, manifests, _) = counts(&world).await;
-        most = most.max(data).max(manifests);
-        merged.extend(files(&world, "merged/data").await);
+        most = most.max(files(&world).await.len());
+        merged.extend(listed(&world).await.1);
     }
     assert!(merged.len() > 2, "merged, and merged again: {merged:?}");
     assert!((10..26).contains(&most), "{most} files at some time");
@@ -85,12 +98,15 @@ async fn many_runs_leave_few_files_and_every_event() {
     // What others stand for goes with a run that comes later.
     world.clock.set_ms(NOW_MS + 100 * MINUTE_MS);
     world.run(&RunRequest::default()).await.expect("a run");
-    let (data, manifests, merged) = counts(&world).await;
-    assert!(data <= 12 && manifests <= 12 && (1..6).contains(&merged));
-    assert_eq!(files(&world, "merged/records").await.len(), 1);
+    let (all, single, merged) = counts(&world).await;
+    assert!(
+        single <= 12 && (1..6).contains(&merged),
+        "{single}, {merged}"
+    );
+    assert_eq!(all, single + merged);
     everything_is_there(&world, 26).await;
     let stored = world.batch().check_archive(Source::Plays).await;
-    assert_eq!(stored.expect("an archive"), (data + merged, 26 * OF_RUN));
+    assert_eq!(stored.expect("an archive"), (all, 26 * OF_RUN));
 
     // An event that lies in a merged file comes once more, and is known.
     world.ingest(&plays(5, 3)).await;
@@ -115,17 +131,15 @@ async fn what_comes_back_or_was_left_counts_once() {
     for number in 9..20 {
         run_a_minute_later(&world, number).await;
     }
-    let (single, _, merged) = counts(&world).await;
+    let (_, single, merged) = counts(&world).await;
     assert!(single < 20 && merged > 0, "{single}, {merged}");
-    // Files of before come back from a copy, with their manifests; and somebody died who was merging.
+    // Older versions and their files are restored from a copy beside the newer ones; and a writer died.
     for (path, bytes) in copy {
         archive.put(&path, bytes).await.expect("writing");
     }
-    let records = files(&world, "merged/records").await;
-    let newest = records.last().expect("a record");
-    let number = newest.rsplit('/').next().expect("a name");
-    let number: u64 = number.trim_end_matches(".json").parse().expect("a number");
-    let left = format!("archive/plays/merged/data/{:010}-left.parquet", number + 1);
+    let version = archive_version(archive).await;
+    let number = version["number"].as_u64().expect("a number");
+    let left = format!("archive/plays/files/{:010}-left.parquet", number + 1);
     archive.put(&left, "left".into()).await.expect("writing");
     everything_is_there(&world, 20).await;
     for number in 20..28 {
@@ -133,10 +147,9 @@ async fn what_comes_back_or_was_left_counts_once() {
     }
     world.clock.set_ms(NOW_MS + 100 * MINUTE_MS);
     everything_is_there(&world, 28).await;
-    let (single, manifests, _) = counts(&world).await;
-    assert!(single <= 12 && manifests <= 12, "{single}, {manifests}");
-    let left_over = files(&world, "merged/data").await;
-    assert!(!left_over.contains(&left), "{left_over:?}");
+    let (all, single, merged) = counts(&world).await;
+    assert!(single <= 12 && all == single + merged, "{all}, {single}");
+    assert!(!files(&world).await.contains(&left));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -145,7 +158,7 @@ async fn a_merged_file_that_is_lost_is_made_anew() {
     for number in 0..12 {
         run_a_minute_later(&world, number).await;
     }
-    let merged = files(&world, "merged/data").await;
+    let (_, merged) = listed(&world).await;
     let lost = merged.first().expect("a merged file");
     let archive = &world.stores.archive;
     archive.delete(lost).await.expect("deleting");
@@ -204,12 +217,12 @@ async fn an_archiver_that_follows_goes_on_over_merged_files() {
         // The archiver still believes in what it read at the beginning.
         world.clock.set_ms(NOW_MS + 100 * MINUTE_MS);
         world.run(&RunRequest::default()).await.expect("a run");
-        let (_, manifests, merged) = counts(&world).await;
-        assert!(manifests < 20 && merged > 0, "{manifests}, {merged}");
+        let (_, single, merged) = counts(&world).await;
+        assert!(single < 20 && merged > 0, "{single}, {merged}");
         world.ingest(&plays(20 * OF_RUN, OF_RUN)).await;
-        let before = files(&world, "data").await;
+        let before = files(&world).await;
         let begun = std::time::Instant::now();
-        while files(&world, "data").await == before {
+        while files(&world).await == before {
             assert!(begun.elapsed().as_secs() < 60, "nothing is archived");
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }

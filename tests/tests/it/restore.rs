@@ -467,7 +467,7 @@ async fn rows_are_restored_after_runs_that_died() {
 }
 
 async fn files_of(archive: &Archive) -> Vec<String> {
-    let files = archive.list("archive/plays/data").await.expect("files");
+    let files = archive.list("archive/plays/files").await.expect("files");
     assert!(files.len() > 2, "{files:?}");
     files
 }

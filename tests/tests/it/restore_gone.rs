@@ -88,10 +88,7 @@ async fn places(world: &World) -> Vec<String> {
 
 async fn files(world: &World) -> Vec<String> {
     let archive = &world.stores.archive;
-    let mut files = archive.list("archive/plays/data").await.expect("files");
-    let scrubbed = archive.list("archive/plays/scrubbed/data").await;
-    files.extend(scrubbed.expect("files"));
-    files
+    archive.list("archive/plays/files").await.expect("files")
 }
 
 async fn copied(world: &World) -> Vec<(String, Bytes)> {

@@ -94,7 +94,7 @@ async fn let_go(world: &World, archive_days: u32) -> KindReport {
 }
 
 async fn files(world: &World) -> Vec<String> {
-    let files = world.stores.archive.list("archive/plays/data").await;
+    let files = world.stores.archive.list("archive/plays/files").await;
     files.expect("the archive")
 }
 

@@ -469,7 +469,7 @@ async fn a_run_that_fails_its_check_leaves_nothing() {
 async fn what_a_dead_archiver_left_is_deleted() {
     let world = World::new().await;
     counted_and_run(&world, "a", 60).await.expect("a run");
-    let data = world.path().join("archive/archive/plays/data");
+    let data = world.path().join("archive/archive/plays/files");
     let before = files(&data);
     for seq in [0, 999] {
         std::fs::write(data.join(format!("{seq:010}-x.parquet")), b"?").expect("a file");
@@ -493,7 +493,7 @@ async fn what_a_dead_archiver_left_is_deleted() {
 async fn damage_in_the_archive_is_found() {
     let world = World::new().await;
     counted_and_run(&world, "a", 50).await.expect("a run");
-    let data = world.path().join("archive/archive/plays/data");
+    let data = world.path().join("archive/archive/plays/files");
     let file = files(&data).into_iter().next().expect("a file");
     let whole = std::fs::read(&file).expect("the file");
     let full = RunRequest {

@@ -92,7 +92,7 @@ fn healed(place: &Place, what: &str, found_s: f64) {
 /// A file of the archive that came from the log: missing, then changed.
 fn files(place: &Place, runtime: &Runtime, world: &World) {
     let archive = &world.stores.archive;
-    let files = runtime.block_on(archive.list("archive/plays/data"));
+    let files = runtime.block_on(archive.list("archive/plays/files"));
     let path = files.expect("files").pop().expect("a file");
     for is_gone in [true, false] {
         let harmed = async {

@@ -76,7 +76,7 @@ async fn damaged_files_are_made_anew_on_servers() {
 }
 
 async fn of_the_archive(scene: &mut Scene, harm: Harm) {
-    let files = files(scene, "archive/plays/data").await;
+    let files = files(scene, "archive/plays/files").await;
     let path = files[files.len() / 2].as_str();
     harm.to(scene, path).await;
     let told = scene.restorate(VIEW, &[]).await;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64};
 use async_trait::async_trait;
 use schemas::seam::{LastRecord, Offset};
 use stores::log::{Fetched, LOST_REMEDY};
+use tests::world::archive_version;
 use tokio::sync::Semaphore;
 
 use super::*;
@@ -325,21 +326,8 @@ async fn a_run_archives_nothing_of_the_new_topic() -> Result<()> {
 
 /// How many events the archive has.
 async fn archived(world: &World) -> i64 {
-    let archive = &world.stores.archive;
-    let manifests = archive.list("archive/plays/manifests").await;
-    let mut events = 0;
-    for path in manifests.expect("the archive") {
-        let manifest = archive.get(&path).await.expect("the archive");
-        let manifest = manifest.expect("a manifest");
-        // Its checksum follows.
-        let manifest = serde_json::Deserializer::from_slice(&manifest)
-            .into_iter()
-            .next();
-        let manifest: serde_json::Value = manifest.expect("a manifest").expect("a manifest");
-        let days = manifest["days"].as_object().expect("days").values();
-        events += days
-            .map(|day| day["rows"].as_i64().expect("rows"))
-            .sum::<i64>();
-    }
-    events
+    let version = archive_version(&world.stores.archive).await;
+    let files = version["files"].as_array().into_iter().flatten();
+    let days = files.flat_map(|file| file["days"].as_object().expect("days").values());
+    days.map(|day| day["rows"].as_i64().expect("rows")).sum()
 }

@@ -1,0 +1,312 @@
+//! Compaction: neighboring files with few events become one.
+//!
+//! An archiver that writes a file a minute leaves half a million files a year, and every run opens those of the days that it
+//! reads. Compaction runs after a run under its lease. Its inputs stay for a while for readers of earlier versions.
+
+use std::ops::Range;
+
+use datafusion::execution::memory_pool::MemoryReservation;
+use schemas::clock::Clock;
+use schemas::seam::Cut;
+use schemas::source::Source;
+use schemas::time::day_of;
+use stores::archive::Archive;
+use stores::erasures::Suppressed;
+use tokio_util::sync::CancellationToken;
+
+use super::file_entry::FileEntry;
+use super::rewrite::rewrite;
+use super::version::{Version, objects};
+use crate::run::go_on;
+use crate::{Error, Result};
+
+/// Fewer inputs would be written again too often.
+const INPUTS_MIN: usize = 8;
+/// The newest files stay, since archivers continue from them.
+const NEWEST_LEFT_ALONE: usize = 2;
+/// Files that one run writes, at most, so that it does not take long.
+const OUTPUTS_MAX: usize = 8;
+/// Files that one run reads, at most.
+const INPUTS_MAX: usize = 1_024;
+/// The newest days of the inputs lie within this many days, so that the output expires nearly as soon as each of them. More
+/// than [`INPUTS_MIN`], since some installations run once a day.
+const DAYS_MAX: i64 = 14;
+
+/// What a compaction may do.
+#[derive(Clone, Copy)]
+pub(crate) struct CompactionLimits<'a> {
+    /// Files below these cuts are eligible.
+    pub(crate) cuts: &'a [Cut],
+    pub(crate) size: CompactedSize,
+    pub(crate) clock: &'a dyn Clock,
+    /// Accounts for the memory.
+    pub(crate) memory: &'a MemoryReservation,
+}
+
+/// The size of a compacted file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CompactedSize {
+    /// Events, at most.
+    pub(crate) rows_max: u64,
+    /// Bytes of its inputs, at most.
+    pub(crate) bytes_max: u64,
+}
+
+/// Compacts files of a source. Returns the number of inputs and of outputs; both are 0 if another writer was faster.
+///
+/// # Errors
+/// Those of the archive, and [`Error::Stopped`]. A group of files that cannot be compacted is left alone.
+pub(crate) async fn compact(
+    archive: &Archive,
+    source: Source,
+    limits: CompactionLimits<'_>,
+    suppressed: &Suppressed,
+    stop: &CancellationToken,
+) -> Result<(usize, usize)> {
+    let before = Version::newest(archive, source).await?;
+    let (begin, log_files) = (before.log_begins_at(), before.log_files());
+    let parts = parts(archive, source, log_files, limits).await?;
+    let mut next = before.next(limits.clock.now_ms());
+    let (mut outputs, mut inputs) = (Vec::new(), 0);
+    for group in groups(&parts, limits.size).into_iter().take(OUTPUTS_MAX) {
+        let group = group.start..group.end.min(group.start + INPUTS_MAX - inputs);
+        let files = log_files.get(group.clone()).unwrap_or_default();
+        if files.len() < INPUTS_MIN {
+            break;
+        }
+        go_on(stop)?;
+        let path = next.new_file(source);
+        match compacted(archive, &path, files, suppressed, limits.memory).await {
+            Ok(output) => {
+                inputs += files.len();
+                outputs.push((group, output));
+            }
+            Err(error) => {
+                archive.delete(&path).await?;
+                // Other groups may be readable.
+                tracing::warn!(%source, %error, "a group of archive files was not compacted");
+            }
+        }
+    }
+    limits.memory.free();
+    go_on(stop)?;
+    if outputs.is_empty() {
+        return Ok((0, 0));
+    }
+    let count = outputs.len();
+    let written: Vec<String> = outputs
+        .iter()
+        .filter_map(|(_, one)| one.path.clone())
+        .collect();
+    for (group, output) in outputs.into_iter().rev() {
+        let group = begin + group.start..begin + group.end;
+        let replaced: Vec<FileEntry> = next.files.splice(group, [output]).collect();
+        for path in replaced.into_iter().filter_map(|file| file.path) {
+            next.retire(path);
+        }
+    }
+    if before.commit(archive, source, &next).await? {
+        return Ok((inputs, count));
+    }
+    Version::discard(archive, source, written).await?;
+    Ok((0, 0))
+}
+
+async fn parts(
+    archive: &Archive,
+    source: Source,
+    files: &[FileEntry],
+    limits: CompactionLimits<'_>,
+) -> Result<Vec<Part>> {
+    let objects = objects(archive, source).await?;
+    let today = day_of(limits.clock.now_ms().div_euclid(1_000));
+    let mut newest_day = None;
+    let parts = files.iter().map(|file| {
+        let object = file.path.as_ref().map(|path| objects.get(path));
+        // Late events do not make a file older, and a wrong clock does not make it newer.
+        let newest = file.days.keys().next_back();
+        newest_day = newest_day.max(newest.map(|day| (*day).min(today)));
+        Part {
+            rows: file.rows(),
+            bytes: object.flatten().map_or(0, |object| object.bytes),
+            newest_day,
+            // An expired file has no events to write, and a missing one cannot be read.
+            is_eligible: file.is_below(limits.cuts)
+                && file.expired.is_none()
+                && object != Some(None),
+        }
+    });
+    Ok(parts.collect())
+}
+
+async fn compacted(
+    archive: &Archive,
+    path: &str,
+    files: &[FileEntry],
+    suppressed: &Suppressed,
+    memory: &MemoryReservation,
+) -> Result<FileEntry> {
+    let (Some(first), Some(last)) = (files.first(), files.last()) else {
+        return Err(Error::Fault("no file to compact".to_owned()));
+    };
+    let rewritten = rewrite(archive, files, suppressed, memory).await?;
+    rewritten.store(archive, path).await?;
+    Ok(FileEntry {
+        from: first.from.clone(),
+        to: last.to.clone(),
+        path: rewritten.bytes.is_some().then(|| path.to_owned()),
+        days: rewritten.days,
+        rejected: files.iter().map(|file| file.rejected).sum(),
+        redacted_through: suppressed.newest_listener(),
+        expired: None,
+    })
+}
+
+/// What decides whether a file is compacted.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    rows: u64,
+    bytes: u64,
+    newest_day: Option<i64>,
+    is_eligible: bool,
+}
+
+/// Neighbors that may become one file.
+#[derive(Debug, Clone, Default)]
+struct Sum {
+    rows: u64,
+    bytes: u64,
+    /// The earliest and the latest newest day.
+    days: Option<(i64, i64)>,
+}
+
+impl Sum {
+    fn with(&self, part: &Part) -> Self {
+        let days = match (self.days, part.newest_day) {
+            (Some((first, last)), Some(day)) => Some((first.min(day), last.max(day))),
+            (days, day) => days.or(day.map(|day| (day, day))),
+        };
+        Self {
+            rows: self.rows.saturating_add(part.rows),
+            bytes: self.bytes.saturating_add(part.bytes),
+            days,
+        }
+    }
+
+    fn fits(&self, size: CompactedSize) -> bool {
+        let days = self.days.map_or(0, |(first, last)| last - first);
+        self.rows <= size.rows_max && self.bytes <= size.bytes_max && days < DAYS_MAX
+    }
+}
+
+/// The neighbors that become one file, by index.
+fn groups(parts: &[Part], size: CompactedSize) -> Vec<Range<usize>> {
+    let mut groups = Vec::new();
+    let end = parts.len().saturating_sub(NEWEST_LEFT_ALONE);
+    let (mut first, mut sum) = (0, Sum::default());
+    for (index, part) in parts.iter().enumerate().take(end) {
+        let is_small = part.rows <= size.rows_max / 2 && part.bytes <= size.bytes_max / 2;
+        let with = sum.with(part);
+        if part.is_eligible && is_small && with.fits(size) {
+            sum = with;
+            continue;
+        }
+        groups.push(first..index);
+        (first, sum) = match part.is_eligible && is_small {
+            true => (index, Sum::default().with(part)),
+            false => (index + 1, Sum::default()),
+        };
+    }
+    groups.push(first..end);
+    for group in &mut groups {
+        let rows = |group: &Range<usize>| {
+            let among = parts.get(group.clone()).unwrap_or_default();
+            among.iter().map(|part| part.rows).sum::<u64>()
+        };
+        // A file that is larger than all that follow is not worth writing again.
+        while group.start < group.end && rows(&(group.start..group.start + 1)) > rows(group) / 2 {
+            group.start += 1;
+        }
+    }
+    groups.retain(|group| group.len() >= INPUTS_MIN);
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: CompactedSize = CompactedSize {
+        rows_max: 100,
+        bytes_max: 1_000,
+    };
+
+    fn part(rows: u64) -> Part {
+        Part {
+            rows,
+            bytes: rows,
+            newest_day: Some(0),
+            is_eligible: true,
+        }
+    }
+
+    fn chosen(parts: &[Part], size: CompactedSize) -> Vec<(usize, usize)> {
+        let groups = groups(parts, size).into_iter();
+        groups.map(|group| (group.start, group.end)).collect()
+    }
+
+    #[test]
+    fn small_neighbors_become_one() {
+        let small = |count: usize| vec![part(1); count];
+        let of_20 = CompactedSize {
+            rows_max: 20,
+            ..SIZE
+        };
+        assert_eq!(chosen(&small(9), SIZE), []);
+        assert_eq!(chosen(&small(10), SIZE), [(0, 8)]);
+        assert_eq!(chosen(&small(50), of_20), [(0, 20), (20, 40), (40, 48)]);
+        assert_eq!(chosen(&[], of_20), []);
+        let of_20_bytes = CompactedSize {
+            bytes_max: 20,
+            ..SIZE
+        };
+        assert_eq!(chosen(&small(42), of_20_bytes), [(0, 20), (20, 40)]);
+        // A large file ends a row of small ones, and stays; so does one that is not eligible.
+        let mut parts = small(30);
+        parts[12].rows = 80;
+        assert_eq!(chosen(&parts, SIZE), [(0, 12), (13, 28)]);
+        parts[12] = part(1);
+        parts[12].is_eligible = false;
+        assert_eq!(chosen(&parts, SIZE), [(0, 12), (13, 28)]);
+    }
+
+    #[test]
+    fn a_file_waits_until_as_much_came_after_it() {
+        let grown = |since: usize| {
+            let mut parts = vec![part(20)];
+            parts.extend(vec![part(1); since]);
+            chosen(&parts, SIZE)
+        };
+        assert_eq!(grown(15), [(1, 14)]);
+        assert_eq!(grown(9), []);
+        assert_eq!(grown(22), [(0, 21)]);
+    }
+
+    #[test]
+    fn days_that_lie_apart_stay_apart() {
+        let mut parts = Vec::new();
+        for day in 0..20 {
+            let of_day = Part {
+                newest_day: Some(day),
+                ..part(1)
+            };
+            parts.extend([of_day; 2]);
+        }
+        assert_eq!(chosen(&parts, SIZE), [(0, 28), (28, 38)]);
+        // A stretch without events has no day.
+        for part in &mut parts {
+            part.newest_day = None;
+        }
+        assert_eq!(chosen(&parts, SIZE), [(0, 38)]);
+    }
+}

@@ -1,0 +1,252 @@
+//! Expired files of events: what is left of each are the identities of its events, hashes of 16 bytes by day.
+//!
+//! The results still count these events, and the identities tell a late record of such a day from a repeated one. Work that
+//! would need the events themselves is refused. An expired file that is restored from a copy counts again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::{Array, ArrayRef, AsArray, FixedSizeBinaryArray, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use bytes::Bytes;
+use futures::TryStreamExt;
+use schemas::plays::identities;
+use schemas::seam::{Cut, Offset};
+use schemas::source::Source;
+use serde::{Deserialize, Serialize};
+use stores::archive::Archive;
+
+use super::file_entry::{DayRows, FileEntry};
+use super::version::Version;
+use super::write::encode_days;
+use crate::{Error, Result};
+
+const BATCH_ROWS: usize = 32_768;
+const HASH_BYTES: i32 = 16;
+
+static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+    let hash = Field::new("identity", DataType::FixedSizeBinary(HASH_BYTES), false);
+    Arc::new(Schema::new(vec![hash]))
+});
+
+/// What is left of an expired file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Expired {
+    /// The file of identities.
+    pub(super) identities: String,
+    /// By UTC day: where the identities of its events are.
+    pub(super) days: BTreeMap<i64, DayRows>,
+    /// The size of the file of events.
+    pub(super) size_bytes: u64,
+    /// Milliseconds since the Unix epoch.
+    pub(super) at_ms: i64,
+}
+
+impl Expired {
+    /// The path of the file of identities.
+    pub(crate) fn identities(&self) -> &str {
+        &self.identities
+    }
+}
+
+/// The days without all their events, and what the archive has of these.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct ExpiredDays {
+    /// By day: files of identities and their row groups.
+    days: BTreeMap<i64, Vec<(String, Vec<usize>)>>,
+    /// By day: the number of identities.
+    rows: BTreeMap<i64, u64>,
+    /// Stretches of the log without their file.
+    stretches: Vec<FileEntry>,
+}
+
+impl ExpiredDays {
+    pub(super) fn add(&mut self, file: &FileEntry, expired: &Expired) {
+        for (day, rows) in &expired.days {
+            let groups = rows.row_groups.clone().collect();
+            let of_day = self.days.entry(*day).or_default();
+            of_day.push((expired.identities.clone(), groups));
+            *self.rows.entry(*day).or_default() += rows.rows;
+        }
+        self.stretches.push(file.clone());
+    }
+
+    /// Whether events of a day expired.
+    pub(crate) fn contains(&self, day: i64) -> bool {
+        self.days.contains_key(&day)
+    }
+
+    /// The first and the last day.
+    pub(crate) fn bounds(&self) -> Option<(i64, i64)> {
+        self.within(|_| true)
+    }
+
+    /// The first and the last of the days that a condition selects.
+    pub(crate) fn within(&self, is_among: impl Fn(i64) -> bool) -> Option<(i64, i64)> {
+        let mut days = self.days.keys().copied().filter(|day| is_among(*day));
+        let first = days.next()?;
+        Some((first, days.next_back().unwrap_or(first)))
+    }
+
+    /// Whether an event expired that lies between the cuts of a result and later cuts.
+    pub(crate) fn reaches_beyond(&self, since: &[Cut], cuts: &[Cut]) -> bool {
+        let mut stretches = self.stretches.iter();
+        stretches.any(|stretch| stretch.overlaps(since, cuts))
+    }
+
+    /// The number of identities of some days.
+    pub(crate) fn rows(&self, days: &[i64]) -> u64 {
+        days.iter().filter_map(|day| self.rows.get(day)).sum()
+    }
+
+    /// Files of identities of some days, with their row groups.
+    pub(crate) fn files(&self, days: &[i64]) -> Vec<(String, Vec<usize>)> {
+        let mut files: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for (path, groups) in days.iter().filter_map(|day| self.days.get(day)).flatten() {
+            files.entry(path).or_default().extend(groups);
+        }
+        let files = files.into_iter();
+        files
+            .map(|(path, groups)| (path.to_owned(), groups))
+            .collect()
+    }
+}
+
+/// Replaces files of events, given with their sizes in bytes, by the identities of their events, in one new version. Files
+/// that are no longer listed are left out. Returns the paths of those that were replaced; the caller deletes them.
+///
+/// # Errors
+/// Those of the archive, and [`Error::Damaged`] if a file does not hold what its entry says.
+pub(crate) async fn expire(
+    archive: &Archive,
+    source: Source,
+    files: &BTreeMap<String, u64>,
+    now_ms: i64,
+) -> Result<BTreeSet<String>> {
+    loop {
+        let before = Version::newest(archive, source).await?;
+        let mut next = before.next(now_ms);
+        let (mut replaced, mut written) = (BTreeSet::new(), Vec::new());
+        for index in 0..before.files.len() {
+            let Some(file) = before.files.get(index) else {
+                break;
+            };
+            let Some((path, size_bytes)) = file
+                .path
+                .as_ref()
+                .and_then(|path| files.get_key_value(path))
+            else {
+                continue;
+            };
+            let identities = next.new_identities(source);
+            let days = write_identities(archive, file, path, &identities).await?;
+            written.push(identities.clone());
+            if let Some(entry) = next.files.get_mut(index) {
+                entry.expired = Some(Expired {
+                    identities,
+                    days,
+                    size_bytes: *size_bytes,
+                    at_ms: now_ms,
+                });
+                replaced.insert(path.clone());
+            }
+        }
+        if written.is_empty() || before.commit(archive, source, &next).await? {
+            return Ok(replaced);
+        }
+        Version::discard(archive, source, written).await?;
+    }
+}
+
+/// Writes the identities of a file's events, by day, and reads them back: nothing else has them once the file is deleted.
+async fn write_identities(
+    archive: &Archive,
+    file: &FileEntry,
+    path: &str,
+    to: &str,
+) -> Result<BTreeMap<i64, DayRows>> {
+    let mut by_day = BTreeMap::new();
+    for (day, rows) in &file.days {
+        let groups = rows.row_groups.clone().collect();
+        let batches = archive.rows(path, groups, BATCH_ROWS).await?;
+        let hashes = batches.map_ok(|batch| identities(&batch));
+        let hashes: Vec<Vec<u128>> = hashes.try_collect().await?;
+        let hashes = hashes.concat();
+        if hashes.len() as u64 != rows.rows {
+            let what = "it holds another number of events than its entry says";
+            return Err(Error::damaged(path, what));
+        }
+        by_day.insert(*day, hashes);
+    }
+    let encoded = tokio::task::spawn_blocking(move || encode(&by_day)).await;
+    let encoded = encoded.map_err(|e| Error::fault("writing Parquet ended", e))?;
+    let (encoded, days) = encoded.map_err(|e| Error::fault("writing Parquet", e))?;
+    archive.put(to, encoded).await?;
+    for (day, rows) in &file.days {
+        let groups = days.get(day).map(|rows| rows.row_groups.clone());
+        let groups = groups.unwrap_or_default().collect();
+        let batches = archive.rows(to, groups, BATCH_ROWS).await?;
+        let found = batches.map_ok(|batch| batch.num_rows());
+        let found: Vec<usize> = found.try_collect().await?;
+        if found.iter().sum::<usize>() as u64 != rows.rows {
+            let what = "it was just written, and does not hold what was written";
+            return Err(Error::damaged(to, what));
+        }
+    }
+    Ok(days)
+}
+
+fn encode(
+    by_day: &BTreeMap<i64, Vec<u128>>,
+) -> Result<(Bytes, BTreeMap<i64, DayRows>), parquet::errors::ParquetError> {
+    let rows = |hashes: &Vec<u128>| {
+        let bytes = hashes.iter().map(|hash| hash.to_le_bytes());
+        let column: ArrayRef = Arc::new(FixedSizeBinaryArray::try_from_iter(bytes)?);
+        RecordBatch::try_new(Arc::clone(&SCHEMA), vec![column])
+    };
+    let of_days = by_day.iter().map(|(day, hashes)| (*day, rows(hashes)));
+    encode_days(Arc::clone(&SCHEMA), of_days)
+}
+
+/// The identities in a batch; none if the batch is of another kind of file.
+pub(super) fn hashes(batch: &RecordBatch) -> Option<Vec<u128>> {
+    if batch.schema_ref().fields() != SCHEMA.fields() {
+        return None;
+    }
+    let column = batch.column(0).as_fixed_size_binary();
+    let hashes = (0..column.len()).map(|row| <[u8; 16]>::try_from(column.value(row)).ok());
+    hashes.map(|hash| hash.map(u128::from_le_bytes)).collect()
+}
+
+/// By partition, the offsets of cuts.
+pub(crate) fn offsets(cuts: &[Cut]) -> Vec<Offset> {
+    cuts.iter().map(|cut| cut.next_offset).collect()
+}
+
+/// A day since the Unix epoch as a date.
+pub(crate) fn format_day(day: i64) -> String {
+    let at = jiff::Timestamp::from_second(day.saturating_mul(86_400));
+    at.map_or_else(
+        |_| format!("day {day}"),
+        |at| at.strftime("%Y-%m-%d").to_string(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_are_read_back() {
+        let by_day = BTreeMap::from([(-3, vec![1, u128::MAX]), (20_000, vec![7])]);
+        let (bytes, days) = encode(&by_day).expect("a file");
+        let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(bytes);
+        let reader = reader.expect("a file").build().expect("a reader");
+        let found: Vec<u128> = reader
+            .flat_map(|batch| hashes(&batch.expect("rows")).expect("hashes"))
+            .collect();
+        assert_eq!(found, [1, u128::MAX, 7]);
+        let rows: Vec<(i64, u64)> = days.iter().map(|(day, rows)| (*day, rows.rows)).collect();
+        assert_eq!(rows, [(-3, 2), (20_000, 1)]);
+    }
+}

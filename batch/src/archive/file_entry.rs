@@ -1,0 +1,153 @@
+//! One entry of an archive version: a stretch of the log, or a part of a backfill, and its file of events.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use schemas::seam::{Cut, Offset};
+use serde::{Deserialize, Serialize};
+
+use super::expire::Expired;
+
+/// Events of one UTC day in a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DayRows {
+    /// The row groups that hold them.
+    pub(crate) row_groups: Range<usize>,
+    /// The number of events.
+    pub(crate) rows: u64,
+}
+
+/// A stretch of the log, or a part of a backfill.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileEntry {
+    /// By partition: the first offset of the stretch; empty for a backfill.
+    pub(crate) from: Vec<Offset>,
+    /// By partition: where the stretch ends; empty for a backfill.
+    pub(crate) to: Vec<Cut>,
+    /// The file of events; none if the stretch holds no event.
+    pub(crate) path: Option<String>,
+    /// By UTC day (days since 1970-01-01) of the events' time.
+    pub(crate) days: BTreeMap<i64, DayRows>,
+    /// Records of the stretch that could not be decoded.
+    pub(crate) rejected: u64,
+    /// The number of an erasure: the file holds no listener who was erased by it or before.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) redacted_through: u64,
+    /// What is left of the file if it expired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) expired: Option<Expired>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl FileEntry {
+    /// Whether a backfill wrote it.
+    pub(crate) const fn is_of_backfill(&self) -> bool {
+        self.to.is_empty()
+    }
+
+    /// Whether the stretch holds an offset in `[since, cuts)` of any partition.
+    pub(crate) fn overlaps(&self, since: &[Cut], cuts: &[Cut]) -> bool {
+        let at = |cuts: &[Cut], partition: usize| cuts.get(partition).map_or(0, |c| c.next_offset);
+        self.to.iter().enumerate().any(|(partition, to)| {
+            let from = self.from.get(partition).copied().unwrap_or(0);
+            from.max(at(since, partition)) < to.next_offset.min(at(cuts, partition))
+        })
+    }
+
+    /// Whether all of the stretch lies below the cuts. A backfill lies before the log.
+    pub(crate) fn is_below(&self, cuts: &[Cut]) -> bool {
+        let at = |partition: usize| cuts.get(partition).map_or(0, |cut| cut.next_offset);
+        let mut ends = self.to.iter().enumerate();
+        ends.all(|(partition, to)| to.next_offset <= at(partition))
+    }
+
+    /// Whether it begins where `before` ends.
+    pub(super) fn follows(&self, before: &Self) -> bool {
+        let at = |partition: usize| before.to.get(partition).map_or(0, |cut| cut.next_offset);
+        let mut from = self.from.iter().enumerate();
+        self.from.len() >= before.to.len() && from.all(|(partition, from)| *from == at(partition))
+    }
+
+    /// The number of events.
+    pub(crate) fn rows(&self) -> u64 {
+        self.days.values().map(|day| day.rows).sum()
+    }
+
+    /// The row groups of all days.
+    pub(super) fn row_groups(&self) -> Vec<usize> {
+        let days = self.days.values();
+        days.flat_map(|day| day.row_groups.clone()).collect()
+    }
+}
+
+/// The number of records by UTC day, of the days with events between two cuts (without `since`: of all days) and of `others`.
+pub(crate) fn days_between(
+    files: &[FileEntry],
+    since: Option<&[Cut]>,
+    cuts: &[Cut],
+    others: impl IntoIterator<Item = i64>,
+) -> BTreeMap<i64, u64> {
+    let mut days: BTreeMap<i64, u64> = others.into_iter().map(|day| (day, 0)).collect();
+    for file in files {
+        // A backfill begins a table, so everything is computed then.
+        if since.is_none_or(|since| file.overlaps(since, cuts)) {
+            days.extend(file.days.keys().map(|day| (*day, 0)));
+        }
+    }
+    for (day, of_day) in files.iter().flat_map(|file| &file.days) {
+        if let Some(rows) = days.get_mut(day) {
+            *rows += of_day.rows;
+        }
+    }
+    days
+}
+
+/// Divides days into tasks of at most `rows_max` records, unless one day has more; each with its number of records.
+pub(crate) fn day_tasks(days: &BTreeMap<i64, u64>, rows_max: u64) -> Vec<(Vec<i64>, u64)> {
+    let mut tasks: Vec<(Vec<i64>, u64)> = Vec::new();
+    for (day, rows) in days {
+        match tasks.last_mut() {
+            Some((days, sum)) if *sum + rows <= rows_max => {
+                days.push(*day);
+                *sum += rows;
+            }
+            _ => tasks.push((vec![*day], *rows)),
+        }
+    }
+    tasks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stretch(to: &[i64]) -> FileEntry {
+        let cut = |next_offset| Cut {
+            next_offset,
+            last: None,
+        };
+        FileEntry {
+            from: vec![0; to.len()],
+            to: to.iter().copied().map(cut).collect(),
+            ..FileEntry::default()
+        }
+    }
+
+    #[test]
+    fn a_stretch_is_below_the_cuts_in_every_partition() {
+        let cuts = stretch(&[5, 7]).to;
+        assert!(stretch(&[5, 7]).is_below(&cuts));
+        assert!(stretch(&[5]).is_below(&cuts));
+        assert!(!stretch(&[5, 8]).is_below(&cuts));
+        assert!(!stretch(&[0, 0, 1]).is_below(&cuts));
+        assert!(!stretch(&[5, 7]).is_below(&[]));
+        assert!(stretch(&[]).is_below(&cuts), "a backfill");
+    }
+}

@@ -1,0 +1,154 @@
+//! Removes listeners who were erased from files that were written before.
+//!
+//! Files never change. A file that holds an erased listener is written again without the listener, and a new version lists
+//! the new file in its place. An entry says up to which erasure its file was searched, so an older copy of the archive that
+//! is restored is searched again.
+
+use arrow::array::AsArray;
+use arrow::datatypes::Int64Type;
+use datafusion::execution::memory_pool::MemoryReservation;
+use futures::TryStreamExt;
+use schemas::source::Source;
+use stores::archive::Archive;
+use stores::erasures::Suppressed;
+use tokio_util::sync::CancellationToken;
+
+use super::file_entry::FileEntry;
+use super::rewrite::rewrite;
+use super::version::Version;
+use crate::Result;
+use crate::run::go_on;
+
+const BATCH_ROWS: usize = 32_768;
+
+/// What a redaction does to a file.
+enum Redacted {
+    Unchanged,
+    /// The entry of the file that replaces it.
+    Replaced(FileEntry),
+}
+
+/// Removes erased listeners from the files of the newest version. Returns the version without them, and the number of files
+/// that were searched. Concurrent writers are tolerated: the redaction begins again. [`super::collect_garbage`] deletes the
+/// replaced files.
+///
+/// # Errors
+/// Those of the archive, and [`crate::Error::Stopped`].
+pub(crate) async fn redact(
+    archive: &Archive,
+    source: Source,
+    suppressed: &Suppressed,
+    (memory, now_ms): (&MemoryReservation, i64),
+    stop: &CancellationToken,
+) -> Result<(Version, u64)> {
+    let through = suppressed.newest_listener();
+    loop {
+        let before = Version::newest(archive, source).await?;
+        // Expired files name nobody. One that is restored from a copy is searched then.
+        let (readable, _) = before.contents(archive, source).await?;
+        let mut next = before.next(now_ms);
+        let (mut searched, mut written) = (0, Vec::new());
+        let mut is_overtaken = false;
+        for (index, file) in readable.iter().enumerate() {
+            if file.path.is_none() || file.redacted_through >= through {
+                continue;
+            }
+            go_on(stop)?;
+            let new_path = next.new_file(source);
+            let redacted = redact_file(archive, file, &new_path, suppressed, memory).await;
+            let redacted = match redacted {
+                Ok(redacted) => redacted,
+                // Another writer may have replaced or expired the file.
+                Err(error) if Version::newest(archive, source).await? == before => {
+                    return Err(error);
+                }
+                Err(_) => {
+                    is_overtaken = true;
+                    break;
+                }
+            };
+            searched += 1;
+            let mut entry = file.clone();
+            if let Redacted::Replaced(replacement) = redacted {
+                entry = replacement;
+                written.extend(entry.path.clone());
+                if let Some(path) = &file.path {
+                    next.retire(path.clone());
+                }
+            }
+            entry.redacted_through = through;
+            if let Some(listed) = next.files.get_mut(index) {
+                *listed = entry;
+            }
+        }
+        if searched == 0 && !is_overtaken {
+            return Ok((before, 0));
+        }
+        go_on(stop)?;
+        if !is_overtaken && before.commit(archive, source, &next).await? {
+            return Ok((next, searched));
+        }
+        Version::discard(archive, source, written).await?;
+    }
+}
+
+/// Creates a version with the same files, so that what other writers have not committed yet never counts.
+///
+/// # Errors
+/// Those of the archive.
+pub(crate) async fn fence_writers(archive: &Archive, source: Source, now_ms: i64) -> Result<()> {
+    loop {
+        let newest = Version::newest(archive, source).await?;
+        if newest.commit(archive, source, &newest.next(now_ms)).await? {
+            return Ok(());
+        }
+    }
+}
+
+async fn redact_file(
+    archive: &Archive,
+    file: &FileEntry,
+    new_path: &str,
+    suppressed: &Suppressed,
+    memory: &MemoryReservation,
+) -> Result<Redacted> {
+    let Some(path) = &file.path else {
+        return Ok(Redacted::Unchanged);
+    };
+    let mut is_held = false;
+    let note = |id| is_held |= suppressed.has_listener(id);
+    for_each_listener(archive, path, Some(file.row_groups()), note).await?;
+    if !is_held {
+        return Ok(Redacted::Unchanged);
+    }
+    let rewritten = rewrite(archive, std::slice::from_ref(file), suppressed, memory).await?;
+    rewritten.store(archive, new_path).await?;
+    Ok(Redacted::Replaced(FileEntry {
+        path: rewritten.bytes.is_some().then(|| new_path.to_owned()),
+        days: rewritten.days,
+        ..file.clone()
+    }))
+}
+
+/// Calls `note` with the listener of each event of a file, where it has one. Reads only that column, of all row groups
+/// unless some are named.
+///
+/// # Errors
+/// Those of the archive.
+pub(crate) async fn for_each_listener(
+    archive: &Archive,
+    path: &str,
+    groups: Option<Vec<usize>>,
+    mut note: impl FnMut(i64),
+) -> Result<()> {
+    let column = Some("listener_id");
+    let mut batches = archive.columns(path, groups, BATCH_ROWS, column).await?;
+    while let Some(batch) = batches.try_next().await? {
+        let listeners = batch.column_by_name("listener_id");
+        let listeners = listeners.and_then(|column| column.as_primitive_opt::<Int64Type>());
+        for id in listeners.iter().flat_map(|column| column.iter().flatten()) {
+            note(id);
+        }
+    }
+    Ok(())
+}

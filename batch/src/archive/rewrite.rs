@@ -1,0 +1,175 @@
+//! Writes the events of several files as one, without erased listeners: a batch of rows at a time, so that memory holds
+//! one row group and the compressed file.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use arrow::array::RecordBatch;
+use arrow::error::ArrowError;
+use arrow::row::{RowConverter, SortField};
+use bytes::Bytes;
+use datafusion::execution::memory_pool::MemoryReservation;
+use futures::TryStreamExt;
+use parquet::arrow::ArrowWriter;
+use parquet::errors::ParquetError;
+use schemas::plays;
+use stores::archive::Archive;
+use stores::erasures::Suppressed;
+use stores::parquet_file;
+use xxhash_rust::xxh3::Xxh3Default;
+
+use super::file_entry::{DayRows, FileEntry};
+use super::without;
+use super::write::GROUP_ROWS_MAX;
+use crate::{Error, Result};
+
+const BATCH_ROWS: usize = 32_768;
+
+/// A file that was written in memory.
+pub(super) struct Rewritten {
+    /// None without events.
+    pub(super) bytes: Option<Bytes>,
+    pub(super) days: BTreeMap<i64, DayRows>,
+    checksum: u64,
+}
+
+/// Writes the events of `files` as one file, by day and within a day in the order of the files. `memory` accounts for it.
+///
+/// # Errors
+/// Those of the archive, [`Error::Damaged`] if a file does not hold what its entry says, and an exhausted `memory`.
+pub(super) async fn rewrite(
+    archive: &Archive,
+    files: &[FileEntry],
+    suppressed: &Suppressed,
+    memory: &MemoryReservation,
+) -> Result<Rewritten> {
+    let fault = |error: ParquetError| Error::fault("writing Parquet", error);
+    let all_days: BTreeSet<i64> = files
+        .iter()
+        .flat_map(|file| file.days.keys().copied())
+        .collect();
+    let mut writer = parquet_file::begin(plays::schema(), GROUP_ROWS_MAX).map_err(fault)?;
+    let mut checksum = Checksum::new()?;
+    let mut days = BTreeMap::new();
+    for day in all_days {
+        let (begin, mut rows) = (writer.flushed_row_groups().len(), 0);
+        for file in files {
+            let (Some(path), Some(of_day)) = (&file.path, file.days.get(&day)) else {
+                continue;
+            };
+            let groups = of_day.row_groups.clone().collect();
+            let mut batches = archive.rows(path, groups, BATCH_ROWS).await?;
+            let mut found = 0;
+            while let Some(batch) = batches.try_next().await? {
+                found += batch.num_rows() as u64;
+                let batch = without(suppressed, batch);
+                rows += batch.num_rows() as u64;
+                checksum.update(&batch)?;
+                writer = write(writer, Some(batch)).await?;
+                let bytes = writer.memory_size() + writer.inner().capacity();
+                memory
+                    .try_resize(bytes)
+                    .map_err(|error| Error::fault("rewriting files of the archive", error))?;
+            }
+            if found != of_day.rows {
+                let expected = of_day.rows;
+                let what =
+                    format!("it holds {found} events of day {day}, and its entry says {expected}");
+                return Err(Error::damaged(path, what));
+            }
+        }
+        writer = write(writer, None).await?;
+        let row_groups = begin..writer.flushed_row_groups().len();
+        if rows > 0 {
+            days.insert(day, DayRows { row_groups, rows });
+        }
+    }
+    let bytes = match days.is_empty() {
+        true => None,
+        false => Some(parquet_file::finish(writer).map_err(fault)?),
+    };
+    Ok(Rewritten {
+        bytes,
+        days,
+        checksum: checksum.finish(),
+    })
+}
+
+/// Writes a batch, or ends the row group, where it blocks no other work.
+async fn write(
+    mut writer: ArrowWriter<Vec<u8>>,
+    batch: Option<RecordBatch>,
+) -> Result<ArrowWriter<Vec<u8>>> {
+    let work = move || {
+        match batch {
+            Some(batch) => writer.write(&batch)?,
+            None => writer.flush()?,
+        }
+        Ok(writer)
+    };
+    let written = tokio::task::spawn_blocking(work).await;
+    let written = written.map_err(|error| Error::fault("writing Parquet ended", error))?;
+    written.map_err(|error: ParquetError| Error::fault("writing Parquet", error))
+}
+
+impl Rewritten {
+    /// Stores the file and reads it back: the files that it replaces will be deleted.
+    ///
+    /// # Errors
+    /// Those of the archive, and [`Error::Damaged`] if the stored file holds other events.
+    pub(super) async fn store(&self, archive: &Archive, path: &str) -> Result<()> {
+        let Some(bytes) = &self.bytes else {
+            return Ok(());
+        };
+        archive.put(path, bytes.clone()).await?;
+        let mut checksum = Checksum::new()?;
+        for of_day in self.days.values() {
+            let groups = of_day.row_groups.clone().collect();
+            let mut batches = archive.rows(path, groups, BATCH_ROWS).await?;
+            while let Some(batch) = batches.try_next().await? {
+                checksum.update(&batch)?;
+            }
+        }
+        if checksum.finish() == self.checksum {
+            return Ok(());
+        }
+        let what = "it was just written, and does not hold what was written";
+        Err(Error::damaged(path, what))
+    }
+}
+
+/// A checksum of rows in their order, however they are divided into batches.
+struct Checksum {
+    rows: RowConverter,
+    hash: Xxh3Default,
+}
+
+impl Checksum {
+    fn new() -> Result<Self> {
+        let schema = plays::schema();
+        let fields = schema.fields().iter();
+        let fields = fields.map(|field| SortField::new(field.data_type().clone()));
+        Ok(Self {
+            rows: RowConverter::new(fields.collect()).map_err(unreadable)?,
+            hash: Xxh3Default::new(),
+        })
+    }
+
+    fn update(&mut self, batch: &RecordBatch) -> Result<()> {
+        let rows = self
+            .rows
+            .convert_columns(batch.columns())
+            .map_err(unreadable)?;
+        for row in &rows {
+            self.hash.update(row.as_ref());
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> u64 {
+        self.hash.digest()
+    }
+}
+
+fn unreadable(error: ArrowError) -> Error {
+    Error::fault("reading rows of the archive", error)
+}
