@@ -86,6 +86,15 @@ impl Batch {
         }
     }
 
+    /// Creates the first version of an archive that an older version of Backstitch wrote. Returns false if there is no such
+    /// archive.
+    ///
+    /// # Errors
+    /// Those of the archive, and [`Error::Damaged`] if a record of the older layout is missing or damaged.
+    pub async fn take_over_archive(&self, source: Source) -> Result<bool> {
+        Version::take_over(&self.ports.archive, source).await
+    }
+
     /// Makes the tables of a source's views that are not there.
     ///
     /// # Errors

@@ -66,7 +66,8 @@ impl ExpiredDays {
             let groups = rows.row_groups.clone().collect();
             let of_day = self.days.entry(*day).or_default();
             of_day.push((expired.identities.clone(), groups));
-            *self.rows.entry(*day).or_default() += rows.rows;
+            let sum = self.rows.entry(*day).or_default();
+            *sum = sum.saturating_add(rows.rows);
         }
         self.stretches.push(file.clone());
     }
@@ -96,7 +97,8 @@ impl ExpiredDays {
 
     /// The number of identities of some days.
     pub(crate) fn rows(&self, days: &[i64]) -> u64 {
-        days.iter().filter_map(|day| self.rows.get(day)).sum()
+        let rows = days.iter().filter_map(|day| self.rows.get(day));
+        rows.fold(0, |sum, rows| sum.saturating_add(*rows))
     }
 
     /// Files of identities of some days, with their row groups.

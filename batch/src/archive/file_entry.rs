@@ -77,7 +77,8 @@ impl FileEntry {
 
     /// The number of events.
     pub(crate) fn rows(&self) -> u64 {
-        self.days.values().map(|day| day.rows).sum()
+        let days = self.days.values();
+        days.fold(0, |sum, day| sum.saturating_add(day.rows))
     }
 
     /// The row groups of all days.

@@ -162,14 +162,14 @@ impl EventStream {
                 (!groups.is_empty()).then_some((path, groups))
             })
             .collect();
-        let of_days = |entry: &FileEntry| -> u64 {
+        let of_days = entries.iter().flat_map(|entry| {
             let days = days.iter().filter_map(|day| entry.days.get(day));
-            days.map(|of_day| of_day.rows).sum()
-        };
+            days.map(|of_day| of_day.rows)
+        });
         Self {
             archive: archive.clone(),
             files,
-            rows: entries.iter().map(of_days).sum(),
+            rows: of_days.fold(0, u64::saturating_add),
             cuts: Arc::new(cuts),
             schema: plays::schema(),
             columns: (0..plays::schema().fields().len()).collect(),
@@ -241,7 +241,7 @@ impl PartitionStream for EventStream {
         let totals = Arc::clone(&self.totals);
         *totals.lock().unwrap_or_else(PoisonError::into_inner) = DayTotals::default();
         let (schema, columns) = (Arc::clone(&self.schema), Arc::clone(&self.columns));
-        let rows = usize::try_from(self.rows + self.base.rows).unwrap_or(usize::MAX);
+        let rows = usize::try_from(self.rows.saturating_add(self.base.rows)).unwrap_or(usize::MAX);
         let mut seen = match SeenEvents::with_capacity(rows, &context) {
             Ok(seen) => seen,
             Err(error) => {

@@ -74,6 +74,15 @@ impl Version {
         }
     }
 
+    /// Creates the first version of an archive of the older layout. Returns false if there is a version, or no such archive.
+    ///
+    /// # Errors
+    /// As [`Version::newest`].
+    pub(crate) async fn take_over(archive: &Archive, source: Source) -> Result<bool> {
+        let has_version = !archive.list(&folder(source)).await?.is_empty();
+        Ok(!has_version && legacy::take_over(archive, source).await?)
+    }
+
     fn parse(path: &str, bytes: &Bytes) -> Result<Self> {
         let damaged = |what: String| {
             let remedy = "It lists all files of the archive: restore it from a copy";
@@ -82,6 +91,10 @@ impl Version {
         let version: Self = from_bytes(bytes).map_err(damaged)?;
         if number_of(path) != Some(version.number) {
             return Err(damaged("its name is not its number".to_owned()));
+        }
+        let of_backfills = version.log_begins_at() as u64;
+        if version.backfills > of_backfills {
+            return Err(damaged("it lists fewer files than backfills".to_owned()));
         }
         for pair in version.log_files().windows(2) {
             if let [before, after] = pair

@@ -28,6 +28,12 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
     migrated.made.extend(installation.make_topics().await?);
     let batch = installation.batch(&installation.engine()?)?;
     for source in Source::LOGGED {
+        if batch.take_over_archive(source).await? {
+            let made = format!(
+                "archive: the first version of {source}, from the records of the older layout"
+            );
+            migrated.made.push(made);
+        }
         batch.make_views(source).await?;
     }
     context.output().result(&migrated, |migrated| {

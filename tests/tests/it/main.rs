@@ -6,6 +6,7 @@ mod achievements;
 mod application_days;
 mod applications;
 mod approvals;
+mod archive_takeover;
 mod avro;
 mod backfill;
 mod backup;

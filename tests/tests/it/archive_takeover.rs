@@ -1,0 +1,136 @@
+//! An archive of the older layout is taken over with every event: a data folder, and a bucket.
+//!
+//! The folder has 116 plays of one owner: 20 of a backfill and 96 of 17 runs. Listener 3 was erased, ten compacted or single
+//! files and the backfill expired, and files of newer days were redacted.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use batch::RunRequest;
+use serde_json::{Value, json};
+use stores::archive::Archive;
+use tests::process::{Server, done, run, run_with_input};
+use tests::world::{World, archive_version};
+
+const PLAYS: u64 = 116;
+const OWNER: u64 = 7;
+
+/// The data folder of the earlier version.
+fn unpacked() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/cases");
+    let packed = packed.join("archive-without-versions.tar.gz");
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).expect("a folder");
+    let mut tar = Command::new("tar");
+    let tar = tar.arg("-xzf").arg(packed).arg("-C").arg(&data).status();
+    assert!(tar.expect("tar").success());
+    (folder, data)
+}
+
+fn total(data: &Path) -> Value {
+    let server = Server::start(data, &[]);
+    let path = format!("/api/v1/stats/plays/total?owner_id={OWNER}&period=all");
+    server.client.json(&path)
+}
+
+fn archive(data: &Path) -> Archive {
+    Archive::local(&data.join("archive")).expect("an archive")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_data_folder_is_taken_over_with_every_event() {
+    let (_folder, data) = unpacked();
+    assert_eq!(total(&data)["count"], PLAYS);
+    assert!(
+        done(&data, &["migrate"]).contains("archive"),
+        "it is reported"
+    );
+    let version = archive_version(&archive(&data)).await;
+    let files = version["files"].as_array().expect("files");
+    let expired = files.iter().filter(|file| file["expired"].is_object());
+    assert_eq!((files.len(), expired.count()), (10, 4), "{version:#}");
+    assert_eq!(
+        (&version["number"], &version["backfills"]),
+        (&json!(1), &json!(1))
+    );
+
+    // An older process stops with an error at an object that it does not know.
+    let manifests = data.join("archive/archive/plays/manifests");
+    assert!(manifests.join("archive-has-versions").exists());
+
+    // A new play, a play whose file expired, and one whose file was redacted: only the first one counts.
+    let lines = [
+        r#"{"event_id":"new","track_id":1,"owner_id":7,"kind":"play","at":"2026-11-26T10:00:00Z"}"#,
+        r#"{"event_id":"e3","track_id":1,"owner_id":7,"kind":"play","country":"DE","at":"2026-03-02T10:03:00Z"}"#,
+        r#"{"event_id":"e62","track_id":3,"owner_id":7,"kind":"play","country":"SE","at":"2026-11-25T10:02:00Z"}"#,
+    ];
+    let input = lines.join("\n");
+    let ingested = run_with_input(&data, &["ingest", "plays", "-"], input.as_bytes());
+    assert!(ingested.status.success(), "{ingested:?}");
+    done(&data, &["speed", "--until-caught-up"]);
+    let report: Value =
+        serde_json::from_str(&done(&data, &["batch", "run", "--json"])).expect("JSON");
+    assert!(report.to_string().contains("\"duplicates\":2"), "{report}");
+    assert_eq!(total(&data)["count"], PLAYS + 1);
+    let compared = done(
+        &data,
+        &[
+            "restorate",
+            "--view",
+            "plays_detail",
+            "--expected",
+            "archive",
+            "--json",
+        ],
+    );
+    let compared: Value = serde_json::from_str(&compared).expect("JSON");
+    assert!(compared.to_string().contains("\"differ\":0"), "{compared}");
+    assert!(
+        !run(&data, &["erase", "--listener", "3", "--verify"])
+            .status
+            .code()
+            .is_none_or(|code| code != 0)
+    );
+
+    // Once nothing of the older layout is listed, none of its files is left.
+    let listed = archive_version(&archive(&data)).await["files"].to_string();
+    let present = archive(&data).list("archive/plays").await.expect("files");
+    let mut parquet = present.iter().filter(|path| path.ends_with(".parquet"));
+    assert!(
+        parquet.all(|path| listed.contains(path.as_str())),
+        "{present:#?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_is_taken_over() {
+    let (_folder, data) = unpacked();
+    let (local, world) = (archive(&data), World::on_servers().await);
+    for path in local.list("archive/plays").await.expect("files") {
+        let bytes = local.get(&path).await.expect("reading").expect("a file");
+        world
+            .stores
+            .archive
+            .put(&path, bytes)
+            .await
+            .expect("writing");
+    }
+    let views = world.batch().make_views(schemas::source::Source::Plays);
+    views.await.expect("views");
+    let of_bucket = archive_version(&world.stores.archive).await;
+    done(&data, &["migrate"]);
+    assert_eq!(of_bucket, archive_version(&local).await);
+    // The log of this installation is another one, so nothing is archived on top.
+    world.ingest(&[]).await;
+    let other = world
+        .run(&RunRequest::default())
+        .await
+        .expect_err("another log");
+    assert!(
+        other
+            .to_string()
+            .contains("archive was made from another log"),
+        "{other}"
+    );
+}
