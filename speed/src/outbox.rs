@@ -14,8 +14,10 @@ use crate::{Error, Result};
 /// What was there at one look and is there so much later was left behind, or made by an app's own SQL: whoever else makes a
 /// notification sends it at once. Its stamp says nothing, since clocks differ and are set. One that is sent twice does no harm.
 const LEFT_BEHIND: Duration = Duration::from_millis(200);
-/// The longest pause between two looks: what an app's own SQL changes is to be live within a second.
-const LOOK_INTERVAL_MS_MAX: u64 = 200;
+/// The longest pause between two looks, and the one before the second look at waiting notifications. With the interval at
+/// which a quiet log is read, changes by an application's own SQL are live within a second.
+const LOOK_INTERVAL_MS_MAX: u64 = 300;
+const SECOND_LOOK_INTERVAL_MS_MAX: u64 = 200;
 
 /// How often sending is tried when what waits must be sent.
 const TRIES: u32 = 20;
@@ -58,7 +60,11 @@ impl Outbox {
                 Err(error) if error.may_pass() => trying_again(&error),
                 sent => sent?,
             }
-            pause(self.look_interval_ms.min(LOOK_INTERVAL_MS_MAX), &stop).await;
+            let longest_ms = match before {
+                Some(_) => SECOND_LOOK_INTERVAL_MS_MAX,
+                None => LOOK_INTERVAL_MS_MAX,
+            };
+            pause(self.look_interval_ms.min(longest_ms), &stop).await;
         }
         Ok(())
     }
