@@ -328,15 +328,16 @@ pub(crate) async fn collect_garbage(
     for path in due {
         archive.delete(path).await?;
     }
+    // A tool that copies the archive may have listed a version until the next one was created.
     let versions = archive.list(&folder(source)).await?;
     for pair in versions.windows(2) {
-        // A tool that copies the archive may have listed a version a while ago.
-        if let [path, next] = pair
-            && let Some(bytes) = archive.get(next).await?
-            && is_due(Version::parse(next, &bytes)?.created_at_ms)
+        let [path, next] = pair else { break };
+        if let Some(bytes) = archive.get(next).await?
+            && !is_due(Version::parse(next, &bytes)?.created_at_ms)
         {
-            archive.delete(path).await?;
+            break;
         }
+        archive.delete(path).await?;
     }
     if retired.values().any(|at_ms| is_due(*at_ms)) {
         let mut next = newest.next(now_ms);
