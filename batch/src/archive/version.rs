@@ -403,3 +403,7 @@ pub(super) fn files_folder(source: Source) -> String {
 pub(super) fn identities_folder(source: Source) -> String {
     format!("{}/identities", root(source))
 }
+
+#[cfg(test)]
+#[path = "version_tests.rs"]
+mod tests;

@@ -116,8 +116,11 @@ async fn a_bucket_is_taken_over() {
             .await
             .expect("writing");
     }
-    let views = world.batch().make_views(schemas::source::Source::Plays);
-    views.await.expect("views");
+    let batch = world.batch();
+    batch
+        .make_views(schemas::source::Source::Plays)
+        .await
+        .expect("views");
     let of_bucket = archive_version(&world.stores.archive).await;
     done(&data, &["migrate"]);
     assert_eq!(of_bucket, archive_version(&local).await);

@@ -1,0 +1,233 @@
+//! Writers that overlap in any order, and garbage collection between their steps: a model of the list decides.
+
+use std::collections::BTreeSet;
+
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use schemas::seam::Cut;
+
+use super::*;
+
+const SOURCE: Source = Source::Plays;
+const SEEDS: u64 = 12;
+const STEPS: usize = 120;
+const WRITERS: usize = 4;
+
+/// A writer between the moment it read the newest version and the moment it commits.
+struct Writer {
+    base: Version,
+    next: Version,
+    written: String,
+}
+
+fn stretch(from: i64, to: i64, path: &str) -> FileEntry {
+    FileEntry {
+        from: vec![from],
+        to: vec![Cut {
+            next_offset: to,
+            last: None,
+        }],
+        path: Some(path.to_owned()),
+        ..FileEntry::default()
+    }
+}
+
+async fn put(archive: &Archive, path: &str) {
+    archive.put(path, "events".into()).await.expect("writing");
+}
+
+/// Begins an append, a compaction, a redaction or a backfill on the newest version.
+async fn begin(archive: &Archive, rng: &mut StdRng, now_ms: i64) -> Writer {
+    let base = Version::newest(archive, SOURCE).await.expect("a version");
+    let mut next = base.next(now_ms);
+    let written = next.new_file(SOURCE);
+    put(archive, &written).await;
+    let (at, logged) = (next.log_begins_at(), next.log_files().len());
+    match rng.random_range(0..4) {
+        0 if logged >= 2 => {
+            let first = at + rng.random_range(0..logged - 1);
+            let all = next.files.splice(first..first + 2, []).collect::<Vec<_>>();
+            let compacted = FileEntry {
+                from: all[0].from.clone(),
+                ..stretch(0, all[1].to[0].next_offset, &written)
+            };
+            next.files.insert(first, compacted);
+            for path in all.into_iter().filter_map(|file| file.path) {
+                next.retire(path);
+            }
+        }
+        1 if !next.files.is_empty() => {
+            let index = rng.random_range(0..next.files.len());
+            let replaced = next.files[index].path.replace(written.clone());
+            next.retire(replaced.expect("a path"));
+        }
+        2 => {
+            next.backfills += 1;
+            let backfill = FileEntry {
+                path: Some(written.clone()),
+                ..FileEntry::default()
+            };
+            next.files.insert(at, backfill);
+        }
+        _ => {
+            let from = next.end().first().map_or(0, |cut| cut.next_offset);
+            let to = from + rng.random_range(1..9);
+            next.files.push(stretch(from, to, &written));
+        }
+    }
+    Writer {
+        base,
+        next,
+        written,
+    }
+}
+
+/// Every listed file is there, and after a full collection nothing else but files of writers that may still commit.
+async fn check(archive: &Archive, expected: &Version, open: &[Writer], is_collected: bool) {
+    let newest = Version::newest(archive, SOURCE).await.expect("a version");
+    assert_eq!(newest.files, expected.files);
+    let listed: BTreeSet<String> = newest.listed().into_iter().map(str::to_owned).collect();
+    let present = event_files(archive, SOURCE).await.expect("files");
+    assert!(present.is_superset(&listed), "{listed:?} {present:?}");
+    if is_collected {
+        let may_commit = open
+            .iter()
+            .filter(|writer| writer.next.number > newest.number);
+        let allowed: BTreeSet<String> = may_commit.map(|writer| writer.written.clone()).collect();
+        let garbage: Vec<_> = present.difference(&listed).collect();
+        assert!(
+            garbage.iter().all(|path| allowed.contains(*path)),
+            "{garbage:?}"
+        );
+    }
+}
+
+async fn history(seed: u64) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let folder = tempfile::tempdir().expect("a folder");
+    let archive = Archive::local(folder.path()).expect("an archive");
+    let (mut open, mut expected, mut commits): (Vec<Writer>, _, _) =
+        (Vec::new(), Version::default(), 0);
+    for now_ms in 0..i64::try_from(STEPS).expect("few") {
+        let mut is_collected = false;
+        match rng.random_range(0..5) {
+            0 => {
+                let before_ms = [i64::MIN, now_ms - 5, i64::MAX][rng.random_range(0..3)];
+                let collected = collect_garbage(&archive, SOURCE, before_ms, now_ms).await;
+                collected.expect("collecting");
+                is_collected = before_ms == i64::MAX;
+            }
+            1 | 2 if open.len() < WRITERS => open.push(begin(&archive, &mut rng, now_ms).await),
+            _ if !open.is_empty() => {
+                let writer = open.swap_remove(rng.random_range(0..open.len()));
+                let committed = writer.base.commit(&archive, SOURCE, &writer.next).await;
+                if committed.expect("committing") {
+                    expected = writer.next;
+                    commits += 1;
+                } else {
+                    let written = [writer.written];
+                    let discarded = Version::discard(&archive, SOURCE, written).await;
+                    discarded.expect("discarding");
+                }
+            }
+            _ => {}
+        }
+        // A collection may commit a version with the same files.
+        check(&archive, &expected, &open, is_collected).await;
+    }
+    assert!(commits > 10, "{commits}");
+}
+
+#[tokio::test]
+async fn overlapping_writers_lose_nothing_and_leave_nothing() {
+    for seed in 0..SEEDS {
+        history(seed).await;
+    }
+}
+
+#[tokio::test]
+async fn a_writer_whose_version_is_gone_commits_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let archive = Archive::local(folder.path()).expect("an archive");
+    let empty = Version::newest(&archive, SOURCE).await.expect("none");
+    let first = empty.next(1);
+    assert!(
+        empty
+            .commit(&archive, SOURCE, &first)
+            .await
+            .expect("created")
+    );
+    let second = first.next(2);
+    assert!(
+        first
+            .commit(&archive, SOURCE, &second)
+            .await
+            .expect("created")
+    );
+    // Two writers of the same number, and one whose number was deleted long ago.
+    assert!(
+        !first
+            .commit(&archive, SOURCE, &first.next(3))
+            .await
+            .expect("taken")
+    );
+    collect_garbage(&archive, SOURCE, i64::MAX, 3)
+        .await
+        .expect("collecting");
+    assert!(!first.commit(&archive, SOURCE, &second).await.expect("gone"));
+    assert!(
+        !empty
+            .commit(&archive, SOURCE, &first)
+            .await
+            .expect("too late")
+    );
+    assert_eq!(Version::newest(&archive, SOURCE).await.expect("it"), second);
+    // An archive that was restored from a copy is another one.
+    let path = second.path(SOURCE);
+    archive
+        .put(&path, to_bytes(&first.next(9)).expect("bytes"))
+        .await
+        .expect("restored");
+    assert!(
+        !second
+            .commit(&archive, SOURCE, &second.next(4))
+            .await
+            .expect("another")
+    );
+}
+
+#[tokio::test]
+async fn a_missing_file_keeps_what_it_replaced() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let archive = Archive::local(folder.path()).expect("an archive");
+    let empty = Version::newest(&archive, SOURCE).await.expect("none");
+    let mut first = empty.next(1);
+    let old = first.new_file(SOURCE);
+    put(&archive, &old).await;
+    first.files.push(stretch(0, 5, &old));
+    assert!(
+        empty
+            .commit(&archive, SOURCE, &first)
+            .await
+            .expect("created")
+    );
+    let mut second = first.next(2);
+    let new = second.new_file(SOURCE);
+    second.files[0].path = Some(new.clone());
+    second.retire(old.clone());
+    assert!(
+        first
+            .commit(&archive, SOURCE, &second)
+            .await
+            .expect("created")
+    );
+    let refused = collect_garbage(&archive, SOURCE, i64::MAX, 3).await;
+    let refused = refused.expect_err("a listed file is missing").to_string();
+    assert!(refused.contains(&new), "{refused}");
+    assert!(archive.get(&old).await.expect("reading").is_some());
+    put(&archive, &new).await;
+    collect_garbage(&archive, SOURCE, i64::MAX, 3)
+        .await
+        .expect("collecting");
+    assert!(archive.get(&old).await.expect("reading").is_none());
+}
