@@ -82,17 +82,15 @@ async fn begin(archive: &Archive, rng: &mut StdRng, now_ms: i64) -> Writer {
     }
 }
 
-/// Every listed file is there, and after a full collection nothing else but files of writers that may still commit.
-async fn check(archive: &Archive, expected: &Version, open: &[Writer], is_collected: bool) {
+/// Every listed file is there, and after a full collection at a version nothing else but files of later numbers.
+async fn check(archive: &Archive, expected: &Version, open: &[Writer], collected_at: Option<u64>) {
     let newest = Version::newest(archive, SOURCE).await.expect("a version");
     assert_eq!(newest.files, expected.files);
     let listed: BTreeSet<String> = newest.listed().into_iter().map(str::to_owned).collect();
     let present = event_files(archive, SOURCE).await.expect("files");
     assert!(present.is_superset(&listed), "{listed:?} {present:?}");
-    if is_collected {
-        let may_commit = open
-            .iter()
-            .filter(|writer| writer.next.number > newest.number);
+    if let Some(number) = collected_at {
+        let may_commit = open.iter().filter(|writer| writer.next.number > number);
         let allowed: BTreeSet<String> = may_commit.map(|writer| writer.written.clone()).collect();
         let garbage: Vec<_> = present.difference(&listed).collect();
         assert!(
@@ -109,13 +107,14 @@ async fn history(seed: u64) {
     let (mut open, mut expected, mut commits): (Vec<Writer>, _, _) =
         (Vec::new(), Version::default(), 0);
     for now_ms in 0..i64::try_from(STEPS).expect("few") {
-        let mut is_collected = false;
+        let mut collected_at = None;
         match rng.random_range(0..5) {
             0 => {
                 let before_ms = [i64::MIN, now_ms - 5, i64::MAX][rng.random_range(0..3)];
+                let newest = Version::newest(&archive, SOURCE).await.expect("a version");
                 let collected = collect_garbage(&archive, SOURCE, before_ms, now_ms).await;
                 collected.expect("collecting");
-                is_collected = before_ms == i64::MAX;
+                collected_at = (before_ms == i64::MAX).then_some(newest.number);
             }
             1 | 2 if open.len() < WRITERS => open.push(begin(&archive, &mut rng, now_ms).await),
             _ if !open.is_empty() => {
@@ -133,7 +132,7 @@ async fn history(seed: u64) {
             _ => {}
         }
         // A collection may commit a version with the same files.
-        check(&archive, &expected, &open, is_collected).await;
+        check(&archive, &expected, &open, collected_at).await;
     }
     assert!(commits > 10, "{commits}");
 }
