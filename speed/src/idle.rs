@@ -25,7 +25,7 @@ const LOG_READ_MS_MAX: u64 = 1_000;
 /// A log without new records for this long is read less often.
 const QUIET_AFTER: Duration = Duration::from_secs(10);
 /// Interval of reads of a quiet log, unless the configured one is longer.
-const QUIET_LOG_INTERVAL_MS: u64 = 450;
+const QUIET_LOG_INTERVAL_MS: u64 = 370;
 /// Pause after a read that failed.
 const FAILURE_PAUSE_MS: u64 = 1_000;
 

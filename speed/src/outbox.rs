@@ -16,7 +16,7 @@ use crate::{Error, Result};
 const LEFT_BEHIND: Duration = Duration::from_millis(200);
 /// The longest pause between two looks, and the one before the second look at waiting notifications. With the interval at
 /// which a quiet log is read, changes by an application's own SQL are live within a second.
-const LOOK_INTERVAL_MS_MAX: u64 = 350;
+const LOOK_INTERVAL_MS_MAX: u64 = 430;
 const SECOND_LOOK_INTERVAL_MS_MAX: u64 = 200;
 
 /// How often sending is tried when what waits must be sent.
