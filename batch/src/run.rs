@@ -17,7 +17,7 @@ use stores::views::ViewShape;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::archive::{ArchiveReport, Archiver, FileEntry, FileSize, Version, collect_garbage};
+use crate::archive::{ArchiveReport, Archiver, Due, FileEntry, FileSize, Version, collect_garbage};
 use crate::error::lost_log;
 use crate::executor::{Executor, Workers};
 use crate::report::{RunReport, Stages};
@@ -90,9 +90,24 @@ impl Batch {
     /// archive.
     ///
     /// # Errors
-    /// Those of the archive, and [`Error::Damaged`] if a record of the older layout is missing or damaged.
+    /// Those of the archive, [`Error::Damaged`] if a record of the older layout is missing or damaged, and [`Error::Busy`] if a
+    /// run or a backfill is under way.
     pub async fn take_over_archive(&self, source: Source) -> Result<bool> {
-        Version::take_over(&self.ports.archive, source).await
+        if !Version::has_older_layout(&self.ports.archive, source).await? {
+            return Ok(false);
+        }
+        let what = format!(
+            "a run or a backfill of {source} is under way; the archive is taken over without"
+        );
+        let mut leases = Vec::new();
+        for lease in [format!("batch-{source}"), format!("backfill-{source}")] {
+            leases.push(self.acquire(&lease, &what).await?);
+        }
+        let taken_over = Version::take_over(&self.ports.archive, source).await;
+        for lease in leases {
+            lease.let_go().await;
+        }
+        taken_over
     }
 
     /// Makes the tables of a source's views that are not there.
@@ -118,12 +133,20 @@ impl Batch {
         Ok((of, suppressed))
     }
 
-    /// Deletes files of the archive that nothing needs any more.
-    pub(crate) async fn collect_archive_garbage(&self, source: Source) -> Result<()> {
+    /// Deletes files of the archive that nothing needs any more; with `redacted` also those that may name an erased listener,
+    /// whose readers have had the grace to end.
+    pub(crate) async fn collect_archive_garbage(
+        &self,
+        source: Source,
+        redacted: bool,
+    ) -> Result<()> {
         let now_ms = self.ports.clock.now_ms();
         let wait_ms = i64::try_from(self.options.archive_merged_wait_ms).unwrap_or(i64::MAX);
-        let before_ms = now_ms.saturating_sub(wait_ms);
-        collect_garbage(&self.ports.archive, source, before_ms, now_ms).await
+        let due = Due {
+            before_ms: now_ms.saturating_sub(wait_ms),
+            redacted,
+        };
+        collect_garbage(&self.ports.archive, source, due, now_ms).await
     }
 
     /// Makes the tables of a source's views, whose rows are of a generation.
@@ -157,7 +180,9 @@ impl Batch {
     ) -> Result<ArchiveReport> {
         let mut report = ArchiveReport::default();
         let mut archiver = self.archiver(source).await?;
-        self.collect_archive_garbage(source).await?;
+        if let Err(error) = self.collect_archive_garbage(source, false).await {
+            tracing::warn!(%source, %error, "files of the archive that nothing needs stay");
+        }
         let longest_wait = Duration::from_millis(self.options.archive_wait_ms);
         // Since when there has been something to archive.
         let mut waiting: Option<Instant> = None;
@@ -217,7 +242,7 @@ impl Batch {
     /// and events it has. What the files hold is not read.
     ///
     /// # Errors
-    /// [`Error::Damaged`] names the first file that is missing or no manifest, [`Error::Request`]
+    /// [`Error::Damaged`] names the first file that is missing, [`Error::Request`]
     /// says that the log is another one.
     pub async fn check_archive(&self, source: Source) -> Result<(usize, u64)> {
         let mut archiver = self.archiver(source).await?;

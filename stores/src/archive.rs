@@ -114,6 +114,12 @@ impl Archive {
         }
     }
 
+    /// Whether it is a folder of this machine.
+    #[must_use]
+    pub const fn is_local(&self) -> bool {
+        matches!(self.place, Place::Folder(_))
+    }
+
     /// Where it is, for people.
     #[must_use]
     pub fn told(&self) -> String {
@@ -309,8 +315,8 @@ impl Archive {
                 ) => {}
                 Err(error) => return Err(fault(error)),
             }
-            // A request that was tried again may have met what it had written itself. Nobody else
-            // writes the same: manifests name files by random names.
+            // A request that was tried again may have met what it had written itself. Another writer of the same bytes changes
+            // nothing.
             let found = match self.store.get(at).await {
                 Ok(found) => found.bytes().await,
                 Err(error) => Err(error),

@@ -16,7 +16,7 @@ use stores::erasures::{Suppressed, Suppressions};
 use stores::lease::Held as Lease;
 
 use super::file_entry::FileEntry;
-use super::version::{Version, collect_garbage, files_folder, new_path, objects};
+use super::version::{Due, Version, collect_garbage, files_folder, new_path, objects};
 use super::without;
 use super::write::encoded;
 use crate::run::lease_lost;
@@ -158,7 +158,7 @@ impl Backfill {
             Err(error) => return Err(self.fail(error).await),
         };
         let now_ms = self.clock.now_ms();
-        let collected = collect_garbage(&self.archive, self.source, i64::MIN, now_ms).await;
+        let collected = collect_garbage(&self.archive, self.source, Due::DEAD, now_ms).await;
         if let Err(error) = collected {
             tracing::warn!(%error, "files of backfills that did not end stay until the next run");
         }
@@ -191,7 +191,7 @@ impl Backfill {
     pub async fn abandon(self) {
         for path in self.files.iter().filter_map(|file| file.path.as_ref()) {
             if let Err(error) = self.archive.delete(path).await {
-                tracing::warn!(%error, path, "a file of an abandoned backfill stays until the next one begins");
+                tracing::warn!(%error, path, "a file of an abandoned backfill stays until the next backfill ends");
             }
         }
         self.lease.let_go().await;
@@ -206,6 +206,7 @@ impl Backfill {
             if self.is_listed(&newest) {
                 return Ok(newest.backfills);
             }
+            self.is_unknown = false;
             self.expect_committable(&newest).await?;
             let mut next = newest.next(self.clock.now_ms());
             if self.files.is_empty() {
@@ -216,10 +217,9 @@ impl Backfill {
                 let at = next.log_begins_at();
                 drop(next.files.splice(at..at, self.files.iter().cloned()));
             }
+            // Until the newest version is read again: another writer may already have built on this one.
             self.is_unknown = !self.files.is_empty();
-            let is_created = newest.commit(&self.archive, self.source, &next).await?;
-            self.is_unknown = false;
-            if is_created {
+            if newest.commit(&self.archive, self.source, &next).await? {
                 return Ok(if self.files.is_empty() {
                     0
                 } else {
@@ -268,6 +268,6 @@ async fn expect_all_events(version: &Version, archive: &Archive, source: Source)
         return Ok(());
     }
     Err(Error::Request(format!(
-        "a backfill counts all events of {source} again, and some are no longer in the archive: they expired by retention.archive_days. Restore the files that the newest object in archive/{source}/versions lists as expired from a copy first; a small number of events can be ingested into the log instead"
+        "a backfill counts all events of {source} again, and some are no longer in the archive: they expired by retention.archive_days. Restore from a copy the files that the newest object in archive/{source}/versions marks as expired; a small number of events can be ingested into the log instead"
     )))
 }

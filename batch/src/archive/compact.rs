@@ -15,10 +15,10 @@ use stores::erasures::Suppressed;
 use tokio_util::sync::CancellationToken;
 
 use super::file_entry::FileEntry;
-use super::rewrite::rewrite;
+use super::rewrite::Rewriter;
 use super::version::{Version, objects};
+use crate::Result;
 use crate::run::go_on;
-use crate::{Error, Result};
 
 /// Fewer inputs would be written again too often.
 const INPUTS_MIN: usize = 8;
@@ -52,10 +52,10 @@ pub(crate) struct CompactedSize {
     pub(crate) bytes_max: u64,
 }
 
-/// Compacts files of a source. Returns the number of inputs and of outputs; both are 0 if another writer was faster.
+/// Compacts files of a source. Returns the number of inputs and of outputs.
 ///
 /// # Errors
-/// Those of the archive, and [`Error::Stopped`]. A group of files that cannot be compacted is left alone.
+/// Those of the archive, and [`crate::Error::Stopped`]. A group of files that cannot be compacted is left alone.
 pub(crate) async fn compact(
     archive: &Archive,
     source: Source,
@@ -63,61 +63,91 @@ pub(crate) async fn compact(
     suppressed: &Suppressed,
     stop: &CancellationToken,
 ) -> Result<(usize, usize)> {
-    let before = Version::newest(archive, source).await?;
-    let (begin, log_files) = (before.log_begins_at(), before.log_files());
-    let parts = parts(archive, source, log_files, limits).await?;
-    let mut next = before.next(limits.clock.now_ms());
-    let (mut outputs, mut inputs) = (Vec::new(), 0);
-    for group in groups(&parts, limits.size).into_iter().take(OUTPUTS_MAX) {
+    let newest = Version::newest(archive, source).await?;
+    let log_files = newest.log_files();
+    let candidates = candidates(archive, source, log_files, limits).await?;
+    let rewriter = Rewriter {
+        archive,
+        suppressed,
+        memory: limits.memory,
+        stop,
+    };
+    let (mut inputs, mut outputs) = (0, 0);
+    for group in groups(&candidates, limits.size)
+        .into_iter()
+        .take(OUTPUTS_MAX)
+    {
         let group = group.start..group.end.min(group.start + INPUTS_MAX - inputs);
-        let files = log_files.get(group.clone()).unwrap_or_default();
+        let files = log_files.get(group).unwrap_or_default();
         if files.len() < INPUTS_MIN {
             break;
         }
         go_on(stop)?;
-        let path = next.new_file(source);
-        match compacted(archive, &path, files, suppressed, limits.memory).await {
-            Ok(output) => {
+        match compact_group(&rewriter, source, files, limits.clock).await {
+            Ok(true) => {
                 inputs += files.len();
-                outputs.push((group, output));
+                outputs += 1;
             }
+            // Another writer replaced an input.
+            Ok(false) => {}
             Err(error) => {
-                archive.delete(&path).await?;
+                go_on(stop)?;
                 // Other groups may be readable.
                 tracing::warn!(%source, %error, "a group of archive files was not compacted");
             }
         }
+        limits.memory.free();
     }
-    limits.memory.free();
-    go_on(stop)?;
-    if outputs.is_empty() {
-        return Ok((0, 0));
-    }
-    let count = outputs.len();
-    let written: Vec<String> = outputs
-        .iter()
-        .filter_map(|(_, one)| one.path.clone())
-        .collect();
-    for (group, output) in outputs.into_iter().rev() {
-        let group = begin + group.start..begin + group.end;
-        let replaced: Vec<FileEntry> = next.files.splice(group, [output]).collect();
-        for path in replaced.into_iter().filter_map(|file| file.path) {
-            next.retire(path);
-        }
-    }
-    if before.commit(archive, source, &next).await? {
-        return Ok((inputs, count));
-    }
-    Version::discard(archive, source, written).await?;
-    Ok((0, 0))
+    Ok((inputs, outputs))
 }
 
-async fn parts(
+/// Replaces neighboring files by one, in a version of its own. Returns false if the newest version does not list all of them.
+async fn compact_group(
+    rewriter: &Rewriter<'_>,
+    source: Source,
+    files: &[FileEntry],
+    clock: &dyn Clock,
+) -> Result<bool> {
+    let (Some(first), Some(last)) = (files.first(), files.last()) else {
+        return Ok(false);
+    };
+    let (archive, rewritten) = (rewriter.archive, rewriter.rewrite(files).await?);
+    let mut newest = Version::newest(archive, source).await?;
+    while let Some(at) = newest.files.iter().position(|file| file == first)
+        && newest.files.get(at..at + files.len()) == Some(files)
+    {
+        let mut next = newest.next(clock.now_ms());
+        let path = rewritten.bytes.is_some().then(|| next.new_file(source));
+        if let Some(path) = &path {
+            rewritten.store(archive, path).await?;
+        }
+        let output = FileEntry {
+            from: first.from.clone(),
+            to: last.to.clone(),
+            path: path.clone(),
+            days: rewritten.days.clone(),
+            rejected: files.iter().map(|file| file.rejected).sum(),
+            redacted_through: rewriter.suppressed.newest_listener(),
+            expired: None,
+        };
+        drop(next.files.splice(at..at + files.len(), [output]));
+        for path in files.iter().filter_map(|file| file.path.clone()) {
+            next.retire(path);
+        }
+        if newest.commit(archive, source, &next).await? {
+            return Ok(true);
+        }
+        newest = Version::discard(archive, source, path).await?;
+    }
+    Ok(false)
+}
+
+async fn candidates(
     archive: &Archive,
     source: Source,
     files: &[FileEntry],
     limits: CompactionLimits<'_>,
-) -> Result<Vec<Part>> {
+) -> Result<Vec<CompactionCandidate>> {
     let objects = objects(archive, source).await?;
     let today = day_of(limits.clock.now_ms().div_euclid(1_000));
     let mut newest_day = None;
@@ -126,7 +156,7 @@ async fn parts(
         // Late events do not make a file older, and a wrong clock does not make it newer.
         let newest = file.days.keys().next_back();
         newest_day = newest_day.max(newest.map(|day| (*day).min(today)));
-        Part {
+        CompactionCandidate {
             rows: file.rows(),
             bytes: object.flatten().map_or(0, |object| object.bytes),
             newest_day,
@@ -139,32 +169,9 @@ async fn parts(
     Ok(parts.collect())
 }
 
-async fn compacted(
-    archive: &Archive,
-    path: &str,
-    files: &[FileEntry],
-    suppressed: &Suppressed,
-    memory: &MemoryReservation,
-) -> Result<FileEntry> {
-    let (Some(first), Some(last)) = (files.first(), files.last()) else {
-        return Err(Error::Fault("no file to compact".to_owned()));
-    };
-    let rewritten = rewrite(archive, files, suppressed, memory).await?;
-    rewritten.store(archive, path).await?;
-    Ok(FileEntry {
-        from: first.from.clone(),
-        to: last.to.clone(),
-        path: rewritten.bytes.is_some().then(|| path.to_owned()),
-        days: rewritten.days,
-        rejected: files.iter().map(|file| file.rejected).sum(),
-        redacted_through: suppressed.newest_listener(),
-        expired: None,
-    })
-}
-
 /// What decides whether a file is compacted.
 #[derive(Debug, Clone, Copy)]
-struct Part {
+struct CompactionCandidate {
     rows: u64,
     bytes: u64,
     newest_day: Option<i64>,
@@ -173,15 +180,15 @@ struct Part {
 
 /// Neighbors that may become one file.
 #[derive(Debug, Clone, Default)]
-struct Sum {
+struct GroupSize {
     rows: u64,
     bytes: u64,
     /// The earliest and the latest newest day.
     days: Option<(i64, i64)>,
 }
 
-impl Sum {
-    fn with(&self, part: &Part) -> Self {
+impl GroupSize {
+    fn with(&self, part: &CompactionCandidate) -> Self {
         let days = match (self.days, part.newest_day) {
             (Some((first, last)), Some(day)) => Some((first.min(day), last.max(day))),
             (days, day) => days.or(day.map(|day| (day, day))),
@@ -200,10 +207,10 @@ impl Sum {
 }
 
 /// The neighbors that become one file, by index.
-fn groups(parts: &[Part], size: CompactedSize) -> Vec<Range<usize>> {
+fn groups(parts: &[CompactionCandidate], size: CompactedSize) -> Vec<Range<usize>> {
     let mut groups = Vec::new();
     let end = parts.len().saturating_sub(NEWEST_LEFT_ALONE);
-    let (mut first, mut sum) = (0, Sum::default());
+    let (mut first, mut sum) = (0, GroupSize::default());
     for (index, part) in parts.iter().enumerate().take(end) {
         let is_small = part.rows <= size.rows_max / 2 && part.bytes <= size.bytes_max / 2;
         let with = sum.with(part);
@@ -213,8 +220,8 @@ fn groups(parts: &[Part], size: CompactedSize) -> Vec<Range<usize>> {
         }
         groups.push(first..index);
         (first, sum) = match part.is_eligible && is_small {
-            true => (index, Sum::default().with(part)),
-            false => (index + 1, Sum::default()),
+            true => (index, GroupSize::default().with(part)),
+            false => (index + 1, GroupSize::default()),
         };
     }
     groups.push(first..end);
@@ -241,8 +248,8 @@ mod tests {
         bytes_max: 1_000,
     };
 
-    fn part(rows: u64) -> Part {
-        Part {
+    fn part(rows: u64) -> CompactionCandidate {
+        CompactionCandidate {
             rows,
             bytes: rows,
             newest_day: Some(0),
@@ -250,7 +257,7 @@ mod tests {
         }
     }
 
-    fn chosen(parts: &[Part], size: CompactedSize) -> Vec<(usize, usize)> {
+    fn chosen(parts: &[CompactionCandidate], size: CompactedSize) -> Vec<(usize, usize)> {
         let groups = groups(parts, size).into_iter();
         groups.map(|group| (group.start, group.end)).collect()
     }
@@ -296,7 +303,7 @@ mod tests {
     fn days_that_lie_apart_stay_apart() {
         let mut parts = Vec::new();
         for day in 0..20 {
-            let of_day = Part {
+            let of_day = CompactionCandidate {
                 newest_day: Some(day),
                 ..part(1)
             };

@@ -1,4 +1,4 @@
-//! Expired files of events: what is left of each are the identities of its events, hashes of 16 bytes by day.
+//! ExpiredFile files of events: what is left of each are the identities of its events, hashes of 16 bytes by day.
 //!
 //! The results still count these events, and the identities tell a late record of such a day from a repeated one. Work that
 //! would need the events themselves is refused. An expired file that is restored from a copy counts again.
@@ -31,7 +31,7 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// What is left of an expired file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Expired {
+pub(crate) struct ExpiredFile {
     /// The file of identities.
     pub(super) identities: String,
     /// By UTC day: where the identities of its events are.
@@ -42,7 +42,7 @@ pub(crate) struct Expired {
     pub(super) at_ms: i64,
 }
 
-impl Expired {
+impl ExpiredFile {
     /// The path of the file of identities.
     pub(crate) fn identities(&self) -> &str {
         &self.identities
@@ -61,7 +61,7 @@ pub(crate) struct ExpiredDays {
 }
 
 impl ExpiredDays {
-    pub(super) fn add(&mut self, file: &FileEntry, expired: &Expired) {
+    pub(super) fn add(&mut self, file: &FileEntry, expired: &ExpiredFile) {
         for (day, rows) in &expired.days {
             let groups = rows.row_groups.clone().collect();
             let of_day = self.days.entry(*day).or_default();
@@ -115,20 +115,23 @@ impl ExpiredDays {
 }
 
 /// Replaces files of events, given with their sizes in bytes, by the identities of their events, in one new version. Files
-/// that are no longer listed are left out. Returns the paths of those that were replaced; the caller deletes them.
+/// that are no longer listed are left out, and all are if there are other backfills than `backfills`. Returns the paths of those that were replaced; the caller deletes them.
 ///
 /// # Errors
 /// Those of the archive, and [`Error::Damaged`] if a file does not hold what its entry says.
 pub(crate) async fn expire(
     archive: &Archive,
     source: Source,
-    files: &BTreeMap<String, u64>,
+    (files, backfills): (&BTreeMap<String, u64>, u64),
     now_ms: i64,
 ) -> Result<BTreeSet<String>> {
     loop {
         let before = Version::newest(archive, source).await?;
         let mut next = before.next(now_ms);
         let (mut replaced, mut written) = (BTreeSet::new(), Vec::new());
+        if before.backfills != backfills {
+            return Ok(replaced);
+        }
         for index in 0..before.files.len() {
             let Some(file) = before.files.get(index) else {
                 break;
@@ -144,7 +147,7 @@ pub(crate) async fn expire(
             let days = write_identities(archive, file, path, &identities).await?;
             written.push(identities.clone());
             if let Some(entry) = next.files.get_mut(index) {
-                entry.expired = Some(Expired {
+                entry.expired = Some(ExpiredFile {
                     identities,
                     days,
                     size_bytes: *size_bytes,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use schemas::seam::{Cut, Offset};
 use serde::{Deserialize, Serialize};
 
-use super::expire::Expired;
+use super::expire::ExpiredFile;
 
 /// Events of one UTC day in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ pub(crate) struct FileEntry {
     pub(crate) redacted_through: u64,
     /// What is left of the file if it expired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) expired: Option<Expired>,
+    pub(crate) expired: Option<ExpiredFile>,
 }
 
 #[expect(

@@ -2,8 +2,8 @@
 //! file, the newest record of merged files, the newest record of redacted files, a record of each expired file, and a
 //! manifest for each backfill.
 //!
-//! The first version lists the same files where they are. Before that, an object is put among the manifests that makes
-//! processes of the older version stop with an error, so that they change nothing afterwards.
+//! The first version lists the same files where they are. Before that, an object is put among each kind of records that makes
+//! processes of the older version stop with an error: they expect numbers as names, and a checksum.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use stores::archive::Archive;
 
-use super::expire::Expired;
+use super::expire::ExpiredFile;
 use super::file_entry::{DayRows, FileEntry};
 use super::version::{self, RetiredFile, Version};
 use crate::manifest_file::{from_bytes, read_listed};
@@ -24,6 +24,12 @@ use crate::{Error, Result};
 const READS_AT_ONCE: usize = 16;
 /// The name of the object that stops older processes: they expect a number.
 const FENCE: &str = "archive-has-versions";
+const MANIFESTS: &str = "manifests";
+const BACKFILLS: &str = "backfill/manifests";
+const MERGED: &str = "merged/records";
+const SCRUBBED: &str = "scrubbed/records";
+/// Each process of the older version reads one of these before it writes.
+const FENCED: [&str; 4] = [MANIFESTS, BACKFILLS, MERGED, SCRUBBED];
 
 #[derive(Debug, Clone, Deserialize)]
 struct Manifest {
@@ -80,9 +86,21 @@ struct Reduced {
 
 #[derive(Debug, Deserialize)]
 struct BackfillManifest {
+    seq: u64,
     files: Vec<File>,
     #[serde(default)]
     suppressed: u64,
+}
+
+/// Whether there are records of the older layout.
+pub(super) async fn exists(archive: &Archive, source: Source) -> Result<bool> {
+    for records in [MANIFESTS, BACKFILLS] {
+        let paths = archive.list(&of(source, records)).await?;
+        if paths.iter().any(|path| path.ends_with(".json")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Creates the first version from the records of the older layout. Returns false if there are none. It may be killed and
@@ -91,20 +109,24 @@ struct BackfillManifest {
 /// # Errors
 /// Those of the archive, and [`Error::Damaged`] if a record is missing or damaged.
 pub(super) async fn take_over(archive: &Archive, source: Source) -> Result<bool> {
-    let manifests = format!("archive/{source}/manifests");
-    let fence = format!("{manifests}/{FENCE}");
-    let mut paths = archive.list(&manifests).await?;
-    paths.retain(|path| *path != fence);
-    let backfills = records::<BackfillManifest>(archive, &of(source, "backfill/manifests")).await?;
-    if paths.is_empty() && backfills.is_empty() {
+    if !exists(archive, source).await? {
         return Ok(false);
     }
     let text = "The archive has versions now. Use the version of Backstitch that created them.\n";
-    archive
-        .put(&fence, Bytes::from_static(text.as_bytes()))
-        .await?;
-    // Listed again: an older process may have written until the fence was there.
-    let merged: Merged = newest(archive, &of(source, "merged/records")).await?;
+    for records in FENCED {
+        let fence = of(source, &format!("{records}/{FENCE}"));
+        let text = Bytes::from_static(text.as_bytes());
+        archive.put(&fence, text).await?;
+    }
+    let manifests = of(source, MANIFESTS);
+    let backfills: Vec<BackfillManifest> = records(archive, &of(source, BACKFILLS)).await?;
+    for (number, backfill) in (1..).zip(&backfills) {
+        if backfill.seq != number {
+            let what = format!("the manifest of backfill {number} is missing");
+            return Err(Error::damaged(&of(source, BACKFILLS), what));
+        }
+    }
+    let merged: Merged = newest(archive, &of(source, MERGED)).await?;
     let mut singles: Vec<Manifest> = records(archive, &manifests).await?;
     let is_merged = |seq: u64| {
         let mut manifests = merged.manifests.iter();
@@ -121,7 +143,7 @@ pub(super) async fn take_over(archive: &Archive, source: Source) -> Result<bool>
         }
         next = manifest.seq + 1;
     }
-    let scrubbed: Scrubbed = newest(archive, &of(source, "scrubbed/records")).await?;
+    let scrubbed: Scrubbed = newest(archive, &of(source, SCRUBBED)).await?;
     let expired: Vec<Reduced> = records(archive, &of(source, "reduced/manifests")).await?;
     let expired: BTreeMap<_, _> = expired
         .into_iter()
@@ -137,7 +159,11 @@ pub(super) async fn take_over(archive: &Archive, source: Source) -> Result<bool>
     let retired = merged.replaced.into_iter();
     first.retired = retired
         .filter(|one| present.contains(&one.path))
-        .map(|Replaced { path, at_ms }| RetiredFile { path, at_ms })
+        .map(|Replaced { path, at_ms }| RetiredFile {
+            path,
+            at_ms,
+            is_redacted: false,
+        })
         .collect();
     let of_backfills = backfills.into_iter().flat_map(|backfill| {
         let redacted_through = backfill.suppressed;
@@ -167,7 +193,11 @@ pub(super) async fn take_over(archive: &Archive, source: Source) -> Result<bool>
             if let Some(by) = &found.by {
                 first
                     .retired
-                    .extend(entry.path.take().map(|path| RetiredFile { path, at_ms: 0 }));
+                    .extend(entry.path.take().map(|path| RetiredFile {
+                        path,
+                        at_ms: 0,
+                        is_redacted: true,
+                    }));
                 entry.days.clone_from(&by.days);
                 entry.path = (!by.days.is_empty()).then(|| by.path.clone());
             }
@@ -178,7 +208,7 @@ pub(super) async fn take_over(archive: &Archive, source: Source) -> Result<bool>
             .as_ref()
             .filter(is_missing)
             .and_then(|path| expired.get(path));
-        entry.expired = gone.map(|gone| Expired {
+        entry.expired = gone.map(|gone| ExpiredFile {
             identities: gone.identities.clone(),
             days: gone.days.clone(),
             size_bytes: gone.bytes,
@@ -209,7 +239,8 @@ async fn records<T: DeserializeOwned>(archive: &Archive, folder: &str) -> Result
 
 /// The newest record of a folder; the default if there is none.
 async fn newest<T: DeserializeOwned + Default>(archive: &Archive, folder: &str) -> Result<T> {
-    let Some(path) = archive.list(folder).await?.pop() else {
+    let paths = archive.list(folder).await?.into_iter();
+    let Some(path) = paths.filter(|path| path.ends_with(".json")).next_back() else {
         return Ok(T::default());
     };
     let bytes = archive.get(&path).await?;

@@ -17,7 +17,7 @@ pub(crate) use expire::{ExpiredDays, expire, format_day, offsets};
 pub(crate) use file_entry::{FileEntry, day_tasks, days_between};
 pub(crate) use read::{Base, DayTotals, EventStream, Keep, Repeats};
 pub(crate) use redact::{fence_writers, for_each_listener, redact};
-pub(crate) use version::{Version, collect_garbage, objects};
+pub(crate) use version::{Due, Version, collect_garbage, objects};
 pub(crate) use write::{Archiver, FileSize};
 
 use std::ops::AddAssign;

@@ -10,7 +10,7 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Int32Type, Int64Type, SchemaRef, TimestampMicrosecondType};
 use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
 use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
@@ -92,8 +92,8 @@ pub(crate) enum Repeats {
     InOtherPartition,
 }
 
-/// A hash table has one byte beside each entry, and is at most 7/8 full.
-const TABLE_ENTRY_BYTES: usize = size_of::<EventIdentity>() + 1;
+/// The part of the memory of all queries that the identities of one task may take.
+const IDENTITIES_SHARE: usize = 3;
 
 /// The events that a stream has met.
 #[derive(Debug)]
@@ -106,22 +106,39 @@ struct SeenEvents {
 }
 
 impl SeenEvents {
-    /// Room for some events, accounted for before any query takes the memory: queries spill, and this set cannot.
-    fn with_capacity(events: usize, context: &TaskContext) -> Result<Self, DataFusionError> {
-        let memory = MemoryConsumer::new("event identities").register(context.memory_pool());
-        let entries = (events.saturating_mul(8) / 7).next_power_of_two();
-        let bytes = entries.saturating_mul(TABLE_ENTRY_BYTES);
-        memory.try_grow(bytes).map_err(|error| {
-            error.context(format!(
-                "the identities of {events} events of one task take {bytes} bytes; raise query.memory_bytes"
-            ))
-        })?;
+    /// Room for some events. It is accounted for before their query begins, and queries that spill get less.
+    fn with_capacity(
+        events: usize,
+        keep: &Keep,
+        context: &TaskContext,
+    ) -> Result<Self, DataFusionError> {
+        let mut bytes = table_bytes::<EventIdentity>(events);
+        if let Keep::Repeats(Repeats::InOtherPartition, _) = keep {
+            bytes = bytes.saturating_add(table_bytes::<(EventIdentity, i32)>(events));
+        }
+        let pool = context.memory_pool();
+        if let MemoryLimit::Finite(limit) = pool.memory_limit()
+            && bytes > limit / IDENTITIES_SHARE
+        {
+            let needed = bytes.saturating_mul(IDENTITIES_SHARE);
+            return Err(DataFusionError::ResourcesExhausted(format!(
+                "the identities of {events} events of one task take {bytes} bytes; raise query.memory_bytes to at least {needed}"
+            )));
+        }
+        let memory = MemoryConsumer::new("event identities").register(pool);
+        memory.grow(bytes);
         Ok(Self {
             _memory: memory,
             events: FxHashSet::with_capacity_and_hasher(events, Default::default()),
             partitions: FxHashMap::default(),
         })
     }
+}
+
+/// The size of a hash table: one byte beside each entry, and at most 7/8 full.
+fn table_bytes<T>(entries: usize) -> usize {
+    let slots = (entries.saturating_mul(8) / 7).next_power_of_two();
+    slots.saturating_mul(size_of::<T>() + 1)
 }
 
 /// The events of some days below the cuts. Files come in the order of the version and hold
@@ -162,7 +179,8 @@ impl EventStream {
                 (!groups.is_empty()).then_some((path, groups))
             })
             .collect();
-        let of_days = entries.iter().flat_map(|entry| {
+        let present = entries.iter().filter(|entry| entry.path.is_some());
+        let of_days = present.flat_map(|entry| {
             let days = days.iter().filter_map(|day| entry.days.get(day));
             days.map(|of_day| of_day.rows)
         });
@@ -242,7 +260,7 @@ impl PartitionStream for EventStream {
         *totals.lock().unwrap_or_else(PoisonError::into_inner) = DayTotals::default();
         let (schema, columns) = (Arc::clone(&self.schema), Arc::clone(&self.columns));
         let rows = usize::try_from(self.rows.saturating_add(self.base.rows)).unwrap_or(usize::MAX);
-        let mut seen = match SeenEvents::with_capacity(rows, &context) {
+        let mut seen = match SeenEvents::with_capacity(rows, &keep, &context) {
             Ok(seen) => seen,
             Err(error) => {
                 let failed = futures::stream::once(std::future::ready(Err(error)));
@@ -329,4 +347,58 @@ fn kept(
         .collect();
     drop(totals);
     Ok(Some(filter))
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool as _};
+    use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+
+    use super::super::file_entry::DayRows;
+    use super::*;
+
+    /// A million identities are accounted for before any file is read, and no more once the stream ends.
+    #[tokio::test]
+    async fn identities_are_accounted_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let archive = Archive::local(folder.path()).expect("an archive");
+        let of_day = DayRows {
+            row_groups: 0..1,
+            rows: 1_000_000,
+        };
+        let entry = FileEntry {
+            path: Some("archive/plays/files/missing.parquet".to_owned()),
+            days: BTreeMap::from([(7, of_day)]),
+            ..FileEntry::default()
+        };
+        let failure = async |memory_bytes: usize| {
+            let pool = Arc::new(GreedyMemoryPool::new(memory_bytes));
+            let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::clone(&pool) as _);
+            let runtime = runtime.build_arc().expect("a runtime");
+            let context = TaskContext::default().with_runtime(runtime);
+            let events = EventStream::new(&archive, std::slice::from_ref(&entry), &[7], vec![]);
+            let mut stream = events.execute(Arc::new(context));
+            let reserved = pool.reserved();
+            let error = stream
+                .next()
+                .await
+                .expect("an outcome")
+                .expect_err("no file");
+            drop(stream);
+            assert_eq!(pool.reserved(), 0);
+            (reserved, error.to_string())
+        };
+        let (reserved, error) = failure(256 << 20).await;
+        assert!(
+            reserved >= 1_000_000 * size_of::<EventIdentity>(),
+            "{reserved}"
+        );
+        assert!(error.contains("missing.parquet"), "{error}");
+        let (reserved, error) = failure(64 << 20).await;
+        assert_eq!(reserved, 0);
+        assert!(
+            error.contains("raise query.memory_bytes to at least"),
+            "{error}"
+        );
+    }
 }

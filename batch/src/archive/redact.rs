@@ -14,23 +14,25 @@ use stores::erasures::Suppressed;
 use tokio_util::sync::CancellationToken;
 
 use super::file_entry::FileEntry;
-use super::rewrite::rewrite;
+use super::rewrite::Rewriter;
 use super::version::Version;
 use crate::Result;
 use crate::run::go_on;
 
 const BATCH_ROWS: usize = 32_768;
 
+/// Files that one version searches, at most: what was searched is kept when another writer is faster.
+const FILES_AT_ONCE: u64 = 32;
+
 /// What a redaction does to a file.
-enum Redacted {
+enum RedactionOutcome {
     Unchanged,
     /// The entry of the file that replaces it.
     Replaced(FileEntry),
 }
 
-/// Removes erased listeners from the files of the newest version. Returns the version without them, and the number of files
-/// that were searched. Concurrent writers are tolerated: the redaction begins again. [`super::collect_garbage`] deletes the
-/// replaced files.
+/// Removes erased listeners from the files of the newest version, and returns the version without them. Concurrent writers
+/// are tolerated. [`super::collect_garbage`] deletes the replaced files.
 ///
 /// # Errors
 /// Those of the archive, and [`crate::Error::Stopped`].
@@ -40,24 +42,27 @@ pub(crate) async fn redact(
     suppressed: &Suppressed,
     (memory, now_ms): (&MemoryReservation, i64),
     stop: &CancellationToken,
-) -> Result<(Version, u64)> {
+) -> Result<Version> {
     let through = suppressed.newest_listener();
+    let rewriter = Rewriter {
+        archive,
+        suppressed,
+        memory,
+        stop,
+    };
     loop {
         let before = Version::newest(archive, source).await?;
         // Expired files name nobody. One that is restored from a copy is searched then.
         let (readable, _) = before.contents(archive, source).await?;
         let mut next = before.next(now_ms);
-        let (mut searched, mut written) = (0, Vec::new());
-        let mut is_overtaken = false;
+        let (mut searched, mut written, mut is_overtaken) = (0, Vec::new(), false);
         for (index, file) in readable.iter().enumerate() {
-            if file.path.is_none() || file.redacted_through >= through {
+            if file.path.is_none() || file.redacted_through >= through || searched == FILES_AT_ONCE
+            {
                 continue;
             }
-            go_on(stop)?;
-            let new_path = next.new_file(source);
-            let redacted = redact_file(archive, file, &new_path, suppressed, memory).await;
-            let redacted = match redacted {
-                Ok(redacted) => redacted,
+            let outcome = match redact_file(&rewriter, file, &next.new_file(source)).await {
+                Ok(outcome) => outcome,
                 // Another writer may have replaced or expired the file.
                 Err(error) if Version::newest(archive, source).await? == before => {
                     return Err(error);
@@ -69,7 +74,7 @@ pub(crate) async fn redact(
             };
             searched += 1;
             let mut entry = file.clone();
-            if let Redacted::Replaced(replacement) = redacted {
+            if let RedactionOutcome::Replaced(replacement) = outcome {
                 entry = replacement;
                 written.extend(entry.path.clone());
                 if let Some(path) = &file.path {
@@ -82,48 +87,52 @@ pub(crate) async fn redact(
             }
         }
         if searched == 0 && !is_overtaken {
-            return Ok((before, 0));
+            return Ok(before);
         }
-        go_on(stop)?;
-        if !is_overtaken && before.commit(archive, source, &next).await? {
-            return Ok((next, searched));
+        // Files that were retired before may name the same listeners.
+        for file in &mut next.retired {
+            file.is_redacted = true;
         }
-        Version::discard(archive, source, written).await?;
+        if is_overtaken || !before.commit(archive, source, &next).await? {
+            Version::discard(archive, source, written).await?;
+        }
     }
 }
 
-/// Creates a version with the same files, so that what other writers have not committed yet never counts.
+/// Creates a version with the same files. The files that other writers wrote for their next version are dead then, and open
+/// backfills cannot end.
 ///
 /// # Errors
 /// Those of the archive.
 pub(crate) async fn fence_writers(archive: &Archive, source: Source, now_ms: i64) -> Result<()> {
     loop {
         let newest = Version::newest(archive, source).await?;
-        if newest.commit(archive, source, &newest.next(now_ms)).await? {
+        let mut next = newest.next(now_ms);
+        next.open_backfills.clear();
+        if newest.commit(archive, source, &next).await? {
             return Ok(());
         }
     }
 }
 
 async fn redact_file(
-    archive: &Archive,
+    rewriter: &Rewriter<'_>,
     file: &FileEntry,
     new_path: &str,
-    suppressed: &Suppressed,
-    memory: &MemoryReservation,
-) -> Result<Redacted> {
+) -> Result<RedactionOutcome> {
     let Some(path) = &file.path else {
-        return Ok(Redacted::Unchanged);
+        return Ok(RedactionOutcome::Unchanged);
     };
+    go_on(rewriter.stop)?;
     let mut is_held = false;
-    let note = |id| is_held |= suppressed.has_listener(id);
-    for_each_listener(archive, path, Some(file.row_groups()), note).await?;
+    let note = |id| is_held |= rewriter.suppressed.has_listener(id);
+    for_each_listener(rewriter.archive, path, Some(file.row_groups()), note).await?;
     if !is_held {
-        return Ok(Redacted::Unchanged);
+        return Ok(RedactionOutcome::Unchanged);
     }
-    let rewritten = rewrite(archive, std::slice::from_ref(file), suppressed, memory).await?;
-    rewritten.store(archive, new_path).await?;
-    Ok(Redacted::Replaced(FileEntry {
+    let rewritten = rewriter.rewrite(std::slice::from_ref(file)).await?;
+    rewritten.store(rewriter.archive, new_path).await?;
+    Ok(RedactionOutcome::Replaced(FileEntry {
         path: rewritten.bytes.is_some().then(|| new_path.to_owned()),
         days: rewritten.days,
         ..file.clone()

@@ -15,83 +15,93 @@ use schemas::plays;
 use stores::archive::Archive;
 use stores::erasures::Suppressed;
 use stores::parquet_file;
+use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::file_entry::{DayRows, FileEntry};
 use super::without;
 use super::write::GROUP_ROWS_MAX;
+use crate::run::go_on;
 use crate::{Error, Result};
 
 const BATCH_ROWS: usize = 32_768;
 
 /// A file that was written in memory.
-pub(super) struct Rewritten {
+pub(super) struct RewrittenFile {
     /// None without events.
     pub(super) bytes: Option<Bytes>,
     pub(super) days: BTreeMap<i64, DayRows>,
     checksum: u64,
 }
 
-/// Writes the events of `files` as one file, by day and within a day in the order of the files. `memory` accounts for it.
-///
-/// # Errors
-/// Those of the archive, [`Error::Damaged`] if a file does not hold what its entry says, and an exhausted `memory`.
-pub(super) async fn rewrite(
-    archive: &Archive,
-    files: &[FileEntry],
-    suppressed: &Suppressed,
-    memory: &MemoryReservation,
-) -> Result<Rewritten> {
-    let fault = |error: ParquetError| Error::fault("writing Parquet", error);
-    let all_days: BTreeSet<i64> = files
-        .iter()
-        .flat_map(|file| file.days.keys().copied())
-        .collect();
-    let mut writer = parquet_file::begin(plays::schema(), GROUP_ROWS_MAX).map_err(fault)?;
-    let mut checksum = Checksum::new()?;
-    let mut days = BTreeMap::new();
-    for day in all_days {
-        let (begin, mut rows) = (writer.flushed_row_groups().len(), 0);
-        for file in files {
-            let (Some(path), Some(of_day)) = (&file.path, file.days.get(&day)) else {
-                continue;
-            };
-            let groups = of_day.row_groups.clone().collect();
-            let mut batches = archive.rows(path, groups, BATCH_ROWS).await?;
-            let mut found = 0;
-            while let Some(batch) = batches.try_next().await? {
-                found += batch.num_rows() as u64;
-                let batch = without(suppressed, batch);
-                rows += batch.num_rows() as u64;
-                checksum.update(&batch)?;
-                writer = write(writer, Some(batch)).await?;
-                let bytes = writer.memory_size() + writer.inner().capacity();
-                memory
-                    .try_resize(bytes)
-                    .map_err(|error| Error::fault("rewriting files of the archive", error))?;
+/// Writes files again without erased listeners.
+pub(super) struct Rewriter<'a> {
+    pub(super) archive: &'a Archive,
+    pub(super) suppressed: &'a Suppressed,
+    /// Accounts for the memory.
+    pub(super) memory: &'a MemoryReservation,
+    pub(super) stop: &'a CancellationToken,
+}
+
+impl Rewriter<'_> {
+    /// Writes the events of `files` as one file, by day and within a day in the order of the files.
+    ///
+    /// # Errors
+    /// Those of the archive, [`Error::Damaged`] if a file does not hold what its entry says, [`Error::Stopped`], and exhausted
+    /// memory.
+    pub(super) async fn rewrite(&self, files: &[FileEntry]) -> Result<RewrittenFile> {
+        let fault = |error: ParquetError| Error::fault("writing Parquet", error);
+        let days = files.iter().flat_map(|file| file.days.keys().copied());
+        let all_days: BTreeSet<i64> = days.collect();
+        let mut writer = parquet_file::begin(plays::schema(), GROUP_ROWS_MAX).map_err(fault)?;
+        let mut checksum = Checksum::new()?;
+        let mut days = BTreeMap::new();
+        for day in all_days {
+            let (begin, mut rows) = (writer.flushed_row_groups().len(), 0);
+            for file in files {
+                let (Some(path), Some(of_day)) = (&file.path, file.days.get(&day)) else {
+                    continue;
+                };
+                go_on(self.stop)?;
+                let groups = of_day.row_groups.clone().collect();
+                let mut batches = self.archive.rows(path, groups, BATCH_ROWS).await?;
+                let mut found = 0;
+                while let Some(batch) = batches.try_next().await? {
+                    found += batch.num_rows() as u64;
+                    let batch = without(self.suppressed, batch);
+                    rows += batch.num_rows() as u64;
+                    checksum.update(&batch)?;
+                    writer = write(writer, Some(batch)).await?;
+                    let bytes = writer.memory_size() + writer.inner().capacity();
+                    self.memory.try_resize(bytes).map_err(|error| {
+                        let doing = format!("rewriting {path} (raise query.memory_bytes)");
+                        Error::fault(&doing, error)
+                    })?;
+                }
+                if found != of_day.rows {
+                    let expected = of_day.rows;
+                    let what = format!(
+                        "it holds {found} events of day {day}, and its entry says {expected}"
+                    );
+                    return Err(Error::damaged(path, what));
+                }
             }
-            if found != of_day.rows {
-                let expected = of_day.rows;
-                let what =
-                    format!("it holds {found} events of day {day}, and its entry says {expected}");
-                return Err(Error::damaged(path, what));
+            writer = write(writer, None).await?;
+            let row_groups = begin..writer.flushed_row_groups().len();
+            if rows > 0 {
+                days.insert(day, DayRows { row_groups, rows });
             }
         }
-        writer = write(writer, None).await?;
-        let row_groups = begin..writer.flushed_row_groups().len();
-        if rows > 0 {
-            days.insert(day, DayRows { row_groups, rows });
-        }
+        let bytes = match days.is_empty() {
+            true => None,
+            false => Some(parquet_file::finish(writer).map_err(fault)?),
+        };
+        Ok(RewrittenFile {
+            bytes,
+            days,
+            checksum: checksum.finish(),
+        })
     }
-    let bytes = match days.is_empty() {
-        true => None,
-        false => Some(parquet_file::finish(writer).map_err(fault)?),
-    };
-    Ok(Rewritten {
-        bytes,
-        days,
-        checksum: checksum.finish(),
-    })
 }
 
 /// Writes a batch, or ends the row group, where it blocks no other work.
@@ -111,7 +121,7 @@ async fn write(
     written.map_err(|error: ParquetError| Error::fault("writing Parquet", error))
 }
 
-impl Rewritten {
+impl RewrittenFile {
     /// Stores the file and reads it back: the files that it replaces will be deleted.
     ///
     /// # Errors

@@ -7,7 +7,7 @@
 //!
 //! The name of a file begins with the number of the version that its writer is about to create, and no other version may
 //! be the first to list it. (A backfill reserves a number for all its files.) So an unlisted file whose number is not
-//! above the newest version's is dead, whoever wrote it. [`collect_garbage`] is the only rule that deletes files of events.
+//! above the newest version's is dead. [`collect_garbage`] is the rule that deletes replaced and dead files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,20 +52,56 @@ pub(super) struct RetiredFile {
     pub(super) path: String,
     /// Milliseconds since the Unix epoch.
     pub(super) at_ms: i64,
+    /// Whether it may name a listener who was erased.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_redacted: bool,
+}
+
+/// Which retired files garbage collection deletes; it always deletes dead files.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Due {
+    /// Those that were retired before this moment, in milliseconds since the Unix epoch.
+    pub(crate) before_ms: i64,
+    /// Those that may name an erased listener, whenever they were retired. Their readers must have had the grace to end.
+    pub(crate) redacted: bool,
+}
+
+impl Due {
+    /// No retired file.
+    pub(crate) const DEAD: Self = Self {
+        before_ms: i64::MIN,
+        redacted: false,
+    };
+    /// All retired files.
+    pub(crate) const ALL: Self = Self {
+        before_ms: i64::MAX,
+        redacted: true,
+    };
+
+    const fn includes(self, file: &RetiredFile) -> bool {
+        file.at_ms < self.before_ms || (self.redacted && file.is_redacted)
+    }
 }
 
 impl Version {
-    /// Reads the newest version. An archive of an older layout is taken over first.
+    /// Reads the newest version. A local archive of the older layout is taken over first: no process of an older version
+    /// works in the folder then. [`Version::take_over`] takes over an archive on a server.
     ///
     /// # Errors
     /// Those of the archive, and [`Error::Damaged`].
     pub(crate) async fn newest(archive: &Archive, source: Source) -> Result<Self> {
         loop {
             let Some(path) = archive.list(&folder(source)).await?.pop() else {
-                if legacy::take_over(archive, source).await? {
-                    continue;
+                if !legacy::exists(archive, source).await? {
+                    return Ok(Self::default());
                 }
-                return Ok(Self::default());
+                if !archive.is_local() {
+                    return Err(Error::Request(format!(
+                        "the archive of {source} has the layout of an older version: run `backstitch migrate`"
+                    )));
+                }
+                legacy::take_over(archive, source).await?;
+                continue;
             };
             // A newer version exists if this one is gone.
             if let Some(bytes) = archive.get(&path).await? {
@@ -75,12 +111,22 @@ impl Version {
     }
 
     /// Creates the first version of an archive of the older layout. Returns false if there is a version, or no such archive.
+    /// The caller holds the leases of runs and backfills.
     ///
     /// # Errors
     /// As [`Version::newest`].
     pub(crate) async fn take_over(archive: &Archive, source: Source) -> Result<bool> {
+        Ok(Self::has_older_layout(archive, source).await?
+            && legacy::take_over(archive, source).await?)
+    }
+
+    /// Whether the archive has the older layout and no version.
+    ///
+    /// # Errors
+    /// Those of the archive.
+    pub(crate) async fn has_older_layout(archive: &Archive, source: Source) -> Result<bool> {
         let has_version = !archive.list(&folder(source)).await?.is_empty();
-        Ok(!has_version && legacy::take_over(archive, source).await?)
+        Ok(!has_version && legacy::exists(archive, source).await?)
     }
 
     fn parse(path: &str, bytes: &Bytes) -> Result<Self> {
@@ -90,11 +136,13 @@ impl Version {
         };
         let version: Self = from_bytes(bytes).map_err(damaged)?;
         if number_of(path) != Some(version.number) {
-            return Err(damaged("its name is not its number".to_owned()));
+            return Err(damaged("its number does not match its name".to_owned()));
         }
         let of_backfills = version.log_begins_at() as u64;
         if version.backfills > of_backfills {
-            return Err(damaged("it lists fewer files than backfills".to_owned()));
+            return Err(damaged(
+                "it lists fewer backfill files than backfills".to_owned(),
+            ));
         }
         for pair in version.log_files().windows(2) {
             if let [before, after] = pair
@@ -162,6 +210,7 @@ impl Version {
         self.retired.push(RetiredFile {
             path,
             at_ms: self.created_at_ms,
+            is_redacted: false,
         });
     }
 
@@ -288,14 +337,14 @@ impl Version {
     }
 }
 
-/// Deletes dead files, files that were retired before `retired_before_ms`, and versions that were replaced before then.
+/// Deletes dead files, retired files that are due, and versions that were replaced before then.
 ///
 /// # Errors
 /// Those of the archive, and [`Error::Damaged`] if a listed file is missing: then no retired file is deleted.
 pub(crate) async fn collect_garbage(
     archive: &Archive,
     source: Source,
-    retired_before_ms: i64,
+    due: Due,
     now_ms: i64,
 ) -> Result<()> {
     let newest = Version::newest(archive, source).await?;
@@ -304,46 +353,45 @@ pub(crate) async fn collect_garbage(
     }
     let present = objects(archive, source).await?;
     let listed = newest.listed();
-    let retired = newest.retired.iter();
-    let retired: BTreeMap<&str, i64> = retired.map(|one| (&*one.path, one.at_ms)).collect();
-    let is_due = |at_ms: i64| at_ms < retired_before_ms;
-    let mut due = Vec::new();
-    for path in present.keys() {
-        let is_garbage = match retired.get(path.as_str()) {
-            Some(at_ms) => is_due(*at_ms),
-            None => !listed.contains(path.as_str()) && newest.is_dead(path, source),
-        };
-        if is_garbage {
-            due.push(path);
+    let retired: BTreeSet<&str> = newest.retired.iter().map(|file| &*file.path).collect();
+    for path in present.keys().map(String::as_str) {
+        let is_needed = listed.contains(path) || retired.contains(path);
+        if !is_needed && newest.is_dead(path, source) {
+            archive.delete(path).await?;
         }
-    }
-    if due.iter().any(|path| retired.contains_key(path.as_str())) {
-        let unexpired = newest.files.iter().filter(|file| file.expired.is_none());
-        let mut paths = unexpired.filter_map(|file| file.path.as_ref());
-        if let Some(path) = paths.find(|path| !present.contains_key(*path)) {
-            let what = "it is missing, and files that were replaced would be deleted now; none was. Restore it from a copy, or from the log: backstitch restorate --expected archive --apply";
-            return Err(Error::damaged(path, what));
-        }
-    }
-    for path in due {
-        archive.delete(path).await?;
     }
     // A tool that copies the archive may have listed a version until the next one was created.
     let versions = archive.list(&folder(source)).await?;
     for pair in versions.windows(2) {
         let [path, next] = pair else { break };
-        if let Some(bytes) = archive.get(next).await?
-            && !is_due(Version::parse(next, &bytes)?.created_at_ms)
-        {
-            break;
+        if let Some(bytes) = archive.get(next).await? {
+            let created_at_ms = Version::parse(next, &bytes)?.created_at_ms;
+            // A clock that was ahead says nothing about later versions.
+            if created_at_ms > now_ms && due.before_ms != i64::MAX {
+                continue;
+            }
+            if created_at_ms >= due.before_ms {
+                break;
+            }
         }
         archive.delete(path).await?;
     }
-    if retired.values().any(|at_ms| is_due(*at_ms)) {
-        let mut next = newest.next(now_ms);
-        next.retired.retain(|one| !is_due(one.at_ms));
-        newest.commit(archive, source, &next).await?;
+    if !newest.retired.iter().any(|file| due.includes(file)) {
+        return Ok(());
     }
+    let unexpired = newest.files.iter().filter(|file| file.expired.is_none());
+    let mut paths = unexpired.filter_map(|file| file.path.as_ref());
+    if let Some(path) = paths.find(|path| !present.contains_key(*path)) {
+        let what = "it is missing, so no replaced file was deleted. Restore it from a copy or run `backstitch restorate --expected archive --apply`";
+        return Err(Error::damaged(path, what));
+    }
+    let due_files = newest.retired.iter().filter(|file| due.includes(file));
+    for file in due_files.filter(|file| present.contains_key(&file.path)) {
+        archive.delete(&file.path).await?;
+    }
+    let mut next = newest.next(now_ms);
+    next.retired.retain(|file| !due.includes(file));
+    newest.commit(archive, source, &next).await?;
     Ok(())
 }
 

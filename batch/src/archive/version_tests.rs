@@ -110,11 +110,16 @@ async fn history(seed: u64) {
         let mut collected_at = None;
         match rng.random_range(0..5) {
             0 => {
-                let before_ms = [i64::MIN, now_ms - 5, i64::MAX][rng.random_range(0..3)];
+                let before_ms = now_ms - 5;
+                let recent = Due {
+                    before_ms,
+                    redacted: rng.random(),
+                };
+                let due = [Due::DEAD, recent, Due::ALL][rng.random_range(0..3)];
                 let newest = Version::newest(&archive, SOURCE).await.expect("a version");
-                let collected = collect_garbage(&archive, SOURCE, before_ms, now_ms).await;
+                let collected = collect_garbage(&archive, SOURCE, due, now_ms).await;
                 collected.expect("collecting");
-                collected_at = (before_ms == i64::MAX).then_some(newest.number);
+                collected_at = (due.before_ms == i64::MAX).then_some(newest.number);
             }
             1 | 2 if open.len() < WRITERS => open.push(begin(&archive, &mut rng, now_ms).await),
             _ if !open.is_empty() => {
@@ -170,7 +175,7 @@ async fn a_writer_whose_version_is_gone_commits_nothing() {
             .await
             .expect("taken")
     );
-    collect_garbage(&archive, SOURCE, i64::MAX, 3)
+    collect_garbage(&archive, SOURCE, Due::ALL, 3)
         .await
         .expect("collecting");
     assert!(!first.commit(&archive, SOURCE, &second).await.expect("gone"));
@@ -220,12 +225,12 @@ async fn a_missing_file_keeps_what_it_replaced() {
             .await
             .expect("created")
     );
-    let refused = collect_garbage(&archive, SOURCE, i64::MAX, 3).await;
+    let refused = collect_garbage(&archive, SOURCE, Due::ALL, 3).await;
     let refused = refused.expect_err("a listed file is missing").to_string();
     assert!(refused.contains(&new), "{refused}");
     assert!(archive.get(&old).await.expect("reading").is_some());
     put(&archive, &new).await;
-    collect_garbage(&archive, SOURCE, i64::MAX, 3)
+    collect_garbage(&archive, SOURCE, Due::ALL, 3)
         .await
         .expect("collecting");
     assert!(archive.get(&old).await.expect("reading").is_none());

@@ -7,7 +7,7 @@ use stores::erasures::Kind;
 use tokio_util::sync::CancellationToken;
 
 use super::{EraseRequest, Eraser, restorations};
-use crate::archive::{collect_garbage, fence_writers, redact};
+use crate::archive::{Due, collect_garbage, fence_writers, redact};
 use crate::run::go_on;
 use crate::{Batch, Error, Progress, Result, RunRequest};
 
@@ -74,11 +74,11 @@ impl Batch {
         // Files of writers that have not committed yet are deleted below.
         fence_writers(archive, source, now_ms).await?;
         let memory = self.engine.room("redaction");
-        let (version, _) = redact(archive, source, &suppressed, (&memory, now_ms), stop).await?;
+        let version = redact(archive, source, &suppressed, (&memory, now_ms), stop).await?;
         if version.has_retired_files() && !self.grace(stop).await {
             return Err(Error::Stopped);
         }
-        collect_garbage(archive, source, i64::MAX, now_ms).await
+        collect_garbage(archive, source, Due::ALL, now_ms).await
     }
 
     /// The views of a source whose rows name a listener, by name.

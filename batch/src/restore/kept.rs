@@ -79,7 +79,7 @@ impl Batch {
         };
         let refusal = |why: &str| {
             Error::Request(format!(
-                "events between {} and {} are no longer in the archive: they expired by retention.archive_days, and {why}. Compare newer days (--from), or restore the files that the newest object in archive/{}/versions lists as expired from a copy",
+                "events between {} and {} are no longer in the archive: they expired by retention.archive_days, and {why}. Compare newer days (--from), or restore from a copy the files that the newest object in archive/{}/versions marks as expired",
                 format_day(first),
                 format_day(last),
                 results.source

@@ -86,6 +86,7 @@ impl Retention {
         stop: &CancellationToken,
     ) -> Result<KindReport> {
         let archive = &self.batch.ports.archive;
+        let backfills = Version::newest(archive, source).await?.backfills();
         let (mut report, old) = self.old_events(source).await?;
         for some in old.chunks(FILES_AT_ONCE) {
             go_on(stop)?;
@@ -94,7 +95,7 @@ impl Retention {
                 .map(|file| (file.object.path.clone(), file.object.bytes));
             let files: BTreeMap<String, u64> = files.collect();
             let now_ms = self.batch.ports.clock.now_ms();
-            let expired = expire(archive, source, &files, now_ms).await?;
+            let expired = expire(archive, source, (&files, backfills), now_ms).await?;
             expect_held(lease).await?;
             for (path, bytes) in files.iter().filter(|(path, _)| expired.contains(*path)) {
                 archive.delete(path).await?;

@@ -94,8 +94,6 @@ pub(crate) struct Plan {
     pub(crate) of: Generation,
     /// The erased listeners.
     pub(crate) suppressed: Arc<Suppressed>,
-    /// Whether files were searched for erased listeners.
-    pub(crate) is_redacted: bool,
     /// Every piece of time, not only what was touched.
     pub(crate) full: bool,
     /// By touched day: the records in the archive.

@@ -97,7 +97,6 @@ impl Note {
                 expired: self.expired,
                 of: Default::default(),
                 suppressed: self.suppressed.unwrap_or_default(),
-                is_redacted: false,
                 full: self.full,
                 days: BTreeMap::new(),
             },

@@ -82,7 +82,6 @@ pub(crate) fn plan(
         files,
         expired,
         suppressed: Arc::default(),
-        is_redacted: false,
         of,
         full,
         days,
@@ -182,6 +181,6 @@ pub(crate) fn refusal(source: Source, (first, last): (i64, i64), why: &str) -> E
         format!("between {} and {}", day(first), day(last))
     };
     Error::Request(format!(
-        "{why}, and events of {source} {of} are no longer in the archive: they expired by retention.archive_days. Nothing was changed, and answers stay right. Restore the files that the newest object in archive/{source}/versions lists as expired from a copy, or leave out what needs them (docs/retention.md)"
+        "{why}, and events of {source} {of} are no longer in the archive: they expired by retention.archive_days. Nothing was changed, and answers stay right. Restore from a copy the files that the newest object in archive/{source}/versions marks as expired, or leave out what needs them (docs/retention.md)"
     ))
 }

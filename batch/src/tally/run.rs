@@ -19,7 +19,7 @@ use super::planning::{Archived, plan, refusal, whole_days};
 use super::publish::{Edition, NewRow, Publisher, new_rows};
 use super::result::ViewManifest;
 use super::tasks;
-use crate::archive::{CompactedSize, CompactionLimits, Repeats, collect_garbage, compact, redact};
+use crate::archive::{CompactedSize, CompactionLimits, Repeats, compact, redact};
 use crate::drift::{Between, Drift};
 use crate::report::{RunReport, Stages};
 use crate::results::{Results, names_of};
@@ -134,31 +134,20 @@ impl Batch {
             return Ok(());
         }
         self.remove_others::<ViewManifest>(results, stop).await?;
+        expect_held(results.lease).await?;
+        self.collect_archive_garbage(plan.source, true).await?;
         if !request.jobs.is_empty() || stop.is_cancelled() {
             return Ok(());
         }
-        match self.maintain_archive(results, plan, stop).await {
+        match self.compact_archive(plan, stop).await {
             Err(Error::Stopped) => Ok(()),
-            maintained => maintained,
+            compacted => compacted,
         }
     }
 
-    /// Deletes files of the archive that nothing needs any more, and compacts small ones.
-    async fn maintain_archive(
-        &self,
-        results: &Results<'_>,
-        plan: &Plan,
-        stop: &CancellationToken,
-    ) -> Result<()> {
+    /// Compacts small files of the archive.
+    async fn compact_archive(&self, plan: &Plan, stop: &CancellationToken) -> Result<()> {
         let (archive, options, source) = (&self.ports.archive, &self.options, plan.source);
-        expect_held(results.lease).await?;
-        if plan.is_redacted {
-            // Files that were replaced may hold somebody who was erased.
-            let now_ms = self.ports.clock.now_ms();
-            collect_garbage(archive, source, i64::MAX, now_ms).await?;
-        } else {
-            self.collect_archive_garbage(source).await?;
-        }
         let limits = CompactionLimits {
             cuts: &plan.cuts,
             size: CompactedSize {
@@ -207,7 +196,7 @@ impl Batch {
         let archive = &self.ports.archive;
         let memory = self.engine.room("redaction");
         let at = (&memory, self.ports.clock.now_ms());
-        let (version, searched) = redact(archive, source, &suppressed, at, stop).await?;
+        let version = redact(archive, source, &suppressed, at, stop).await?;
         drop(memory);
         if version.backfills() != of.backfills {
             // A backfill ended meanwhile.
@@ -221,7 +210,6 @@ impl Batch {
         let archived = Archived { of, files, expired };
         let mut plan = plan(source, request, &run, jobs, archived, held)?;
         plan.suppressed = suppressed;
-        plan.is_redacted = searched > 0;
         let names = plan.wanted().map(|view| view.job.name().to_owned());
         let report = RunReport {
             epoch: run.epoch,

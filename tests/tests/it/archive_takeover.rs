@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::archive::Archive;
 use tests::process::{Server, done, run, run_with_input};
@@ -57,6 +58,11 @@ async fn a_data_folder_is_taken_over_with_every_event() {
     // An older process stops with an error at an object that it does not know.
     let manifests = data.join("archive/archive/plays/manifests");
     assert!(manifests.join("archive-has-versions").exists());
+    let others = ["backfill/manifests", "merged/records", "scrubbed/records"];
+    let plays = data.join("archive/archive/plays");
+    for records in others {
+        assert!(plays.join(records).join("archive-has-versions").exists());
+    }
 
     // A new play, a play whose file expired, and one whose file was redacted: only the first one counts.
     let lines = [
@@ -116,10 +122,35 @@ async fn a_bucket_is_taken_over() {
             .expect("writing");
     }
     let batch = world.batch();
-    batch
-        .make_views(schemas::source::Source::Plays)
+    // Only `migrate` takes over an archive on a server, and one with a missing record not at all.
+    let refused = batch
+        .make_views(Source::Plays)
         .await
-        .expect("views");
+        .expect_err("an older layout");
+    assert!(
+        refused.to_string().contains("run `backstitch migrate`"),
+        "{refused}"
+    );
+    let record = "archive/plays/manifests/0000000012.json";
+    let bytes = world.stores.archive.get(record).await.expect("reading");
+    world.stores.archive.delete(record).await.expect("deleting");
+    let damaged = batch
+        .take_over_archive(Source::Plays)
+        .await
+        .expect_err("a gap");
+    assert!(
+        damaged.to_string().contains("manifest 12 is missing"),
+        "{damaged}"
+    );
+    let restored = world.stores.archive.put(record, bytes.expect("a record"));
+    restored.await.expect("writing");
+    assert!(
+        batch
+            .take_over_archive(Source::Plays)
+            .await
+            .expect("taken over")
+    );
+    assert!(!batch.take_over_archive(Source::Plays).await.expect("there"));
     let of_bucket = archive_version(&world.stores.archive).await;
     done(&data, &["migrate"]);
     assert_eq!(of_bucket, archive_version(&local).await);
