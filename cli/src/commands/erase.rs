@@ -5,7 +5,7 @@ use std::sync::Arc;
 use batch::{ErasePorts, EraseRequest, Eraser, Finding, Receipt};
 use jiff::Timestamp;
 use serde::Serialize;
-use stores::erasures::{Asked, Kind, Person};
+use stores::erasures::{Attribution, Kind, Person};
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
@@ -67,6 +67,7 @@ pub(super) async fn run(
         canon: Arc::clone(&stores.canon) as _,
         canon_erase: Arc::clone(&stores.canon_erase),
         achievements: Arc::clone(&stores.achievements),
+        data_folder: stores.data_folder.clone(),
         partitions: context.settings().log.partitions,
     };
     let eraser = Eraser::build(installation.batch(&engine)?, ports);
@@ -93,7 +94,7 @@ pub(super) async fn run(
         };
     }
     let request = EraseRequest {
-        asked: Asked {
+        attribution: Attribution {
             by: args.by.clone(),
             reason: args.reason.clone(),
         },
