@@ -8,7 +8,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::notices::{Deliveries, Delivery, NoticesWaiting, Of, Outcome};
-use crate::records::{Record, Records, Scan};
+use crate::records::{Record, Records, Scan, to_value};
 use crate::{Error, Result};
 
 /// The topic of alerts: JSON by the name of the schedule.
@@ -59,7 +59,7 @@ pub async fn add(records: &dyn Records, alert: &Alert) -> Result<()> {
         claimed_until_ms: 0,
         claim: String::new(),
     };
-    let value = to_value(&pending)?;
+    let value = to_value(SCOPE, &pending)?;
     records
         .compare_and_set(SCOPE, &alert.id, None, Some(&value))
         .await?;
@@ -84,7 +84,7 @@ impl Alerts {
             ..Scan::default()
         };
         let records = self.0.scan(SCOPE, scan).await?;
-        let read = |record: Record| Ok((record.version, from_value(record.value)?));
+        let read = |record: Record| Ok((record.version, record.parse(SCOPE)?));
         records.into_iter().map(read).collect()
     }
 }
@@ -116,7 +116,7 @@ impl Deliveries for Alerts {
         for (version, mut pending) in due.into_iter().take(limit) {
             pending.claimed_until_ms = until_ms;
             pending.claim = Uuid::new_v4().simple().to_string();
-            let value = to_value(&pending)?;
+            let value = to_value(SCOPE, &pending)?;
             let change =
                 self.0
                     .compare_and_set(SCOPE, &pending.alert.id, Some(version), Some(&value));
@@ -151,13 +151,15 @@ impl Deliveries for Alerts {
         let value = match outcome.is_done {
             true => None,
             false => {
-                let mut pending = from_value(waiting.clone())?;
+                let pending = serde_json::from_value(waiting.clone());
+                let mut pending: PendingAlert =
+                    pending.map_err(|error| Error::broken("reading an alert", error))?;
                 pending.topic_at_ms = outcome.topic_at_ms;
                 pending.tries = outcome.tries;
                 pending.last_error.clone_from(&outcome.last_error);
                 pending.next_try_ms = outcome.next_try_ms;
                 pending.claimed_until_ms = 0;
-                Some(to_value(&pending)?)
+                Some(to_value(SCOPE, &pending)?)
             }
         };
         // If another process has claimed the alert since, this changes nothing.
@@ -172,12 +174,4 @@ impl PendingAlert {
     const fn is_due(&self, now_ms: i64) -> bool {
         self.next_try_ms <= now_ms && self.claimed_until_ms <= now_ms
     }
-}
-
-fn from_value(value: Value) -> Result<PendingAlert> {
-    serde_json::from_value(value).map_err(|error| Error::broken("reading an alert", error))
-}
-
-fn to_value(pending: &PendingAlert) -> Result<Value> {
-    serde_json::to_value(pending).map_err(|error| Error::broken("writing an alert", error))
 }

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::Result;
 use crate::reconciliations::{self, Reconciliation};
-use crate::records::{Records, RecordsRead, Scan};
-use crate::{Error, Result};
+use crate::records::{Records, RecordsRead, for_each, to_value};
 
 /// The scope of approvals.
 const SCOPE: &str = "approvals";
@@ -105,8 +105,7 @@ pub async fn approve(
         at_ms: now_ms,
     };
     let name = record_name(schedule, view);
-    let value = serde_json::to_value(&approval);
-    let value = value.map_err(|error| Error::broken("writing an approval", error))?;
+    let value = to_value(SCOPE, &approval)?;
     let current = records.get(SCOPE, &name).await?;
     let seen_version = current.map(|record| record.version);
     if !records
@@ -123,23 +122,13 @@ pub async fn approve(
 /// # Errors
 /// Those of the store.
 pub async fn list(records: &dyn RecordsRead) -> Result<Vec<Approval>> {
-    let (mut all, mut after) = (Vec::new(), None::<String>);
-    loop {
-        let scan = Scan {
-            after: after.as_deref(),
-            limit: PAGE,
-            ..Scan::default()
-        };
-        let page = records.scan(SCOPE, scan).await?;
-        let is_last = page.len() < PAGE;
-        after = page.last().map(|record| record.name.clone());
-        for record in page {
-            all.push(from_value(record.value)?);
-        }
-        if is_last {
-            return Ok(all);
-        }
-    }
+    let mut all = Vec::new();
+    for_each(records, SCOPE, PAGE, |record| {
+        all.push(record.parse(SCOPE)?);
+        Ok(())
+    })
+    .await?;
+    Ok(all)
 }
 
 /// The fingerprint of a request for a view. It contains no ids of people.
@@ -167,7 +156,8 @@ pub async fn find_valid(
     let Some(record) = records.get(SCOPE, &record_name(schedule, view)).await? else {
         return Ok(None);
     };
-    let (version, approval) = (record.version, from_value(record.value)?);
+    let version = record.version;
+    let approval: Approval = record.parse(SCOPE)?;
     let is_young = now_ms.saturating_sub(approval.at_ms) <= VALID_MS;
     let is_valid = is_young && approval.fingerprint == fingerprint && {
         let newest = newest_comparison(records, approval.source, (schedule, view)).await?;
@@ -190,10 +180,6 @@ pub async fn delete(records: &dyn Records, version: u64, approval: &Approval) ->
         .compare_and_set(SCOPE, &name, Some(version), None)
         .await?;
     Ok(())
-}
-
-fn from_value(value: Value) -> Result<Approval> {
-    serde_json::from_value(value).map_err(|error| Error::broken("reading an approval", error))
 }
 
 /// The record of a schedule and a view. Names of views contain no spaces.

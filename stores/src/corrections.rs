@@ -11,8 +11,8 @@ use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::records::{Record, Records, RecordsRead, Scan, number_name, update};
-use crate::{Error, Result};
+use crate::Result;
+use crate::records::{Records, RecordsRead, for_each, number_name, to_value, update};
 
 /// Cells of an entry, at most.
 const CELLS_MAX: usize = 1_000;
@@ -26,6 +26,8 @@ const COLUMNS: [&[&str]; 4] = [
     &[],
 ];
 const DAY_SECONDS: i64 = 86_400;
+/// Entries that are read at once.
+const PAGE: usize = 200;
 
 /// A restoration that has corrected counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -201,34 +203,27 @@ fn scope(source: Source) -> String {
 /// # Errors
 /// Those of the store.
 pub async fn put(records: &dyn Records, source: Source, entry: &CorrectionEntry) -> Result<()> {
-    let value = serde_json::to_value(entry);
-    let value = value.map_err(|error| Error::broken("writing the correction index", error))?;
-    let (scope, name) = (scope(source), number_name(entry.number));
+    let scope = scope(source);
+    let value = to_value(&scope, entry)?;
+    let name = number_name(entry.number);
     update(records, (&scope, &name), |_| Ok(Some(value.clone()))).await
 }
 
-/// Entries in the order of their numbers, after one of them, at most `limit`.
+/// Calls `each` with every entry of a source, in the order of their numbers.
 ///
 /// # Errors
 /// Those of the store.
-pub async fn list(
+pub async fn for_each_entry(
     records: &dyn RecordsRead,
     source: Source,
-    after: Option<u64>,
-    limit: usize,
-) -> Result<Vec<CorrectionEntry>> {
-    let after = after.map(number_name);
-    let scan = Scan {
-        after: after.as_deref(),
-        limit,
-        ..Scan::default()
-    };
-    let page = records.scan(&scope(source), scan).await?;
-    let read = |record: Record| {
-        let entry = serde_json::from_value(record.value);
-        entry.map_err(|error| Error::broken("reading the correction index", error))
-    };
-    page.into_iter().map(read).collect()
+    each: impl FnMut(CorrectionEntry) + Send,
+) -> Result<()> {
+    let (mut each, scope) = (each, scope(source));
+    for_each(records, &scope, PAGE, |record| {
+        each(record.parse(&scope)?);
+        Ok(())
+    })
+    .await
 }
 
 #[cfg(test)]

@@ -5,12 +5,12 @@
 //! operation looks one number further, and the next writer brings it up to date.
 
 use schemas::source::Source;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::aged::AgedCount;
 use crate::records::{
-    Direction, Record, Records, RecordsRead, Scan, contended, number_name, parse_number, update,
+    Direction, Record, Records, RecordsRead, Scan, contended, number_name, update,
 };
 use crate::{Error, Result};
 
@@ -26,9 +26,10 @@ const ADD_ATTEMPTS: usize = 200;
 const NUMBERS: &str = "numbers";
 
 /// The record of a comparison.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Reconciliation {
-    /// Its number among those of its source, from 1.
+    /// Its number among those of its source, from 1; the name of its record.
+    #[serde(skip)]
     pub number: u64,
     /// Its unique id.
     pub id: String,
@@ -36,14 +37,6 @@ pub struct Reconciliation {
     pub at_ms: i64,
     /// The request, the findings and the changes.
     pub record: Value,
-}
-
-/// The value of the record of a comparison.
-#[derive(Debug, Serialize, Deserialize)]
-struct StoredValue {
-    id: String,
-    at_ms: i64,
-    record: Value,
 }
 
 /// Which numbers a source has.
@@ -59,39 +52,12 @@ struct Numbers {
     lags: bool,
 }
 
-impl Reconciliation {
-    fn from_record(scope: &str, record: Record) -> Result<Self> {
-        let number = parse_number(scope, &record.name)?;
-        let stored: StoredValue = serde_json::from_value(record.value).map_err(|error| {
-            Error::broken(format!("reading the record {number} of {scope}"), error)
-        })?;
-        Ok(Self {
-            number,
-            id: stored.id,
-            at_ms: stored.at_ms,
-            record: stored.record,
-        })
-    }
-}
-
 /// The scope of a number of a source.
 pub(crate) fn scope(source: &str, number: u64) -> String {
     format!(
         "reconciliations {source} {}",
         number_name(number / SCOPE_NUMBERS)
     )
-}
-
-/// The source and the number of the record of a comparison; `None` for other records.
-#[cfg(feature = "cassandra")]
-pub(crate) fn parse_key<'a>(scope: &'a str, name: &str) -> Option<(&'a str, i64)> {
-    let source = scope.strip_prefix("reconciliations ")?.split(' ').next()?;
-    Some((source, name.parse().ok()?))
-}
-
-/// The value of the record of a comparison.
-pub(crate) fn value(id: &str, at_ms: i64, record: &Value) -> Value {
-    json!({"id": id, "at_ms": at_ms, "record": record})
 }
 
 async fn read_numbers(records: &dyn RecordsRead, source: Source) -> Result<Numbers> {
@@ -158,14 +124,13 @@ async fn scan(
         direction,
         limit,
     };
-    let found = records.scan(&scope, scan).await?;
-    found
-        .into_iter()
-        .map(|record| {
-            let version = record.version;
-            Ok((Reconciliation::from_record(&scope, record)?, version))
-        })
-        .collect()
+    let found = records.scan(&scope, scan).await?.into_iter();
+    let read = |record: Record| {
+        let (number, version) = (record.number(&scope)?, record.version);
+        let one = record.parse(&scope)?;
+        Ok((Reconciliation { number, ..one }, version))
+    };
+    found.map(read).collect()
 }
 
 /// Records of a source before a number, newest first, at most `limit`.
@@ -217,7 +182,7 @@ pub async fn add(
     at_ms: i64,
     record: &Value,
 ) -> Result<u64> {
-    let value = value(id, at_ms, record);
+    let value = json!({"id": id, "at_ms": at_ms, "record": record});
     for _ in 0..ADD_ATTEMPTS {
         let numbers = settle_numbers(records, source).await?;
         let window = Numbers {
@@ -260,7 +225,7 @@ pub async fn replace(
             let why = format!("comparison {number} of {source} does not exist");
             return Err(Error::Refused(why));
         };
-        let mut value = current.clone();
+        let mut value = current.value.clone();
         if let Some(content) = value.get_mut("record") {
             content.clone_from(record);
         }
@@ -276,23 +241,13 @@ pub async fn replace(
 /// Those of the store.
 pub async fn aged(records: &dyn RecordsRead, source: Source, before_ms: i64) -> Result<AgedCount> {
     let numbers = read_numbers(records, source).await?;
-    let mut count = AgedCount {
+    let old = find_old(records, source, numbers, (before_ms, usize::MAX)).await?;
+    Ok(AgedCount {
         all: (numbers.newest + 1).saturating_sub(numbers.oldest),
-        ..AgedCount::default()
-    };
-    let mut next = numbers.oldest;
-    while next <= numbers.newest {
-        let (page, after) = oldest_first(records, source, next, numbers).await?;
-        for (one, _) in page {
-            count.oldest_ms.get_or_insert(one.at_ms);
-            if one.at_ms >= before_ms {
-                return Ok(count);
-            }
-            count.aged += 1;
-        }
-        next = after;
-    }
-    Ok(count)
+        oldest_ms: old.oldest_ms,
+        aged: old.found.len() as u64,
+        needed: 0,
+    })
 }
 
 /// Deletes records of a source that are older than a time, the oldest first, at most `limit`. Returns their number.
@@ -306,47 +261,67 @@ pub async fn forget_aged(
     limit: usize,
 ) -> Result<u64> {
     let numbers = settle_numbers(records, source).await?;
-    let (mut next, mut deleted) = (numbers.oldest, 0);
-    'pages: while next <= numbers.newest {
-        let (page, after) = oldest_first(records, source, next, numbers).await?;
-        for (one, version) in page {
-            next = one.number;
-            if one.at_ms >= before_ms || deleted == limit {
-                break 'pages;
-            }
-            let scope = scope(source.name(), one.number);
-            let name = number_name(one.number);
-            if !records
-                .compare_and_set(&scope, &name, Some(version), None)
-                .await?
-            {
-                // Another process has just replaced or deleted it; the next call continues here.
-                break 'pages;
-            }
-            deleted += 1;
+    let old = find_old(records, source, numbers, (before_ms, limit)).await?;
+    let (mut next, mut deleted) = (old.next, 0);
+    for (number, version) in old.found {
+        let (scope, name) = (scope(source.name(), number), number_name(number));
+        if !records
+            .compare_and_set(&scope, &name, Some(version), None)
+            .await?
+        {
+            // Another process has just replaced or deleted it; the next call continues here.
+            next = number;
+            break;
         }
-        next = after;
+        deleted += 1;
     }
     if next > numbers.oldest {
         // If another writer has changed the numbers meanwhile, later calls find no records at the old ones.
         set_numbers(records, source, numbers, (next, numbers.newest)).await?;
     }
-    Ok(deleted as u64)
+    Ok(deleted)
 }
 
-/// A page of the records from a number on, oldest first, with their versions, and where the next page begins.
-async fn oldest_first(
+/// Records that are older than a time.
+struct OldRecords {
+    /// Their numbers and versions.
+    found: Vec<(u64, u64)>,
+    /// The first number after them.
+    next: u64,
+    /// The time of the oldest record of all.
+    oldest_ms: Option<i64>,
+}
+
+/// The oldest records of a source that are older than a time, at most `limit`.
+async fn find_old(
     records: &dyn RecordsRead,
     source: Source,
-    first: u64,
     numbers: Numbers,
-) -> Result<(Vec<(Reconciliation, u64)>, u64)> {
-    let scope_end = (first / SCOPE_NUMBERS + 1) * SCOPE_NUMBERS;
-    let last = numbers.newest.min(scope_end - 1);
-    let page = scan(records, source, (first, last), Direction::Ascending, PAGE).await?;
-    let next = match page.last() {
-        Some((one, _)) if page.len() == PAGE => one.number + 1,
-        _ => last + 1,
+    (before_ms, limit): (i64, usize),
+) -> Result<OldRecords> {
+    let mut old = OldRecords {
+        found: Vec::new(),
+        next: numbers.oldest,
+        oldest_ms: None,
     };
-    Ok((page, next))
+    while old.next <= numbers.newest {
+        let scope_end = (old.next / SCOPE_NUMBERS + 1) * SCOPE_NUMBERS;
+        let last = numbers.newest.min(scope_end - 1);
+        let range = (old.next, last);
+        let page = scan(records, source, range, Direction::Ascending, PAGE).await?;
+        let is_last = page.len() < PAGE;
+        for (one, version) in page {
+            old.oldest_ms.get_or_insert(one.at_ms);
+            old.next = one.number;
+            if one.at_ms >= before_ms || old.found.len() == limit {
+                return Ok(old);
+            }
+            old.found.push((one.number, version));
+            old.next += 1;
+        }
+        if is_last {
+            old.next = last + 1;
+        }
+    }
+    Ok(old)
 }

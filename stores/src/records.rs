@@ -4,6 +4,8 @@
 //! up to the module that writes it; adapters store JSON only.
 
 use async_trait::async_trait;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{Error, Result};
@@ -83,7 +85,7 @@ pub trait Records: RecordsRead {
     ) -> Result<bool>;
 }
 
-/// Changes a record as often as other writers change it first. `change` gets the current value and returns the new one
+/// Changes a record, again if another writer was faster. `change` gets the current record and returns the new value
 /// (`None` deletes). An equal value writes nothing.
 ///
 /// # Errors
@@ -91,11 +93,11 @@ pub trait Records: RecordsRead {
 pub async fn update(
     records: &dyn Records,
     (scope, name): (&str, &str),
-    change: impl Fn(Option<&Value>) -> Result<Option<Value>> + Send + Sync,
+    change: impl Fn(Option<&Record>) -> Result<Option<Value>> + Send + Sync,
 ) -> Result<()> {
     for _ in 0..UPDATE_ATTEMPTS {
         let current = records.get(scope, name).await?;
-        let value = change(current.as_ref().map(|record| &record.value))?;
+        let value = change(current.as_ref())?;
         if current.as_ref().map(|record| &record.value) == value.as_ref() {
             return Ok(());
         }
@@ -118,16 +120,55 @@ pub(crate) fn contended(scope: &str, name: &str) -> Error {
     }
 }
 
+/// Calls `each` with every record of a scope, in the order of names. Reads `page` records at once.
+pub(crate) async fn for_each(
+    records: &dyn RecordsRead,
+    scope: &str,
+    page: usize,
+    each: impl FnMut(Record) -> Result<()> + Send,
+) -> Result<()> {
+    let (mut each, mut after) = (each, None::<String>);
+    loop {
+        let scan = Scan {
+            after: after.as_deref(),
+            limit: page,
+            ..Scan::default()
+        };
+        let found = records.scan(scope, scan).await?;
+        let is_last = found.len() < page;
+        after = found.last().map(|record| record.name.clone());
+        found.into_iter().try_for_each(&mut each)?;
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
 /// A number as a record name: names sort like the numbers.
 pub(crate) fn number_name(number: u64) -> String {
     format!("{number:010}")
 }
 
-/// The number of a name that [`number_name`] wrote.
-///
-/// # Errors
-/// [`Error::Broken`] for another name.
-pub(crate) fn parse_number(scope: &str, name: &str) -> Result<u64> {
-    name.parse()
-        .map_err(|error| Error::broken(format!("reading the record {name} of {scope}"), error))
+impl Record {
+    /// The number in the name, which [`number_name`] wrote.
+    pub(crate) fn number(&self, scope: &str) -> Result<u64> {
+        self.name
+            .parse()
+            .map_err(|error| unreadable(scope, &self.name, error))
+    }
+
+    /// The value as a type.
+    pub(crate) fn parse<T: DeserializeOwned>(self, scope: &str) -> Result<T> {
+        serde_json::from_value(self.value).map_err(|error| unreadable(scope, &self.name, error))
+    }
+}
+
+fn unreadable(scope: &str, name: &str, why: impl ToString) -> Error {
+    Error::broken(format!("reading the record {name} of {scope}"), why)
+}
+
+/// A value of a scope as JSON.
+pub(crate) fn to_value(scope: &str, value: &impl Serialize) -> Result<Value> {
+    let value = serde_json::to_value(value);
+    value.map_err(|error| Error::broken(format!("writing a record of {scope}"), error))
 }

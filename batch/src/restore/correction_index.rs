@@ -11,9 +11,6 @@ use super::journal::{Journal, Recorded, RestorationKind};
 use crate::run::Batch;
 use crate::{Error, Result};
 
-/// Entries that are read at once.
-const PAGE: usize = 200;
-
 impl Batch {
     /// Brings the correction index of a source up to date with its restorations.
     pub(crate) async fn index_corrections(
@@ -29,20 +26,14 @@ impl Batch {
         if restorations.is_empty() {
             return Ok(());
         }
-        let mut known: Vec<CorrectionEntry> = Vec::new();
-        loop {
-            let after = known.last().map(|last| last.number);
-            let page = corrections::list(records, journal.source, after, PAGE).await?;
-            let is_last = page.len() < PAGE;
-            known.extend(page);
-            if is_last {
-                break;
-            }
-        }
+        let mut known = Vec::new();
+        let source = journal.source;
+        corrections::for_each_entry(records, source, |entry| known.push(entry)).await?;
         for one in restorations {
             let of = &one.restoration;
-            let before = known.iter().find(|known| known.number == of.number);
-            let before = before.filter(|before| before.id == of.id);
+            let is_same =
+                |known: &&CorrectionEntry| (known.number, &known.id) == (of.number, &of.id);
+            let before = known.iter().find(is_same);
             if before.is_some_and(|before| before.done_until == one.done_until) {
                 continue;
             }
@@ -60,7 +51,7 @@ impl Batch {
                 done_until: one.done_until.clone(),
                 sums,
             };
-            corrections::put(records, journal.source, &entry).await?;
+            corrections::put(records, source, &entry).await?;
         }
         Ok(())
     }

@@ -258,13 +258,12 @@ impl<'a> History<'a> {
 
     /// The number that it has been recorded under.
     async fn write(&self, record: &Value) -> Result<u64> {
-        let records = &*self.batch.ports.records;
+        let (records, source) = (&*self.batch.ports.records, self.source);
         if let Some(number) = self.number.get() {
-            reconciliations::replace(records, self.source, *number, record).await?;
+            reconciliations::replace(records, source, *number, record).await?;
             return Ok(*number);
         }
-        let number =
-            reconciliations::add(records, self.source, &self.id, self.at_ms, record).await?;
+        let number = reconciliations::add(records, source, &self.id, self.at_ms, record).await?;
         // Nobody else sets it.
         self.number.set(number).ok();
         Ok(number)

@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 use stores::alerts::{self, Alert};
 use stores::approvals::{self, Approval};
 use stores::intake::Intake;
-use stores::records::Record;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -154,7 +153,7 @@ impl Batch {
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<Reconciled> {
         let now_ms = self.ports.clock.now_ms();
-        let (_, before) = self.schedule(&of.name).await?;
+        let (_, before) = self.schedule(&of.name).await?.unzip();
         let when = match self.is_approved(of).await? {
             true => When::Now,
             false => when,
@@ -186,15 +185,14 @@ impl Batch {
     ) -> Result<Reconciled> {
         // Somebody may have ended it just before the lease was free.
         let now_ms = self.ports.clock.now_ms();
-        let (record, before) = self.schedule(&of.name).await?;
+        let (seen, before) = self.schedule(&of.name).await?.unzip();
         if let Some(passed) = not_due(of, when, before.as_ref(), now_ms) {
             return Ok(passed);
         }
         let mut kept = before.unwrap_or_default();
         kept.begun_at_ms = now_ms;
         kept.ended_at_ms = None;
-        let seen_version = record.map(|record| record.version);
-        let version = self.put_schedule(&of.name, seen_version, &kept).await?;
+        let version = self.put_schedule(&of.name, seen, &kept).await?;
         let (mut reports, mut failed) = (Vec::new(), BTreeMap::new());
         for view in &of.views {
             go_on(stop)?;
@@ -261,29 +259,22 @@ impl Batch {
         Ok(approvals::find_valid(records, named, &fingerprint, now_ms).await?)
     }
 
-    /// The record of a schedule, and its content.
-    async fn schedule(&self, name: &str) -> Result<(Option<Record>, Option<Kept>)> {
-        let record = self.ports.records.get(SCOPE, name).await?;
-        let kept = record.as_ref().map(|record| {
-            let kept = serde_json::from_value(record.value.clone());
-            kept.map_err(|e| Error::fault("what is kept of a schedule", e))
-        });
-        Ok((record, kept.transpose()?))
+    /// The version and the content of the record of a schedule.
+    async fn schedule(&self, name: &str) -> Result<Option<(u64, Kept)>> {
+        let Some(record) = self.ports.records.get(SCOPE, name).await? else {
+            return Ok(None);
+        };
+        let kept = serde_json::from_value(record.value);
+        let kept = kept.map_err(|e| Error::fault("the record of a schedule", e))?;
+        Ok(Some((record.version, kept)))
     }
 
-    async fn put_schedule(
-        &self,
-        name: &str,
-        seen_version: Option<u64>,
-        kept: &Kept,
-    ) -> Result<u64> {
+    async fn put_schedule(&self, name: &str, seen: Option<u64>, kept: &Kept) -> Result<u64> {
         let value = serde_json::to_value(kept).map_err(|e| Error::fault("a schedule", e))?;
         let records = &self.ports.records;
-        if records
-            .compare_and_set(SCOPE, name, seen_version, Some(&value))
-            .await?
-        {
-            return Ok(seen_version.unwrap_or(0) + 1);
+        let put = records.compare_and_set(SCOPE, name, seen, Some(&value));
+        if put.await? {
+            return Ok(seen.unwrap_or(0) + 1);
         }
         // The lease was lost, and somebody else has it.
         Err(Error::Busy(format!(

@@ -78,13 +78,11 @@ pub(super) async fn run(
     let people = people(args);
     if args.verify {
         let found = eraser.verify(&people).await?;
-        let searched: Vec<Searched> = found
-            .into_iter()
-            .map(|(person, found)| Searched {
-                who: person.into(),
-                found,
-            })
-            .collect();
+        let searched = found.into_iter().map(|(person, found)| Searched {
+            who: person.into(),
+            found,
+        });
+        let searched: Vec<Searched> = searched.collect();
         context.output().result(&searched, |all| verified(all))?;
         return match searched.iter().all(|one| one.found.is_empty()) {
             true => Ok(()),

@@ -10,7 +10,6 @@ use schemas::shown::moment;
 use schemas::source::Source;
 use serde_json::Value;
 use stores::approvals::{self, Approval, NotApproved};
-use stores::reconciliations;
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
@@ -159,7 +158,7 @@ fn carried_out(one: &Reconciled) -> String {
 async fn comparisons(context: &Context, source: Source, limit: usize) -> anyhow::Result<()> {
     let installation = Installation::open_existing(context.settings()).await?;
     let records = &*installation.stores().records;
-    let all = reconciliations::list(records, source, None, limit).await?;
+    let all = stores::reconciliations::list(records, source, None, limit).await?;
     let shown = all.into_iter().map(|one| {
         let mut record = one.record;
         if let Some(record) = record.as_object_mut() {

@@ -29,8 +29,6 @@ use crate::tally::Tally;
 const METRIC: &str = "plays";
 /// Runs of which more is told than their number: the newest.
 const RUNS_MAX: usize = 50;
-/// Entries of the correction index that are read at once.
-const ENTRIES_PAGE: usize = 200;
 /// Restorations that are told.
 const RESTORATIONS_MAX: usize = 100;
 
@@ -278,19 +276,10 @@ async fn corrections(
         to: range.to,
     };
     let mut told = Corrections::default();
-    let mut after = None;
-    loop {
-        let records = &*api.ports.records;
-        let page = corrections::list(records, source, after, ENTRIES_PAGE).await?;
-        after = page.last().map(|last| last.number);
-        let is_last = page.len() < ENTRIES_PAGE;
-        for entry in page {
-            told.add(entry, &filter, position);
-        }
-        if is_last {
-            break;
-        }
-    }
+    corrections::for_each_entry(&*api.ports.records, source, |entry| {
+        told.add(entry, &filter, position);
+    })
+    .await?;
     told.restorations.reverse();
     Ok(told)
 }

@@ -117,8 +117,10 @@ impl Records for CassandraRecords {
         value: Option<&Value>,
     ) -> Result<bool> {
         let doing = "changing a record";
-        let version = seen_version.map(u64::cast_signed);
-        let next = version.unwrap_or(0) + 1;
+        // The columns of a missing row are null, and a row whose columns become null is gone.
+        let change = "UPDATE records SET version = ?, value = ?
+                      WHERE scope = ? AND name = ? IF version = ?";
+        let new_version = value.map(|_| seen_version.unwrap_or(0) + 1);
         let text = value.map(Value::to_string);
         let is_repeated = AtomicBool::new(false);
         self.cql
@@ -127,41 +129,20 @@ impl Records for CassandraRecords {
                 if is_repeated.swap(true, Ordering::Relaxed) {
                     // The outcome of the previous attempt is unknown. This read decides it.
                     let now = self.get(scope, name).await?;
-                    let is_done = match (&now, value) {
-                        (Some(now), Some(value)) => {
-                            now.version == next.cast_unsigned() && now.value == *value
-                        }
-                        (None, None) => true,
-                        _ => false,
-                    };
-                    if is_done {
+                    let now = now.as_ref().map(|now| (now.version, &now.value));
+                    if now == new_version.zip(value) {
                         return Ok(true);
                     }
-                    if now.map(|now| now.version) != seen_version {
+                    if now.map(|now| now.0) != seen_version {
                         return Ok(false);
                     }
                 }
-                let outcome = match (version, &text) {
-                    (None, Some(text)) => {
-                        let insert = "INSERT INTO records (scope, name, version, value)
-                                      VALUES (?, ?, 1, ?) IF NOT EXISTS";
-                        self.cql.agree(doing, insert, (scope, name, text)).await?
-                    }
-                    (Some(version), Some(text)) => {
-                        let update = "UPDATE records SET version = ?, value = ?
-                                      WHERE scope = ? AND name = ? IF version = ?";
-                        let values = (next, text, scope, name, version);
-                        self.cql.agree(doing, update, values).await?
-                    }
-                    (Some(version), None) => {
-                        let delete = "DELETE FROM records
-                                      WHERE scope = ? AND name = ? IF version = ?";
-                        let values = (scope, name, version);
-                        self.cql.agree(doing, delete, values).await?
-                    }
-                    (None, None) => return Ok(self.get(scope, name).await?.is_none()),
-                };
-                match outcome {
+                let versions = (
+                    new_version.map(u64::cast_signed),
+                    seen_version.map(u64::cast_signed),
+                );
+                let values = (versions.0, &text, scope, name, versions.1);
+                match self.cql.agree(doing, change, values).await? {
                     Outcome::Applied => Ok(true),
                     Outcome::NotApplied(_) => Ok(false),
                     Outcome::Unknown(error) => Err(error),

@@ -9,42 +9,47 @@
 
 use std::sync::Arc;
 
-use scylla::deserialize::row::DeserializeRow;
 use scylla::response::PagingState;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::records::CassandraRecords;
 use super::session::{Cql, Outcome};
-use crate::erasures::{Erasure, Key, records as erasures};
+use crate::erasures::records::{KEY, SCOPE as ERASURES};
 use crate::reconciliations;
 use crate::records::{Records, number_name, update};
 use crate::{Error, Result};
 
 const DOING: &str = "moving rows to the record store";
-/// The tables whose rows are moved. Erasures go first, so that processes of an earlier version stop.
-const TABLES: [&str; 3] = ["erasures", "reconciliations", "reconciliation_notes"];
 /// Rows that are read at once.
 const PAGE_ROWS: i32 = 100;
 /// In the place of the newest number: no erasure can be added.
 const FENCED: i64 = -1;
 
-/// A row of `erasures`: number, kind, person, begin, requester, reason, end, receipt.
-type ErasureRow = (
-    i64,
-    Option<String>,
-    Option<Vec<u8>>,
-    Option<i64>,
-    Option<String>,
-    Option<String>,
-    Option<i64>,
-    Option<String>,
-);
-/// A row of `reconciliations`: source, number, id, time, record.
-type ComparisonRow = (String, i64, Option<String>, Option<i64>, Option<String>);
 /// A record to write: scope, name, value.
 type NewRecord = (String, String, Value);
+/// The name of a table, the statement that reads its rows as JSON, and the record of a row.
+type OldTable = (&'static str, &'static str, fn(&Value) -> Result<NewRecord>);
 
-#[derive(Debug)]
+/// In the order in which they are dropped: without erasures, processes of an earlier version stop.
+const TABLES: [OldTable; 3] = [
+    (
+        "erasures",
+        "SELECT JSON number, kind, person, begun_at_ms, asked_by, reason, finished_at_ms, receipt
+         FROM erasures WHERE scope = 'all' AND number > 0",
+        erasure,
+    ),
+    (
+        "reconciliations",
+        "SELECT JSON source, number, id, at_ms, record FROM reconciliations",
+        comparison,
+    ),
+    (
+        "reconciliation_notes",
+        "SELECT JSON scope, name, value FROM reconciliation_notes",
+        |row| Ok((text(row, "scope")?, text(row, "name")?, json(row, "value")?)),
+    ),
+];
+
 struct Move<'a> {
     cql: &'a Cql,
     keyspace: &'a str,
@@ -58,13 +63,13 @@ pub(super) async fn move_rows(cql: &Arc<Cql>, keyspace: &str) -> Result<()> {
         keyspace,
         records: CassandraRecords::new(Arc::clone(cql)),
     };
-    this.copy().await?;
     if this.has_table("erasures").await? {
-        this.fence_erasures().await?;
+        this.delete_copies().await?;
         this.copy().await?;
-        this.delete_leftovers().await?;
+        this.fence_erasures().await?;
     }
-    for table in TABLES {
+    this.copy().await?;
+    for (table, ..) in TABLES {
         let drop = format!("DROP TABLE IF EXISTS {table}");
         cql.define(DOING, &drop).await?;
     }
@@ -79,167 +84,139 @@ impl Move<'_> {
         Ok(found.rows_num() > 0)
     }
 
-    /// Key and newest number of erasures.
-    async fn erasures_head(&self) -> Result<(Option<Vec<u8>>, Option<i64>)> {
-        let text = "SELECT secret, newest FROM erasures WHERE scope = 'all' LIMIT 1";
-        let page = self.cql.read_serial(DOING, text, ()).await?;
-        let row = page.maybe_first_row();
-        let row = row.map_err(|error| self.cql.broken(DOING, error))?;
-        Ok(row.unwrap_or_default())
-    }
-
-    async fn fence_erasures(&self) -> Result<()> {
-        let text = "UPDATE erasures SET newest = ? WHERE scope = 'all' IF newest = ?";
-        let patience = self.cql.patience();
-        patience
-            .repeated_steps(DOING, || async {
-                let (_, newest) = self.erasures_head().await?;
-                if newest == Some(FENCED) {
-                    return Ok(());
+    /// Deletes what a killed attempt has copied, because its rows may be gone. Rows of erasures never are.
+    async fn delete_copies(&self) -> Result<()> {
+        let select = "SELECT JSON scope, name, version FROM records";
+        let mut next = Some(PagingState::start());
+        while let Some(from) = next {
+            let (rows, rest) = self.page(select, from).await?;
+            next = rest;
+            for row in rows {
+                let (scope, name) = (text(&row, "scope")?, text(&row, "name")?);
+                if scope != ERASURES && scope != KEY.0 {
+                    let version = row["version"].as_u64();
+                    let delete = self.records.compare_and_set(&scope, &name, version, None);
+                    delete.await?;
                 }
-                match self.cql.agree(DOING, text, (FENCED, newest)).await? {
-                    Outcome::Applied => Ok(()),
-                    Outcome::NotApplied(_) => {
-                        Err(patience.unavailable(DOING, "an erasure was added at the same time"))
-                    }
-                    Outcome::Unknown(error) => Err(error),
-                }
-            })
-            .await
+            }
+        }
+        Ok(())
     }
 
     /// Copies all rows that `records` has not, or has with another value.
     async fn copy(&self) -> Result<()> {
-        if self.has_table("erasures").await? {
-            // This read also decides transactions whose outcome is open, for the reads that follow.
-            if let (Some(key), _) = self.erasures_head().await? {
-                let key: Key = key
-                    .try_into()
-                    .map_err(|_| self.cql.broken(DOING, "the key of erasures is damaged"))?;
-                self.put(erasures::key_to_record(key)?).await?;
-            }
-            let text = "SELECT number, kind, person, begun_at_ms, asked_by, reason, finished_at_ms, receipt
-                        FROM erasures WHERE scope = 'all' AND number > 0";
-            self.copy_rows(text, erasure).await?;
-        }
-        if self.has_table("reconciliations").await? {
-            let text = "SELECT source, number, id, at_ms, record FROM reconciliations";
-            self.copy_rows(text, comparison).await?;
-        }
-        if self.has_table("reconciliation_notes").await? {
-            let text = "SELECT scope, name, value FROM reconciliation_notes";
-            let note = |(scope, name, value): (String, String, Option<String>)| {
-                Ok((scope, name, json(value)?))
+        for (table, select, to_record) in TABLES {
+            let mut next = match self.has_table(table).await? {
+                true => Some(PagingState::start()),
+                false => None,
             };
-            self.copy_rows(text, note).await?;
-        }
-        Ok(())
-    }
-
-    async fn copy_rows<R>(
-        &self,
-        text: &str,
-        to_record: impl Fn(R) -> Result<NewRecord> + Send + Sync,
-    ) -> Result<()>
-    where
-        R: Send + for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>,
-    {
-        let mut next = Some(PagingState::start());
-        while let Some(from) = next {
-            let (rows, rest) = self.page::<R>(text, from).await?;
-            next = rest;
-            for row in rows {
-                self.put(to_record(row)?).await?;
+            while let Some(from) = next {
+                let (rows, rest) = self.page(select, from).await?;
+                next = rest;
+                for row in rows {
+                    self.put(to_record(&row)?).await?;
+                }
             }
         }
         Ok(())
     }
 
-    async fn page<R>(&self, text: &str, from: PagingState) -> Result<(Vec<R>, Option<PagingState>)>
-    where
-        R: Send + for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>,
-    {
-        let mut statement = self.cql.prepare(DOING, text).await?;
+    /// Keeps processes of an earlier version from adding an erasure. Then copies the key, which they set before they add
+    /// one.
+    async fn fence_erasures(&self) -> Result<()> {
+        let head = "SELECT JSON secret, newest FROM erasures WHERE scope = 'all' LIMIT 1";
+        let fence = "UPDATE erasures SET newest = ? WHERE scope = 'all' IF newest = ?";
+        let patience = self.cql.patience();
+        let secret = patience.repeated_steps(DOING, || async {
+            let page = self.cql.read_serial(DOING, head, ()).await?;
+            let row = page.maybe_first_row::<(String,)>();
+            let row = row.map_err(|error| self.cql.broken(DOING, error))?;
+            let head = row.map_or(Ok(Value::Null), |(row,)| parsed(&row))?;
+            let newest = head["newest"].as_i64();
+            if newest == Some(FENCED) {
+                return Ok(head["secret"].clone());
+            }
+            // The key is read again in any case, because it may have been set before the fence.
+            let why = match self.cql.agree(DOING, fence, (FENCED, newest)).await? {
+                Outcome::Applied => "no read has confirmed the end of erasures",
+                Outcome::NotApplied(_) => "an erasure was added at the same time",
+                Outcome::Unknown(error) => return Err(error),
+            };
+            Err(patience.unavailable(DOING, why))
+        });
+        let secret = secret.await?;
+        if secret.is_null() {
+            return Ok(());
+        }
+        let (scope, name) = KEY;
+        self.put((scope.to_owned(), name.to_owned(), hex(&secret)))
+            .await
+    }
+
+    async fn page(
+        &self,
+        select: &str,
+        from: PagingState,
+    ) -> Result<(Vec<Value>, Option<PagingState>)> {
+        let mut statement = self.cql.prepare(DOING, select).await?;
         statement.set_page_size(PAGE_ROWS);
         let (page, next) = self.cql.page(DOING, &statement, &(), from).await?;
-        let rows = page.rows::<R>();
+        let rows = page.rows::<(String,)>();
         let rows = rows.map_err(|error| self.cql.broken(DOING, error))?;
-        let rows = rows.map(|row| row.map_err(|error| self.cql.broken(DOING, error)));
-        Ok((rows.collect::<Result<_>>()?, next))
+        let mut found = Vec::new();
+        for row in rows {
+            let (row,) = row.map_err(|error| self.cql.broken(DOING, error))?;
+            found.push(parsed(&row)?);
+        }
+        Ok((found, next))
     }
 
     async fn put(&self, (scope, name, value): NewRecord) -> Result<()> {
         update(&self.records, (&scope, &name), |_| Ok(Some(value.clone()))).await
     }
-
-    /// Deletes records that an attempt that was killed has copied, and whose rows were deleted since. Erasures never are.
-    async fn delete_leftovers(&self) -> Result<()> {
-        let text = "SELECT scope, name, version FROM records";
-        let mut next = Some(PagingState::start());
-        while let Some(from) = next {
-            let (rows, rest) = self
-                .page::<(String, String, Option<i64>)>(text, from)
-                .await?;
-            next = rest;
-            for (scope, name, version) in rows {
-                if !self.has_row(&scope, &name).await? {
-                    let version = version.map(i64::cast_unsigned);
-                    self.records
-                        .compare_and_set(&scope, &name, version, None)
-                        .await?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a record has a row in the old tables.
-    async fn has_row(&self, scope: &str, name: &str) -> Result<bool> {
-        if scope.starts_with("erasure") {
-            return Ok(true);
-        }
-        let found = match reconciliations::parse_key(scope, name) {
-            Some((source, number)) => {
-                let text = "SELECT number FROM reconciliations
-                            WHERE source = ? AND part = ? AND number = ?";
-                let values = (source, number / 1_000, number);
-                self.cql.read_serial(DOING, text, values).await?
-            }
-            None => {
-                let text = "SELECT name FROM reconciliation_notes WHERE scope = ? AND name = ?";
-                self.cql.read_serial(DOING, text, (scope, name)).await?
-            }
-        };
-        Ok(found.rows_num() > 0)
-    }
 }
 
-fn json(text: Option<String>) -> Result<Value> {
-    serde_json::from_str(&text.unwrap_or_default()).map_err(|error| Error::broken(DOING, error))
+fn erasure(row: &Value) -> Result<NewRecord> {
+    let value = json!({
+        "kind": row["kind"],
+        "person": hex(&row["person"]),
+        "begun_at_ms": row["begun_at_ms"],
+        "by": row["asked_by"],
+        "reason": row["reason"],
+        "finished_at_ms": row["finished_at_ms"],
+        "receipt": json(row, "receipt")?,
+    });
+    Ok((ERASURES.to_owned(), number_name(number(row)?), value))
 }
 
-fn erasure(row: ErasureRow) -> Result<NewRecord> {
-    let (number, kind, person, begun, by, reason, finished_at_ms, receipt) = row;
-    let broken = || Error::broken(DOING, format!("cannot read erasure {number}"));
-    let kind = serde_json::from_value(kind.into());
-    erasures::to_record(&Erasure {
-        number: number.cast_unsigned(),
-        kind: kind.map_err(|_| broken())?,
-        person: person
-            .and_then(|person| person.try_into().ok())
-            .ok_or_else(broken)?,
-        begun_at_ms: begun.unwrap_or_default(),
-        by: by.unwrap_or_default(),
-        reason: reason.unwrap_or_default(),
-        finished_at_ms,
-        receipt: json(Some(receipt.unwrap_or_else(|| "null".to_owned())))?,
-    })
-}
-
-fn comparison((source, number, id, at_ms, record): ComparisonRow) -> Result<NewRecord> {
-    let number = number.cast_unsigned();
-    let (id, at_ms) = (id.unwrap_or_default(), at_ms.unwrap_or_default());
-    let value = reconciliations::value(&id, at_ms, &json(record)?);
-    let scope = reconciliations::scope(&source, number);
+fn comparison(row: &Value) -> Result<NewRecord> {
+    let number = number(row)?;
+    let scope = reconciliations::scope(&text(row, "source")?, number);
+    let value = json!({"id": row["id"], "at_ms": row["at_ms"], "record": json(row, "record")?});
     Ok((scope, number_name(number), value))
+}
+
+/// Bytes in a row as a record holds them.
+fn hex(bytes: &Value) -> Value {
+    let digits = bytes.as_str().and_then(|bytes| bytes.strip_prefix("0x"));
+    digits.map(Value::from).unwrap_or_default()
+}
+
+fn number(row: &Value) -> Result<u64> {
+    let number = row["number"].as_u64();
+    number.ok_or_else(|| Error::broken(DOING, format!("a row has no number: {row}")))
+}
+
+fn text(row: &Value, column: &str) -> Result<String> {
+    let text = row[column].as_str().map(str::to_owned);
+    text.ok_or_else(|| Error::broken(DOING, format!("a row has no {column}: {row}")))
+}
+
+/// The JSON in a column.
+fn json(row: &Value, column: &str) -> Result<Value> {
+    parsed(&text(row, column)?)
+}
+
+fn parsed(text: &str) -> Result<Value> {
+    serde_json::from_str(text).map_err(|error| Error::broken(DOING, error))
 }

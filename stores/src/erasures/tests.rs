@@ -80,7 +80,7 @@ fn a_redacted_letter_keeps_its_origin() {
         by: String::new(),
         reason: String::new(),
         finished_at_ms: None,
-        receipt: serde_json::Value::Null,
+        receipt: Value::Null,
     };
     let list = Suppressed::of([3; 32], &[erasure]);
     let letter = |raw: &[u8]| DeadLetter {
