@@ -162,7 +162,7 @@ pub async fn one_of_two_writers_succeeds(one: &Stores, other: &Stores) -> Result
     let count = async |of: &Stores| {
         for _ in 0..15 {
             update(&*of.records, ("s", "count"), |count| {
-                let count = count.and_then(Value::as_u64).unwrap_or(0);
+                let count = count.and_then(|count| count.value.as_u64()).unwrap_or(0);
                 Ok(Some(json!(count + 1)))
             })
             .await?;
