@@ -170,7 +170,8 @@ pub async fn one_of_two_writers_succeeds(one: &Stores, other: &Stores) -> Result
         Ok::<_, stores::Error>(())
     };
     let (mine, theirs) = tokio::join!(count(one), count(other));
-    (mine?, theirs?);
+    mine?;
+    theirs?;
     let record = one.records.get("s", "count").await?.expect("a record");
     assert_eq!((record.version, record.value), (30, json!(30)));
     Ok(())
