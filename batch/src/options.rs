@@ -14,7 +14,7 @@ use stores::erasures::Suppressions;
 use stores::lease::Leases;
 use stores::live::LiveWrite;
 use stores::log::LogRead;
-use stores::reconciliations::Reconciliations;
+use stores::records::Records;
 use stores::registry::Schemas;
 use stores::views::ViewsWrite;
 
@@ -29,8 +29,8 @@ pub struct BatchPorts {
     pub views: Arc<dyn ViewsWrite>,
     /// Counts of members by day.
     pub counts: Arc<dyn CountsWrite>,
-    /// What was compared.
-    pub reconciliations: Arc<dyn Reconciliations>,
+    /// Records of reconciliations, schedules, approvals, corrections and alerts.
+    pub records: Arc<dyn Records>,
     /// The canonical rows that snapshots are taken of.
     pub canon: Arc<dyn CanonRead>,
     /// Snapshots and results.

@@ -13,7 +13,7 @@ use stores::erasures::Suppressions;
 use stores::keys::Keys;
 use stores::live::LiveRead;
 use stores::log::{LogRead, LogWrite};
-use stores::reconciliations::Reconciliations;
+use stores::records::Records;
 use stores::registry::Schemas;
 use stores::views::ViewsRead;
 
@@ -44,8 +44,8 @@ pub struct ServingPorts {
     pub achievements: Arc<dyn AchievementsRead>,
     /// Counts of members by day.
     pub counts: Arc<dyn CountsRead>,
-    /// What was compared, and what people have approved of it.
-    pub reconciliations: Arc<dyn Reconciliations>,
+    /// Records of reconciliations, corrections and approvals; only approvals are written.
+    pub records: Arc<dyn Records>,
     /// Keys of the API, and what administrators did.
     pub keys: Arc<dyn Keys>,
     /// Who is taken out of what comes in.

@@ -25,7 +25,6 @@ use schemas::seam::{Cut, Epoch, LastRecord, Offset, Run, RunState, Runs, Slot};
 use schemas::source::Source;
 use schemas::time::Width;
 use stores::achievements::{AchievementsRead, Mark, Of};
-use stores::aged::AgedCount;
 use stores::canon::{
     Answered, Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked,
     Waiting,
@@ -36,7 +35,7 @@ use stores::live::{
 };
 use stores::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
 use stores::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Span};
-use stores::reconciliations::{Note, Reconciliation, Reconciliations, ReconciliationsRead};
+use stores::records::{Record, Records, RecordsRead, Scan};
 use stores::views::{
     FoundRows, Head, NodeName, PartQuery, RunStory, RunsSeen, TallyShape, ViewsRead,
 };
@@ -228,7 +227,7 @@ impl World {
             views: Arc::clone(&world) as _,
             achievements: Arc::clone(&world) as _,
             counts: Arc::clone(&world) as _,
-            reconciliations: Arc::clone(&world) as _,
+            records: Arc::clone(&world) as _,
             keys: Arc::clone(&world.keys) as _,
             schemas: Arc::new(stores::registry::NoRegistry),
             suppressions: stores::erasures::Suppressions::nobody(),
@@ -571,44 +570,19 @@ impl ViewsRead for World {
 }
 
 #[async_trait]
-impl ReconciliationsRead for World {
-    async fn reconciliations(
-        &self,
-        _: Source,
-        _: Option<u64>,
-        _: usize,
-    ) -> Result<Vec<Reconciliation>> {
-        Ok(Vec::new())
-    }
-
-    async fn note(&self, _: &str, _: &str) -> Result<Option<Note>> {
+impl RecordsRead for World {
+    async fn get(&self, _: &str, _: &str) -> Result<Option<Record>> {
         Ok(None)
     }
 
-    async fn notes(&self, _: &str, _: Option<&str>, _: usize) -> Result<Vec<(String, Note)>> {
+    async fn scan(&self, _: &str, _: Scan<'_>) -> Result<Vec<Record>> {
         Ok(Vec::new())
     }
 }
 
 #[async_trait]
-impl Reconciliations for World {
-    async fn add(&self, _: Source, _: &str, _: i64, _: &serde_json::Value) -> Result<u64> {
-        Err(Error::Refused("not for serving".to_owned()))
-    }
-
-    async fn replace(&self, _: Source, _: u64, _: &serde_json::Value) -> Result<()> {
-        Err(Error::Refused("not for serving".to_owned()))
-    }
-
-    async fn aged(&self, _: Source, _: i64) -> Result<AgedCount> {
-        Err(Error::Refused("not for serving".to_owned()))
-    }
-
-    async fn forget_aged(&self, _: Source, _: i64, _: usize) -> Result<u64> {
-        Err(Error::Refused("not for serving".to_owned()))
-    }
-
-    async fn change_note(
+impl Records for World {
+    async fn compare_and_set(
         &self,
         _: &str,
         _: &str,

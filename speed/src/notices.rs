@@ -53,7 +53,7 @@ impl Deliverer {
 
     /// Of alerts of reconciliations. They are few, and nobody waits for the second.
     pub(crate) fn of_alerts(ports: &SpeedPorts, options: &SpeedOptions) -> Self {
-        let waiting = Alerts::new(Arc::clone(&ports.reconciliations));
+        let waiting = Alerts::new(Arc::clone(&ports.records));
         let this = Self::new(Arc::new(waiting), Told::ALERTS, ports, options);
         Self {
             look_interval_ms: this.look_interval_ms.max(ALERTS_INTERVAL_MS),

@@ -12,7 +12,7 @@ use stores::admin::CanonAdmin;
 use stores::erasures::Suppressions;
 use stores::live::{LiveWrite, SlotId};
 use stores::log::{LogRead, LogWrite};
-use stores::reconciliations::Reconciliations;
+use stores::records::Records;
 use stores::recounts::Recounts;
 use stores::registry::Schemas;
 use stores::views::ViewsRead;
@@ -41,8 +41,8 @@ pub struct SpeedPorts {
     pub schemas: Arc<dyn Schemas>,
     /// Whose events count without them.
     pub suppressions: Suppressions,
-    /// Where alerts of reconciliations wait.
-    pub reconciliations: Arc<dyn Reconciliations>,
+    /// Records of alerts of reconciliations.
+    pub records: Arc<dyn Records>,
     /// Where notices and alerts go besides the log, if anywhere.
     pub hook: Option<Arc<dyn Hook>>,
     /// The present moment.

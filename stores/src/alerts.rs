@@ -1,4 +1,4 @@
-//! Alerts of reconciliations, on their way to a topic and to the webhook: notes beside the records of comparisons.
+//! Alerts of reconciliations that wait for delivery to a topic and to the webhook, each in a record.
 
 use std::sync::Arc;
 
@@ -8,49 +8,49 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::notices::{Deliveries, Delivery, NoticesWaiting, Of, Outcome};
-use crate::reconciliations::{Note, Reconciliations};
+use crate::records::{Record, Records, Scan, to_value};
 use crate::{Error, Result};
 
 /// The topic of alerts: JSON by the name of the schedule.
 pub const RECONCILIATION_ALERTS: &str = "backstitch.reconciliation-alerts.v1";
 
-/// The scope of their notes.
+/// The scope of pending alerts.
 const SCOPE: &str = "alerts";
-/// Alerts that are looked at, at most; more wait for these.
-const LOOK: usize = 1_000;
+/// Alerts that are read at once; more wait until these are delivered.
+const PAGE: usize = 1_000;
 
 /// An alert.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Alert {
-    /// By what it is known wherever it is delivered to.
+    /// Its unique id; the name of its record.
     pub id: String,
     /// The schedule.
     pub schedule: String,
-    /// What is said: JSON, the id among it.
+    /// The message: JSON that contains the id.
     pub message: Value,
-    /// When it was made, in milliseconds since the Unix epoch.
+    /// When it was raised, in milliseconds since the Unix epoch.
     pub made_at_ms: i64,
 }
 
-/// An alert as it waits.
+/// An alert with the state of its delivery.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Waiting {
+struct PendingAlert {
     alert: Alert,
     topic_at_ms: Option<i64>,
     tries: i64,
     last_error: Option<String>,
     next_try_ms: i64,
     claimed_until_ms: i64,
-    /// Who has claimed it.
+    /// The id of the newest claim.
     claim: String,
 }
 
-/// Makes an alert, unless one of its id waits already.
+/// Adds an alert, unless one with its id is pending.
 ///
 /// # Errors
 /// Those of the store.
-pub async fn make(kept: &dyn Reconciliations, alert: &Alert) -> Result<()> {
-    let waiting = Waiting {
+pub async fn add(records: &dyn Records, alert: &Alert) -> Result<()> {
+    let pending = PendingAlert {
         alert: alert.clone(),
         topic_at_ms: None,
         tries: 0,
@@ -59,31 +59,33 @@ pub async fn make(kept: &dyn Reconciliations, alert: &Alert) -> Result<()> {
         claimed_until_ms: 0,
         claim: String::new(),
     };
-    let value = written(&waiting)?;
-    kept.change_note(SCOPE, &alert.id, None, Some(&value))
+    let value = to_value(SCOPE, &pending)?;
+    records
+        .compare_and_set(SCOPE, &alert.id, None, Some(&value))
         .await?;
     Ok(())
 }
 
-/// Where alerts wait.
+/// Delivers pending alerts.
 #[derive(Debug, Clone)]
-pub struct Alerts(Arc<dyn Reconciliations>);
+pub struct Alerts(Arc<dyn Records>);
 
 impl Alerts {
-    /// Those in a store.
+    /// The alerts of a record store.
     #[must_use]
-    pub fn new(kept: Arc<dyn Reconciliations>) -> Self {
-        Self(kept)
+    pub fn new(records: Arc<dyn Records>) -> Self {
+        Self(records)
     }
 
-    async fn all(&self) -> Result<Vec<(String, u64, Waiting)>> {
-        let notes = self.0.notes(SCOPE, None, LOOK).await?;
-        let read = |(name, note): (String, Note)| {
-            let waiting = serde_json::from_value(note.value);
-            let waiting = waiting.map_err(|error| Error::broken("reading alerts", error))?;
-            Ok((name, note.version, waiting))
+    /// Pending alerts, with the versions of their records.
+    async fn pending(&self) -> Result<Vec<(u64, PendingAlert)>> {
+        let scan = Scan {
+            limit: PAGE,
+            ..Scan::default()
         };
-        notes.into_iter().map(read).collect()
+        let records = self.0.scan(SCOPE, scan).await?;
+        let read = |record: Record| Ok((record.version, record.parse(SCOPE)?));
+        records.into_iter().map(read).collect()
     }
 }
 
@@ -98,8 +100,8 @@ impl Deliveries for Alerts {
     }
 
     async fn waiting(&self, now_ms: i64) -> Result<NoticesWaiting> {
-        let all = self.all().await?;
-        let due = all.iter().filter(|(.., waiting)| waiting.is_due(now_ms));
+        let all = self.pending().await?;
+        let due = all.iter().filter(|(_, pending)| pending.is_due(now_ms));
         Ok(NoticesWaiting {
             all: all.len() as u64,
             due: due.count() as u64,
@@ -107,30 +109,30 @@ impl Deliveries for Alerts {
     }
 
     async fn claim(&self, now_ms: i64, until_ms: i64, limit: usize) -> Result<Vec<Delivery>> {
-        let mut due = self.all().await?;
-        due.retain(|(.., waiting)| waiting.is_due(now_ms));
-        due.sort_by_key(|(.., waiting)| (waiting.next_try_ms, waiting.alert.made_at_ms));
+        let mut due = self.pending().await?;
+        due.retain(|(_, pending)| pending.is_due(now_ms));
+        due.sort_by_key(|(_, pending)| (pending.next_try_ms, pending.alert.made_at_ms));
         let mut claimed = Vec::new();
-        for (name, version, mut waiting) in due.into_iter().take(limit) {
-            waiting.claimed_until_ms = until_ms;
-            waiting.claim = Uuid::new_v4().simple().to_string();
-            let value = written(&waiting)?;
-            let change = self
-                .0
-                .change_note(SCOPE, &name, Some(version), Some(&value));
+        for (version, mut pending) in due.into_iter().take(limit) {
+            pending.claimed_until_ms = until_ms;
+            pending.claim = Uuid::new_v4().simple().to_string();
+            let value = to_value(SCOPE, &pending)?;
+            let change =
+                self.0
+                    .compare_and_set(SCOPE, &pending.alert.id, Some(version), Some(&value));
             if !change.await? {
                 continue;
             }
-            let body = serde_json::to_vec(&waiting.alert.message).unwrap_or_default();
+            let body = serde_json::to_vec(&pending.alert.message).unwrap_or_default();
             claimed.push(Delivery {
-                id: waiting.alert.id.clone(),
-                key: waiting.alert.schedule.clone(),
+                id: pending.alert.id,
+                key: pending.alert.schedule,
                 body,
-                made_at_ms: waiting.alert.made_at_ms,
-                topic_at_ms: waiting.topic_at_ms,
+                made_at_ms: pending.alert.made_at_ms,
+                topic_at_ms: pending.topic_at_ms,
                 webhook_at_ms: None,
-                tries: waiting.tries,
-                last_error: waiting.last_error.clone(),
+                tries: pending.tries,
+                last_error: pending.last_error,
                 until_ms,
                 of: Of::Alert {
                     version: version + 1,
@@ -143,37 +145,33 @@ impl Deliveries for Alerts {
 
     async fn settle(&self, delivery: &Delivery, outcome: &Outcome) -> Result<()> {
         let Of::Alert { version, waiting } = &delivery.of else {
-            return Err(Error::Refused("this is no alert".to_owned()));
+            let why = format!("the delivery {} is not of an alert", delivery.id);
+            return Err(Error::Refused(why));
         };
-        // What is done has been told of; its record says the rest.
         let value = match outcome.is_done {
             true => None,
             false => {
-                let waiting = serde_json::from_value(waiting.clone());
-                let mut waiting: Waiting =
-                    waiting.map_err(|error| Error::broken("reading alerts", error))?;
-                waiting.topic_at_ms = outcome.topic_at_ms;
-                waiting.tries = outcome.tries;
-                waiting.last_error.clone_from(&outcome.last_error);
-                waiting.next_try_ms = outcome.next_try_ms;
-                waiting.claimed_until_ms = 0;
-                Some(written(&waiting)?)
+                let pending = serde_json::from_value(waiting.clone());
+                let mut pending: PendingAlert =
+                    pending.map_err(|error| Error::broken("reading an alert", error))?;
+                pending.topic_at_ms = outcome.topic_at_ms;
+                pending.tries = outcome.tries;
+                pending.last_error.clone_from(&outcome.last_error);
+                pending.next_try_ms = outcome.next_try_ms;
+                pending.claimed_until_ms = 0;
+                Some(to_value(SCOPE, &pending)?)
             }
         };
-        // A claim that somebody else has taken over by now is let be.
+        // If another process has claimed the alert since, this changes nothing.
         self.0
-            .change_note(SCOPE, &delivery.id, Some(*version), value.as_ref())
+            .compare_and_set(SCOPE, &delivery.id, Some(*version), value.as_ref())
             .await?;
         Ok(())
     }
 }
 
-impl Waiting {
+impl PendingAlert {
     const fn is_due(&self, now_ms: i64) -> bool {
         self.next_try_ms <= now_ms && self.claimed_until_ms <= now_ms
     }
-}
-
-fn written(waiting: &Waiting) -> Result<Value> {
-    serde_json::to_value(waiting).map_err(|error| Error::broken("writing an alert", error))
 }

@@ -1,104 +1,102 @@
-//! What people have approved: that a scheduled reconciliation puts right what it found of a view.
+//! Approvals: a person permits a scheduled reconciliation to repair what it found in a view.
 //!
-//! An approval is a note beside the records of comparisons. It is good for what was found, and no more: where the schedule finds more
-//! by then, that is left to a person again. It holds as long as that comparison is the newest of its view by its schedule, which asks
-//! the same, and for a week at most ([`holding`]): so whatever dies in between, what follows was seen by nobody and is not approved.
+//! An approval covers the amount that was found, and no more: if the schedule finds more, a person must approve again. It is
+//! valid while that comparison is the newest one of its view and schedule, the schedule's request is unchanged, and for
+//! a week at most ([`find_valid`]). So a comparison that followed, which no person has seen, is not approved.
 
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::reconciliations::{Reconciliation, Reconciliations, ReconciliationsRead};
-use crate::{Error, Result};
+use crate::Result;
+use crate::reconciliations::{self, Reconciliation};
+use crate::records::{Records, RecordsRead, for_each, to_value};
 
-/// The scope of the notes.
+/// The scope of approvals.
 const SCOPE: &str = "approvals";
-/// Notes and records that are read at once.
-const STEP: usize = 200;
-/// Records among which a newer comparison is looked for.
-const LOOKED_AT_MAX: usize = 10_000;
-/// How long an approval holds.
-const HOLDS_MS: i64 = 7 * 86_400_000;
-/// Of what was asked, what may be another by the time that it is put right.
-const MAY_CHANGE: [&str; 3] = ["apply", "apply_max", "from"];
-/// What can be approved, by its outcome: what differs, and was not put right.
+/// Records that are read at once.
+const PAGE: usize = 200;
+/// Records that are searched for a newer comparison.
+const SEARCHED_MAX: usize = 10_000;
+/// How long an approval is valid.
+const VALID_MS: i64 = 7 * 86_400_000;
+/// Fields of a request that may differ between the approved comparison and the repair.
+const VARIABLE_FIELDS: [&str; 3] = ["apply", "apply_max", "from"];
+/// Outcomes that can be approved: differences that were not repaired.
 const OUTCOMES: [&str; 2] = ["differs", "held_back"];
 
-/// That what was found may be put right.
+/// The permission to repair what a comparison found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approval {
     /// The source of the view.
     pub source: Source,
-    /// The number of the comparison that found it.
+    /// The number of the comparison.
     pub number: u64,
-    /// The schedule that compares, and will put right.
+    /// The schedule that compares, and will repair.
     pub schedule: String,
     /// The view.
     pub view: String,
-    /// How much may be put right in all, at most.
+    /// The largest total amount that may be repaired.
     pub total: u64,
-    /// What was asked, as [`asking`] has it.
-    pub asking: String,
-    /// Who has approved it.
+    /// The fingerprint of the request ([`request_fingerprint`]).
+    #[serde(rename = "asking")]
+    pub fingerprint: String,
+    /// The person who approved it.
     pub by: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
     /// When, in milliseconds since the Unix epoch.
     pub at_ms: i64,
 }
 
-/// Why something can't be approved.
+/// Why a comparison can't be approved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotApproved {
-    /// There is no such comparison.
-    Unknown,
-    /// It is nothing to approve.
-    Nothing(String),
+    /// The comparison does not exist.
+    UnknownComparison,
+    /// The comparison has nothing to approve, for this reason.
+    NotApprovable(String),
 }
 
-/// Approves what a comparison of a schedule found. One that was approved before is approved anew.
+/// Approves what a comparison of a schedule found. Replaces an earlier approval of the same schedule and view.
 ///
 /// # Errors
 /// Those of the store.
 pub async fn approve(
-    kept: &dyn Reconciliations,
+    records: &dyn Records,
     (source, number): (Source, u64),
     (by, reason): (&str, &str),
     now_ms: i64,
 ) -> Result<std::result::Result<Approval, NotApproved>> {
-    let found = kept
-        .reconciliations(source, Some(number.saturating_add(1)), 1)
-        .await?;
+    let refused = |why: &str| Ok(Err(NotApproved::NotApprovable(why.to_owned())));
+    let end = Some(number.saturating_add(1));
+    let found = reconciliations::list(records, source, end, 1).await?;
     let Some(found) = found.into_iter().find(|found| found.number == number) else {
-        return Ok(Err(NotApproved::Unknown));
+        return Ok(Err(NotApproved::UnknownComparison));
     };
     let text = |name: &str| found.record.get(name).and_then(Value::as_str);
     let (Some(schedule), Some(view)) = (text("schedule"), text("view")) else {
-        let why = "it was made by hand: `backstitch restorate --apply` puts right what it found";
-        return Ok(Err(NotApproved::Nothing(why.to_owned())));
+        return refused(
+            "no schedule made it: repair what it found with `backstitch restorate --apply`",
+        );
     };
     let outcome = text("outcome").unwrap_or_default();
     if !OUTCOMES.contains(&outcome) {
-        let why = format!("its outcome is {}", outcome.replace('_', " "));
-        return Ok(Err(NotApproved::Nothing(why)));
+        return refused(&format!("its outcome is {}", outcome.replace('_', " ")));
     }
-    let newest = newest(kept, source, (schedule, view)).await?;
+    let newest = newest_comparison(records, source, (schedule, view)).await?;
     if let Some(newest) = newest.filter(|newest| *newest != number) {
-        let why = format!("{newest} is a newer comparison of the same");
-        return Ok(Err(NotApproved::Nothing(why)));
+        return refused(&format!("{newest} is a newer comparison of the same view"));
     }
+    let total = found.record.get("total").and_then(Value::as_u64);
     let approval = Approval {
         source,
         number,
         schedule: schedule.to_owned(),
         view: view.to_owned(),
-        total: found
-            .record
-            .get("total")
-            .and_then(Value::as_u64)
-            .unwrap_or(0),
-        asking: asking(
+        total: total.unwrap_or(0),
+        fingerprint: request_fingerprint(
             text("expected").unwrap_or_default(),
             found.record.get("asked").unwrap_or(&Value::Null),
         ),
@@ -106,114 +104,110 @@ pub async fn approve(
         reason: reason.to_owned(),
         at_ms: now_ms,
     };
-    let name = name(schedule, view);
-    let value = serde_json::to_value(&approval);
-    let value = value.map_err(|error| Error::broken("an approval", error))?;
-    let seen = kept.note(SCOPE, &name).await?.map(|note| note.version);
-    if !kept.change_note(SCOPE, &name, seen, Some(&value)).await? {
-        let why = "somebody else approves it at the same time: look again";
-        return Ok(Err(NotApproved::Nothing(why.to_owned())));
+    let name = record_name(schedule, view);
+    let value = to_value(SCOPE, &approval)?;
+    let current = records.get(SCOPE, &name).await?;
+    let seen_version = current.map(|record| record.version);
+    if !records
+        .compare_and_set(SCOPE, &name, seen_version, Some(&value))
+        .await?
+    {
+        return refused("another person approves it at the same time: look at it again");
     }
     Ok(Ok(approval))
 }
 
-/// All approvals that are not spent.
+/// All approvals that no comparison has used.
 ///
 /// # Errors
 /// Those of the store.
-pub async fn approvals(kept: &dyn ReconciliationsRead) -> Result<Vec<Approval>> {
-    let (mut all, mut after) = (Vec::new(), None::<String>);
-    loop {
-        let notes = kept.notes(SCOPE, after.as_deref(), STEP).await?;
-        let is_last = notes.len() < STEP;
-        after = notes.last().map(|(name, _)| name.clone());
-        for (_, note) in notes {
-            all.push(read(note.value)?);
-        }
-        if is_last {
-            return Ok(all);
-        }
-    }
+pub async fn list(records: &dyn RecordsRead) -> Result<Vec<Approval>> {
+    let mut all = Vec::new();
+    for_each(records, SCOPE, PAGE, |record| {
+        all.push(record.parse(SCOPE)?);
+        Ok(())
+    })
+    .await?;
+    Ok(all)
 }
 
-/// What is asked of a view, in a form that tells it apart and names nobody.
+/// The fingerprint of a request for a view. It contains no ids of people.
 #[must_use]
-pub fn asking(expected: &str, asked: &Value) -> String {
-    let mut asked = asked.clone();
-    if let Some(asked) = asked.as_object_mut() {
-        asked.retain(|name, _| !MAY_CHANGE.contains(&name.as_str()));
+pub fn request_fingerprint(expected: &str, request: &Value) -> String {
+    let mut request = request.clone();
+    if let Some(request) = request.as_object_mut() {
+        request.retain(|name, _| !VARIABLE_FIELDS.contains(&name.as_str()));
     }
-    let text = serde_json::json!([expected, asked]).to_string();
+    let text = serde_json::json!([expected, request]).to_string();
     format!("{:016x}", xxh3_64(text.as_bytes()))
 }
 
-/// What is approved of a view for a schedule that asks for `asking` of it, and the version of the note that says so. One that does not
-/// hold any more is taken away.
+/// The valid approval of a view for a schedule whose request has this fingerprint, with the version of its record.
+/// Deletes one that is not valid any more.
 ///
 /// # Errors
 /// Those of the store.
-pub async fn holding(
-    kept: &dyn Reconciliations,
+pub async fn find_valid(
+    records: &dyn Records,
     (schedule, view): (&str, &str),
-    asking: &str,
+    fingerprint: &str,
     now_ms: i64,
 ) -> Result<Option<(u64, Approval)>> {
-    let Some(note) = kept.note(SCOPE, &name(schedule, view)).await? else {
+    let Some(record) = records.get(SCOPE, &record_name(schedule, view)).await? else {
         return Ok(None);
     };
-    let approval = read(note.value)?;
-    let is_young = now_ms.saturating_sub(approval.at_ms) <= HOLDS_MS;
-    let holds = is_young && approval.asking == asking && {
-        let newest = newest(kept, approval.source, (schedule, view)).await?;
+    let version = record.version;
+    let approval: Approval = record.parse(SCOPE)?;
+    let is_young = now_ms.saturating_sub(approval.at_ms) <= VALID_MS;
+    let is_valid = is_young && approval.fingerprint == fingerprint && {
+        let newest = newest_comparison(records, approval.source, (schedule, view)).await?;
         newest == Some(approval.number)
     };
-    if holds {
-        return Ok(Some((note.version, approval)));
+    if is_valid {
+        return Ok(Some((version, approval)));
     }
-    spend(kept, note.version, &approval).await?;
+    delete(records, version, &approval).await?;
     Ok(None)
 }
 
-/// An approval is spent, unless it was given anew since.
+/// Deletes an approval that a comparison has used, unless it was replaced since.
 ///
 /// # Errors
 /// Those of the store.
-pub async fn spend(kept: &dyn Reconciliations, version: u64, of: &Approval) -> Result<()> {
-    let name = name(&of.schedule, &of.view);
-    kept.change_note(SCOPE, &name, Some(version), None).await?;
+pub async fn delete(records: &dyn Records, version: u64, approval: &Approval) -> Result<()> {
+    let name = record_name(&approval.schedule, &approval.view);
+    records
+        .compare_and_set(SCOPE, &name, Some(version), None)
+        .await?;
     Ok(())
 }
 
-fn read(value: Value) -> Result<Approval> {
-    serde_json::from_value(value).map_err(|error| Error::broken("an approval", error))
-}
-
-/// Names of views have no spaces.
-fn name(schedule: &str, view: &str) -> String {
+/// The record of a schedule and a view. Names of views contain no spaces.
+fn record_name(schedule: &str, view: &str) -> String {
     format!("{schedule} {view}")
 }
 
 /// The number of the newest comparison of a view by a schedule.
-async fn newest(
-    kept: &dyn ReconciliationsRead,
+async fn newest_comparison(
+    records: &dyn RecordsRead,
     source: Source,
     of: (&str, &str),
 ) -> Result<Option<u64>> {
-    let is_it = |one: &Reconciliation| {
+    let is_of = |one: &Reconciliation| {
         let text = |name: &str| one.record.get(name).and_then(Value::as_str);
         (text("schedule"), text("view")) == (Some(of.0), Some(of.1))
     };
-    let (mut before, mut looked_at) = (None, 0);
-    while looked_at < LOOKED_AT_MAX {
-        let some = kept.reconciliations(source, before, STEP).await?;
-        if let Some(found) = some.iter().find(|one| is_it(one)) {
+    let (mut before, mut searched) = (None, 0);
+    while searched < SEARCHED_MAX {
+        let page = reconciliations::list(records, source, before, PAGE).await?;
+        if let Some(found) = page.iter().find(|one| is_of(one)) {
             return Ok(Some(found.number));
         }
-        let Some(last) = some.last() else {
+        let Some(last) = page.last() else {
             return Ok(None);
         };
         before = Some(last.number);
-        looked_at += some.len();
+        searched += page.len();
     }
     Ok(None)
 }

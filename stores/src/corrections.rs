@@ -1,8 +1,8 @@
-//! Which restorations have corrected counts, and of what: a small note of each beside the records of comparisons, for
-//! whoever explains a total. The corrections themselves are in the archive.
+//! The correction index: which restorations have corrected counts, and of what. It explains totals without reading the
+//! archive, which holds the corrections themselves.
 //!
-//! A note adds corrections up in cells, as fine as a bound on their number permits: of a large restoration it may be known
-//! only which owners it touches. It never names a listener.
+//! An entry adds corrections up in cells, as fine as a bound on their number permits: of a large restoration only the
+//! owners may be known. It never names a listener.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::reconciliations::{Reconciliations, ReconciliationsRead};
-use crate::{Error, Result};
+use crate::Result;
+use crate::records::{Records, RecordsRead, for_each, number_name, to_value, update};
 
-/// Cells of a note, at most.
+/// Cells of an entry, at most.
 const CELLS_MAX: usize = 1_000;
-/// By what corrections are added up, the finest first.
+/// The columns of cells, the finest level first.
 const COLUMNS: [&[&str]; 4] = [
     &[
         "owner_id", "track_id", "kind", "country", "referrer", "app_id", "at",
@@ -26,76 +26,77 @@ const COLUMNS: [&[&str]; 4] = [
     &[],
 ];
 const DAY_SECONDS: i64 = 86_400;
-/// Tries of a note that others change, too.
-const TRIES: usize = 5;
+/// Entries that are read at once.
+const PAGE: usize = 200;
 
 /// A restoration that has corrected counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Corrected {
-    /// Its number.
+pub struct CorrectionEntry {
+    /// The number of the restoration.
     pub number: u64,
-    /// What no other one has.
+    /// Its unique id.
     pub id: String,
-    /// Who asked for it.
+    /// The requester.
     pub by: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
     /// When, in milliseconds since the Unix epoch.
     pub at_ms: i64,
-    /// The restoration that it takes back, if it does.
+    /// The restoration that it undoes, if any.
     pub undoes: Option<u64>,
-    /// By partition, where the log ended once all of it was appended; nothing as long as it is not.
+    /// By partition, the end of the log after all corrections were appended; `None` until then.
     pub done_until: Option<Vec<Offset>>,
-    /// What it has corrected.
-    pub sums: Sums,
+    /// The corrections.
+    pub sums: CorrectionSums,
 }
 
-/// Corrections, added up.
+/// The sums of corrections by cell.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sums {
-    /// By which columns: the place in a list of such.
+pub struct CorrectionSums {
+    /// The index of the columns in [`COLUMNS`].
     level: usize,
     cells: Vec<Cell>,
 }
 
-/// Some corrections.
+/// The corrections with the same values of the columns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Cell {
     /// The values of the columns.
-    of: Vec<Value>,
-    /// The first and the last instant that they are at, in seconds since the Unix epoch.
+    #[serde(rename = "of")]
+    values: Vec<Value>,
+    /// The first and the last time, in seconds since the Unix epoch.
     at: (i64, i64),
     count: u64,
     sum: i64,
 }
 
-/// What is asked of corrections.
+/// A condition on corrections.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Asked {
+pub struct CorrectionFilter {
     /// By column, the only value.
-    pub filters: BTreeMap<String, Value>,
-    /// From this instant on, in seconds since the Unix epoch.
+    pub columns: BTreeMap<String, Value>,
+    /// The first time, in seconds since the Unix epoch.
     pub from: Option<i64>,
-    /// Before this one.
+    /// The time after the last one.
     pub to: Option<i64>,
 }
 
-/// What is known of corrections.
+/// The corrections that match a filter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Part {
-    /// How many are of what was asked.
+pub struct MatchingCorrections {
+    /// Their number.
     pub count: u64,
     /// The sum of their amounts.
     pub sum: i64,
-    /// How many more may be.
+    /// The number of corrections of cells that match in part.
     pub maybe: u64,
 }
 
-impl Sums {
+impl CorrectionSums {
     /// Adds a correction.
     pub fn add(&mut self, event: &serde_json::Map<String, Value>, at: i64, amount: i64) {
         let cell = Cell {
-            of: values(COLUMNS.first().copied().unwrap_or_default(), event, at),
+            values: values(COLUMNS.first().copied().unwrap_or_default(), event, at),
             at: (at, at),
             count: 1,
             sum: amount,
@@ -113,67 +114,68 @@ impl Sums {
     }
 
     fn insert(&mut self, cell: Cell) {
-        // Compared as texts: values of JSON have no order of their own.
-        let key = |cell: &Cell| Value::Array(cell.of.clone()).to_string();
-        let of = key(&cell);
-        match self.cells.binary_search_by(|known| key(known).cmp(&of)) {
-            Ok(place) => {
-                if let Some(known) = self.cells.get_mut(place) {
+        // JSON values have no order, so their texts are compared.
+        let key = |cell: &Cell| Value::Array(cell.values.clone()).to_string();
+        let new = key(&cell);
+        match self.cells.binary_search_by(|known| key(known).cmp(&new)) {
+            Ok(index) => {
+                if let Some(known) = self.cells.get_mut(index) {
                     known.at = (known.at.0.min(cell.at.0), known.at.1.max(cell.at.1));
                     known.count += cell.count;
                     known.sum = known.sum.saturating_add(cell.sum);
                 }
             }
-            Err(place) => self.cells.insert(place, cell),
+            Err(index) => self.cells.insert(index, cell),
         }
     }
 
-    /// A cell of a finer level as one of this.
+    /// Converts a cell of a finer level to this level.
     fn at_level(&self, cell: Cell, from: usize) -> Cell {
         let columns = COLUMNS.get(from).copied().unwrap_or_default();
         let named = columns.iter().map(|name| (*name).to_owned());
-        let named: serde_json::Map<String, Value> = named.zip(cell.of.iter().cloned()).collect();
+        let named: serde_json::Map<String, Value> =
+            named.zip(cell.values.iter().cloned()).collect();
         let to = COLUMNS.get(self.level).copied().unwrap_or_default();
         Cell {
-            of: values(to, &named, cell.at.0),
+            values: values(to, &named, cell.at.0),
             ..cell
         }
     }
 
-    /// What is known of those that are asked for.
+    /// Adds up the corrections that match a filter.
     #[must_use]
-    pub fn part(&self, asked: &Asked) -> Part {
+    pub fn matching(&self, filter: &CorrectionFilter) -> MatchingCorrections {
         let columns = COLUMNS.get(self.level).copied().unwrap_or_default();
-        let mut part = Part::default();
+        let mut matching = MatchingCorrections::default();
         for cell in &self.cells {
-            match cell.is_of(columns, asked) {
+            match cell.matches(columns, filter) {
                 Some(true) => {
-                    part.count += cell.count;
-                    part.sum = part.sum.saturating_add(cell.sum);
+                    matching.count += cell.count;
+                    matching.sum = matching.sum.saturating_add(cell.sum);
                 }
                 Some(false) => {}
-                None => part.maybe += cell.count,
+                None => matching.maybe += cell.count,
             }
         }
-        part
+        matching
     }
 }
 
 impl Cell {
-    /// Whether all of it is asked for, or none; nothing if that is not known.
-    fn is_of(&self, columns: &[&str], asked: &Asked) -> Option<bool> {
+    /// Whether all corrections of the cell match a filter, or none does; `None` if that is unknown.
+    fn matches(&self, columns: &[&str], filter: &CorrectionFilter) -> Option<bool> {
         let (first, last) = self.at;
-        let is_after = asked.to.is_some_and(|to| first >= to);
-        let is_before = asked.from.is_some_and(|from| last < from);
+        let is_after = filter.to.is_some_and(|to| first >= to);
+        let is_before = filter.from.is_some_and(|from| last < from);
         if is_after || is_before {
             return Some(false);
         }
-        let starts = asked.from.is_none_or(|from| first >= from);
-        let mut is_known = starts && asked.to.is_none_or(|to| last < to);
-        for (name, wanted) in &asked.filters {
-            let place = columns.iter().position(|column| column == name);
-            match place.and_then(|place| self.of.get(place)) {
-                Some(value) if value == wanted => {}
+        let starts = filter.from.is_none_or(|from| first >= from);
+        let mut is_known = starts && filter.to.is_none_or(|to| last < to);
+        for (name, expected) in &filter.columns {
+            let index = columns.iter().position(|column| column == name);
+            match index.and_then(|index| self.values.get(index)) {
+                Some(value) if value == expected => {}
                 Some(_) => return Some(false),
                 None => is_known = false,
             }
@@ -196,48 +198,32 @@ fn scope(source: Source) -> String {
     format!("corrections {source}")
 }
 
-/// Notes a restoration, over what was noted of it before.
+/// Writes the entry of a restoration, over an earlier one.
 ///
 /// # Errors
 /// Those of the store.
-pub async fn note(kept: &dyn Reconciliations, source: Source, of: &Corrected) -> Result<()> {
+pub async fn put(records: &dyn Records, source: Source, entry: &CorrectionEntry) -> Result<()> {
     let scope = scope(source);
-    let name = format!("{:010}", of.number);
-    let value = serde_json::to_value(of);
-    let value = value.map_err(|error| Error::broken("noting corrections", error))?;
-    for _ in 0..TRIES {
-        let now = kept.note(&scope, &name).await?;
-        if now.as_ref().is_some_and(|now| now.value == value) {
-            return Ok(());
-        }
-        let seen = now.map(|now| now.version);
-        if kept.change_note(&scope, &name, seen, Some(&value)).await? {
-            return Ok(());
-        }
-    }
-    Err(Error::Unavailable {
-        what: "noting corrections".to_owned(),
-        why: "others change the same note".to_owned(),
-    })
+    let value = to_value(&scope, entry)?;
+    let name = number_name(entry.number);
+    update(records, (&scope, &name), |_| Ok(Some(value.clone()))).await
 }
 
-/// Restorations that are noted, the first ones first, after one of them, at most `limit`.
+/// Calls `each` with every entry of a source, in the order of their numbers.
 ///
 /// # Errors
 /// Those of the store.
-pub async fn noted(
-    kept: &dyn ReconciliationsRead,
+pub async fn for_each_entry(
+    records: &dyn RecordsRead,
     source: Source,
-    after: Option<u64>,
-    limit: usize,
-) -> Result<Vec<Corrected>> {
-    let after = after.map(|number| format!("{number:010}"));
-    let notes = kept.notes(&scope(source), after.as_deref(), limit).await?;
-    let read = |(_, note): (String, crate::reconciliations::Note)| {
-        let read = serde_json::from_value(note.value);
-        read.map_err(|error| Error::broken("reading notes of corrections", error))
-    };
-    notes.into_iter().map(read).collect()
+    each: impl FnMut(CorrectionEntry) + Send,
+) -> Result<()> {
+    let (mut each, scope) = (each, scope(source));
+    for_each(records, &scope, PAGE, |record| {
+        each(record.parse(&scope)?);
+        Ok(())
+    })
+    .await
 }
 
 #[cfg(test)]
@@ -245,8 +231,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn sums(owners: i64, tracks: i64) -> Sums {
-        let mut sums = Sums::default();
+    fn sums(owners: i64, tracks: i64) -> CorrectionSums {
+        let mut sums = CorrectionSums::default();
         for owner in 0..owners {
             for track in 0..tracks {
                 let event =
@@ -258,28 +244,28 @@ mod tests {
         sums
     }
 
-    fn asked(filters: Value) -> Asked {
+    fn asked(filters: Value) -> CorrectionFilter {
         let filters = filters.as_object().expect("an object").clone();
-        Asked {
-            filters: filters.into_iter().collect(),
-            ..Asked::default()
+        CorrectionFilter {
+            columns: filters.into_iter().collect(),
+            ..CorrectionFilter::default()
         }
     }
 
     #[test]
-    fn parts_are_exact_as_far_as_is_known() {
+    fn sums_are_exact_as_far_as_they_are_known() {
         let few = sums(3, 4);
-        let of_one = few.part(&asked(json!({"owner_id": 1, "track_id": 2})));
+        let of_one = few.matching(&asked(json!({"owner_id": 1, "track_id": 2})));
         assert_eq!((of_one.count, of_one.sum, of_one.maybe), (1, 2, 0));
-        let country = few.part(&asked(json!({"owner_id": 1, "country": "SE"})));
-        assert_eq!(country, Part::default());
-        let listener = few.part(&asked(json!({"owner_id": 1, "listener_id": 7})));
+        let country = few.matching(&asked(json!({"owner_id": 1, "country": "SE"})));
+        assert_eq!(country, MatchingCorrections::default());
+        let listener = few.matching(&asked(json!({"owner_id": 1, "listener_id": 7})));
         assert_eq!((listener.count, listener.maybe), (0, 4));
-        let early = Asked {
+        let early = CorrectionFilter {
             to: Some(DAY_SECONDS * 20_000 + 900),
             ..asked(json!({"owner_id": 1}))
         };
-        assert_eq!(few.part(&early).count, 1);
+        assert_eq!(few.matching(&early).count, 1);
         assert!(
             !serde_json::to_string(&few)
                 .expect("JSON")
@@ -291,11 +277,11 @@ mod tests {
     fn many_are_known_more_coarsely() {
         let many = sums(30, 100);
         assert!(many.cells.len() <= CELLS_MAX);
-        let whole = many.part(&asked(json!({"owner_id": 1})));
+        let whole = many.matching(&asked(json!({"owner_id": 1})));
         assert_eq!((whole.count, whole.sum, whole.maybe), (100, 200, 0));
-        let track = many.part(&asked(json!({"owner_id": 1, "track_id": 2})));
+        let track = many.matching(&asked(json!({"owner_id": 1, "track_id": 2})));
         assert_eq!((track.count, track.maybe), (0, 100));
-        let all = sums(2_000, 1).part(&asked(json!({"owner_id": 1})));
+        let all = sums(2_000, 1).matching(&asked(json!({"owner_id": 1})));
         assert_eq!((all.count, all.maybe), (0, 2_000));
     }
 }

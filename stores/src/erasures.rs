@@ -1,36 +1,37 @@
 //! Erasures: who was removed from all stores, and what was removed where.
 //!
-//! They are the list of those who are suppressed: what comes of them later, out of a replay, a copy that
-//! was put back or an old file, is taken without them. The list holds no ids but keyed hashes, whose key
-//! is the installation's own and lies beside them. That makes it pseudonymous, not anonymous: who has key
-//! and list can try all ids.
+//! They are the list of suppressed people: later data of them, from a replay, a restored copy or an old file, is ingested
+//! without them. The list holds no ids but keyed hashes. Each installation has its own key, stored beside the list. So
+//! the list is pseudonymous, not anonymous: a reader of key and list can try all ids.
 //!
-//! An erasure is written down before anything is removed, and with it what was done so far: one that was
-//! killed is gone on with under the same number. Numbers rise, and an erasure never goes away again. So a
-//! copy of this store must not be put back that is older than the others'.
+//! An erasure is recorded before anything is removed, and its receipt records the progress: an interrupted erasure
+//! continues under the same number. Numbers rise, and an erasure is never deleted. So a copy of this store must not be
+//! restored that is older than the copies of the other stores.
 
 mod numbers;
+pub(crate) mod records;
 mod sought;
 mod suppressed;
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use crate::records::Records;
 use crate::{Error, Result};
 
 pub use sought::Sought;
 pub(crate) use suppressed::holds;
 pub use suppressed::{Suppressed, mentions};
 
-/// The key of the hashes, which each installation draws for itself.
+/// The key of the hashes, random in each installation.
 pub type Key = [u8; 32];
-/// A person, as the list holds one.
+/// The keyed hash of a person.
 pub type PersonHash = [u8; 16];
 
-/// What a person is in the events or rows.
+/// The role of a person in the events or rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -49,160 +50,121 @@ impl Kind {
             Self::Athlete => "athlete",
         }
     }
-
-    /// The kind of that name.
-    #[must_use]
-    pub fn of(name: &str) -> Option<Self> {
-        [Self::Listener, Self::Athlete]
-            .into_iter()
-            .find(|kind| kind.name() == name)
-    }
 }
 
-/// Somebody who is to be erased, or was.
+/// A person to erase, or an erased one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Person {
-    /// What the id is of.
+    /// The role that the id belongs to.
     pub kind: Kind,
     /// The id.
     pub id: i64,
 }
 
 /// One erasure.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Erasure {
-    /// Its number, from 1 on.
+    /// Its number, from 1; the name of its record.
+    #[serde(skip)]
     pub number: u64,
-    /// What was erased.
+    /// The role of the person.
     pub kind: Kind,
-    /// Who.
+    /// The hash of the person.
+    #[serde(with = "records::hex")]
     pub person: PersonHash,
     /// When it began, in milliseconds since the Unix epoch.
     pub begun_at_ms: i64,
-    /// Who wanted it, as they said.
+    /// The requester, as given.
     pub by: String,
-    /// Why, as they said.
+    /// The reason, as given.
     pub reason: String,
-    /// When it was done; nothing while there is something left to do.
+    /// When it was finished; `None` while anything is left.
     pub finished_at_ms: Option<i64>,
-    /// What was done so far, as who does it wrote it. It must not name the person.
-    pub receipt: serde_json::Value,
+    /// The progress, as the eraser reports it. It must not name the person.
+    pub receipt: Value,
 }
 
-/// Erasures as they are stored. Adapters do no more than this; [`Suppressions`] is what is worked with.
-#[async_trait]
-pub trait Erasures: std::fmt::Debug + Send + Sync {
-    /// The number of the newest erasure; 0 if there is none. It is asked for often.
-    async fn newest(&self) -> Result<u64>;
-
-    /// All of them, the oldest first.
-    async fn all(&self) -> Result<Vec<Erasure>>;
-
-    /// The key of the hashes: `drawn`, unless there is one already.
-    async fn key(&self, drawn: Key) -> Result<Key>;
-
-    /// Writes an erasure down, durably when it answers, if its number is the one after the newest; else
-    /// nothing, and answers false.
-    async fn add(&self, erasure: &Erasure) -> Result<bool>;
-
-    /// Replaces when an erasure was finished, and its receipt.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] if there is none of that number.
-    async fn note(
-        &self,
-        number: u64,
-        finished_at_ms: Option<i64>,
-        receipt: &serde_json::Value,
-    ) -> Result<()>;
-
-    /// Sees to it that of what was deleted nothing is left in files beside the stores, as far as that is this
-    /// installation's business and not a server's.
-    async fn tidy(&self) -> Result<()>;
-}
-
-/// Who wants an erasure, and why.
+/// The requester of an erasure and the reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Asked {
-    /// Who wants it.
+pub struct Attribution {
+    /// The requester.
     pub by: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// The list of those who are suppressed, as it is now: it is remembered, and before each use it is asked
-/// whether it has become longer. Clones share what they remember.
+/// The list of suppressed people. It is cached, and before each use compared with the number of the newest erasure.
+/// Clones share the cache.
 #[derive(Debug, Clone)]
 pub struct Suppressions {
-    store: Option<Arc<dyn Erasures>>,
+    records: Option<Arc<dyn Records>>,
     known: Arc<RwLock<Arc<Suppressed>>>,
-    /// When the store did not answer one who does not wait for it.
+    /// When [`Self::recent`] got no answer from the store.
     unanswered: Arc<RwLock<Option<Instant>>>,
 }
 
-/// Who does not wait for the store waits so long,
-const ANSWER_FOR: Duration = Duration::from_secs(1);
-/// and asks again after so long.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// How long [`Suppressions::recent`] waits for the store.
+const RECENT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long [`Suppressions::recent`] skips a store that did not answer.
+const RECENT_RETRY: Duration = Duration::from_secs(5);
 
 impl Suppressions {
-    /// The list in a store.
+    /// The list in a record store.
     #[must_use]
-    pub fn new(store: Arc<dyn Erasures>) -> Self {
+    pub fn new(records: Arc<dyn Records>) -> Self {
         Self {
-            store: Some(store),
+            records: Some(records),
             known: Arc::default(),
             unanswered: Arc::default(),
         }
     }
 
-    /// A list of nobody, for work on stores in which nobody is ever erased.
+    /// An empty list, for stores from which nobody is ever erased.
     #[must_use]
     pub fn nobody() -> Self {
         Self {
-            store: None,
+            records: None,
             known: Arc::default(),
             unanswered: Arc::default(),
         }
     }
 
-    /// Who is suppressed now: nobody is missing whose erasure had begun before the call.
+    /// The people who are suppressed now. Nobody is missing whose erasure had begun before the call.
     ///
     /// # Errors
-    /// Those of the store. Nothing may be taken then: it may be of somebody who is suppressed.
+    /// Those of the store. The caller must then ingest nothing, because it might be of a suppressed person.
     pub async fn now(&self) -> Result<Arc<Suppressed>> {
         let known = self.known();
-        let Some(store) = &self.store else {
+        let Some(records) = &self.records else {
             return Ok(known);
         };
-        if store.newest().await? == known.newest() {
+        if records::newest(&**records).await? == known.newest() {
             return Ok(known);
         }
-        let key = store.key(drawn()).await?;
-        let now = Arc::new(Suppressed::of(key, &store.all().await?));
+        let key = records::key(&**records, new_key()).await?;
+        let now = Arc::new(Suppressed::of(key, &records::all(&**records).await?));
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&now);
         Ok(now)
     }
 
-    /// Who is suppressed now; where the store does not answer soon, who was when it answered last. For what
-    /// is only written down here, and taken without them by whoever reads it: that must not wait for another
-    /// store than its own.
+    /// The people who are suppressed now, or if the store does not answer soon, those of its last answer. For writes
+    /// that must not wait for another store, and whose readers use [`Self::now`].
     pub async fn recent(&self) -> Arc<Suppressed> {
         let unanswered = || {
             self.unanswered
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
         };
-        if unanswered().is_some_and(|since| since.elapsed() < ASK_AGAIN) {
+        if unanswered().is_some_and(|since| since.elapsed() < RECENT_RETRY) {
             return self.known();
         }
-        match tokio::time::timeout(ANSWER_FOR, self.now()).await {
+        match tokio::time::timeout(RECENT_TIMEOUT, self.now()).await {
             Ok(Ok(now)) => {
                 *unanswered() = None;
                 return now;
             }
-            Ok(Err(error)) => tracing::warn!(%error, "who was erased lately is not known"),
-            Err(_) => tracing::warn!("who was erased lately is not known: no answer in time"),
+            Ok(Err(error)) => tracing::warn!(%error, "cannot read recent erasures"),
+            Err(_) => tracing::warn!("cannot read recent erasures: no answer in time"),
         }
         *unanswered() = Some(Instant::now());
         self.known()
@@ -217,22 +179,26 @@ impl Suppressions {
     /// # Errors
     /// Those of the store.
     pub async fn all(&self) -> Result<Vec<Erasure>> {
-        match &self.store {
-            Some(store) => store.all().await,
+        match &self.records {
+            Some(records) => records::all(&**records).await,
             None => Ok(Vec::new()),
         }
     }
 
-    /// Begins an erasure, or answers the one of this person that was not finished. From here on the
-    /// person is suppressed.
+    /// Begins an erasure, or returns the unfinished one of this person. From here on the person is suppressed.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn begin(&self, person: Person, asked: &Asked, now_ms: i64) -> Result<Erasure> {
-        let store = self.store()?;
-        let hash = suppressed::hash(&store.key(drawn()).await?, person);
+    pub async fn begin(
+        &self,
+        person: Person,
+        attribution: &Attribution,
+        now_ms: i64,
+    ) -> Result<Erasure> {
+        let records = self.records()?;
+        let hash = suppressed::hash(&records::key(records, new_key()).await?, person);
         loop {
-            let all = store.all().await?;
+            let all = records::all(records).await?;
             let unfinished = all.iter().find(|erasure| {
                 erasure.person == hash
                     && erasure.kind == person.kind
@@ -246,46 +212,39 @@ impl Suppressions {
                 kind: person.kind,
                 person: hash,
                 begun_at_ms: now_ms,
-                by: asked.by.clone(),
-                reason: asked.reason.clone(),
+                by: attribution.by.clone(),
+                reason: attribution.reason.clone(),
                 finished_at_ms: None,
-                receipt: serde_json::Value::Null,
+                receipt: Value::Null,
             };
-            if store.add(&erasure).await? {
+            if records::add(records, &erasure).await? {
                 return Ok(erasure);
             }
         }
     }
 
-    /// Notes how far an erasure is.
+    /// Replaces the receipt of an erasure, and when it was finished.
     ///
     /// # Errors
-    /// Those of the store.
-    pub async fn note(
+    /// Those of the store, and [`Error::Refused`] if the erasure does not exist.
+    pub async fn set_receipt(
         &self,
         number: u64,
         finished_at_ms: Option<i64>,
-        receipt: &serde_json::Value,
+        receipt: &Value,
     ) -> Result<()> {
-        self.store()?.note(number, finished_at_ms, receipt).await
+        records::set_receipt(self.records()?, number, finished_at_ms, receipt).await
     }
 
-    /// Sees to it that of what was deleted nothing is left in files beside the stores.
-    ///
-    /// # Errors
-    /// Those of the stores.
-    pub async fn tidy(&self) -> Result<()> {
-        self.store()?.tidy().await
-    }
-
-    fn store(&self) -> Result<&Arc<dyn Erasures>> {
-        let none = || Error::Refused("nobody can be erased without a list of erasures".to_owned());
-        self.store.as_ref().ok_or_else(none)
+    fn records(&self) -> Result<&dyn Records> {
+        self.records.as_deref().ok_or_else(|| {
+            Error::Refused("an erasure needs a record store, and this list has none".to_owned())
+        })
     }
 }
 
-/// A new key. Identifiers of version 4 are drawn from the system's generator, 122 bits each.
-fn drawn() -> Key {
+/// A random key: two identifiers of version 4, 122 bits each from the generator of the operating system.
+fn new_key() -> Key {
     let (a, b) = (uuid::Uuid::new_v4(), uuid::Uuid::new_v4());
     let mut key = [0; 32];
     key[..16].copy_from_slice(a.as_bytes());

@@ -15,12 +15,10 @@ use tokio::sync::OnceCell;
 
 use crate::Result;
 use crate::achievements::{AchievementsErase, AchievementsRead, AchievementsWrite, Mark, Of};
-use crate::aged::AgedCount;
 use crate::counts::{CountsRead, CountsWrite, Day, DayRow, NewDays};
-use crate::erasures::{Erasure, Erasures, Key};
 use crate::lease::{Held, Leases};
 use crate::live::SlotId;
-use crate::reconciliations::{Note, Reconciliation, Reconciliations, ReconciliationsRead};
+use crate::records::{Record, Records, RecordsRead, Scan};
 use crate::view_scan::{Division, ScanPlace, ScanShare, ScannedHeads, ScannedRows, ViewsScan};
 use crate::views::{
     FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
@@ -131,27 +129,13 @@ hand_on! { CountsWrite {
     async fn write_days(job: &str, stamp_us: i64, rows: &NewDays) -> Result<()>;
 } }
 
-hand_on! { Erasures {
-    async fn newest() -> Result<u64>;
-    async fn all() -> Result<Vec<Erasure>>;
-    async fn key(drawn: Key) -> Result<Key>;
-    async fn add(erasure: &Erasure) -> Result<bool>;
-    async fn note(number: u64, finished_at_ms: Option<i64>, receipt: &serde_json::Value) -> Result<()>;
-    async fn tidy() -> Result<()>;
+hand_on! { RecordsRead {
+    async fn get(scope: &str, name: &str) -> Result<Option<Record>>;
+    async fn scan(scope: &str, scan: Scan<'_>) -> Result<Vec<Record>>;
 } }
 
-hand_on! { ReconciliationsRead {
-    async fn reconciliations(source: Source, before: Option<u64>, limit: usize) -> Result<Vec<Reconciliation>>;
-    async fn note(scope: &str, name: &str) -> Result<Option<Note>>;
-    async fn notes(scope: &str, after: Option<&str>, limit: usize) -> Result<Vec<(String, Note)>>;
-} }
-
-hand_on! { Reconciliations {
-    async fn add(source: Source, id: &str, at_ms: i64, record: &serde_json::Value) -> Result<u64>;
-    async fn replace(source: Source, number: u64, record: &serde_json::Value) -> Result<()>;
-    async fn aged(source: Source, before_ms: i64) -> Result<AgedCount>;
-    async fn forget_aged(source: Source, before_ms: i64, limit: usize) -> Result<u64>;
-    async fn change_note(scope: &str, name: &str, seen: Option<u64>, value: Option<&serde_json::Value>) -> Result<bool>;
+hand_on! { Records {
+    async fn compare_and_set(scope: &str, name: &str, seen_version: Option<u64>, value: Option<&serde_json::Value>) -> Result<bool>;
 } }
 
 hand_on! { Leases {

@@ -50,6 +50,7 @@ pub mod parquet_file;
 pub mod parquet_values;
 mod patience;
 pub mod reconciliations;
+pub mod records;
 pub mod recounts;
 #[cfg(feature = "redis")]
 pub mod redis;

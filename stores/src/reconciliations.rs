@@ -1,90 +1,327 @@
-//! What is kept of reconciliations: a record of each comparison, under numbers that rise, and small notes beside
-//! them, each changed by compare-and-set: when a scheduled one last ran, alerts on their way, and which restorations have
-//! corrected counts.
+//! Reconciliations: a numbered record of each comparison of a source.
 //!
-//! What a record or a note says is the business of who writes it; adapters keep JSON. Nothing here is needed to answer
-//! what is counted.
+//! A scope holds a thousand numbers, so that no partition of a store grows without end. The next number is taken by the
+//! insert of its record; the numbers record follows. It lags by one number if the writer died in between, so every
+//! operation looks one number further, and the next writer brings it up to date.
 
-use async_trait::async_trait;
 use schemas::source::Source;
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
-use crate::Result;
 use crate::aged::AgedCount;
+use crate::records::{
+    Direction, Record, Records, RecordsRead, Scan, contended, number_name, update,
+};
+use crate::{Error, Result};
 
-/// A comparison that was recorded.
-#[derive(Debug, Clone, PartialEq)]
+/// Numbers of a scope.
+const SCOPE_NUMBERS: u64 = 1_000;
+/// Records that are read at once: one has some kilobytes.
+const PAGE: usize = 100;
+/// Numbers before the newest that are searched for a repeated [`add`].
+const REPEAT_WINDOW: u64 = 100;
+/// Attempts of [`add`] while other writers take the next number.
+const ADD_ATTEMPTS: usize = 200;
+/// The scope of the numbers records, one of each source.
+const NUMBERS: &str = "numbers";
+
+/// The record of a comparison.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Reconciliation {
-    /// Its number among those of its source, from 1 on.
+    /// Its number among those of its source, from 1; the name of its record.
+    #[serde(skip)]
     pub number: u64,
-    /// What no other one has.
+    /// Its unique id.
     pub id: String,
     /// When it began, in milliseconds since the Unix epoch.
     pub at_ms: i64,
-    /// What was asked, found and done.
+    /// The request, the findings and the changes.
     pub record: Value,
 }
 
-/// A note, with how often it has been changed.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Note {
-    /// From 1 on; each change adds one.
-    pub version: u64,
-    /// What it says.
-    pub value: Value,
+/// Which numbers a source has.
+#[derive(Debug, Clone, Copy)]
+struct Numbers {
+    /// The version of the numbers record.
+    version: Option<u64>,
+    /// The oldest number that may exist.
+    oldest: u64,
+    /// The newest number.
+    newest: u64,
+    /// Whether the numbers record lags behind `newest`.
+    lags: bool,
 }
 
-/// Reading records of comparisons, and notes beside them.
-#[async_trait]
-pub trait ReconciliationsRead: std::fmt::Debug + Send + Sync {
-    /// Records before one of a number, newest first, at most `limit`.
-    async fn reconciliations(
-        &self,
-        source: Source,
-        before: Option<u64>,
-        limit: usize,
-    ) -> Result<Vec<Reconciliation>>;
-
-    /// A note.
-    async fn note(&self, scope: &str, name: &str) -> Result<Option<Note>>;
-
-    /// Notes of a scope in the order of their names, after one of them, at most `limit`.
-    async fn notes(
-        &self,
-        scope: &str,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<(String, Note)>>;
+/// The scope of a number of a source.
+pub(crate) fn scope(source: &str, number: u64) -> String {
+    format!(
+        "reconciliations {source} {}",
+        number_name(number / SCOPE_NUMBERS)
+    )
 }
 
-/// Writing records of comparisons, and notes beside them.
-#[async_trait]
-pub trait Reconciliations: ReconciliationsRead {
-    /// Records a comparison under the next number of its source, durably when it answers. Called once more with the same
-    /// id, after an answer was lost, it answers the same number.
-    async fn add(&self, source: Source, id: &str, at_ms: i64, record: &Value) -> Result<u64>;
+async fn read_numbers(records: &dyn RecordsRead, source: Source) -> Result<Numbers> {
+    let stored = records.get(NUMBERS, source.name()).await?;
+    let number = |field: &str| {
+        let value = stored.as_ref().and_then(|record| record.value.get(field));
+        value.and_then(Value::as_u64)
+    };
+    let newest = number("newest").unwrap_or(0);
+    let next = newest + 1;
+    let lags = records
+        .get(&scope(source.name(), next), &number_name(next))
+        .await?
+        .is_some();
+    Ok(Numbers {
+        version: stored.as_ref().map(|record| record.version),
+        oldest: number("oldest").unwrap_or(1),
+        newest: newest + u64::from(lags),
+        lags,
+    })
+}
 
-    /// Replaces what a record says.
-    ///
-    /// # Errors
-    /// [`crate::Error::Refused`] if there is none of that number.
-    async fn replace(&self, source: Source, number: u64, record: &Value) -> Result<()>;
+/// Sets the numbers of a source, unless another writer has changed them since they were read.
+async fn set_numbers(
+    records: &dyn Records,
+    source: Source,
+    seen: Numbers,
+    (oldest, newest): (u64, u64),
+) -> Result<()> {
+    let value = json!({"oldest": oldest, "newest": newest});
+    records
+        .compare_and_set(NUMBERS, source.name(), seen.version, Some(&value))
+        .await?;
+    Ok(())
+}
 
-    /// How many records there are of a source, and how many are older than a moment. They are looked at in the order
-    /// of their numbers, up to the first that is younger.
-    async fn aged(&self, source: Source, before_ms: i64) -> Result<AgedCount>;
+/// The numbers of a source, after their record was brought up to date: a number must not be deleted or followed by
+/// another one before.
+async fn settle_numbers(records: &dyn Records, source: Source) -> Result<Numbers> {
+    loop {
+        let numbers = read_numbers(records, source).await?;
+        if !numbers.lags {
+            return Ok(numbers);
+        }
+        let range = (numbers.oldest, numbers.newest);
+        set_numbers(records, source, numbers, range).await?;
+    }
+}
 
-    /// Deletes records that are older than a moment, the oldest first, at most `limit`; answers how many.
-    async fn forget_aged(&self, source: Source, before_ms: i64, limit: usize) -> Result<u64>;
+/// The records of the numbers from `first` to `last` that one scope holds, from the end that `direction` begins with.
+async fn scan(
+    records: &dyn RecordsRead,
+    source: Source,
+    (first, last): (u64, u64),
+    direction: Direction,
+    limit: usize,
+) -> Result<Vec<(Reconciliation, u64)>> {
+    let scope = scope(source.name(), last);
+    let first = first.max(last / SCOPE_NUMBERS * SCOPE_NUMBERS);
+    let (after, before) = (first.checked_sub(1).map(number_name), number_name(last + 1));
+    let scan = Scan {
+        after: after.as_deref(),
+        before: Some(&before),
+        direction,
+        limit,
+    };
+    let found = records.scan(&scope, scan).await?.into_iter();
+    let read = |record: Record| {
+        let (number, version) = (record.number(&scope)?, record.version);
+        let one = record.parse(&scope)?;
+        Ok((Reconciliation { number, ..one }, version))
+    };
+    found.map(read).collect()
+}
 
-    /// Writes a note, or deletes it, if its version is still `seen` (nothing: if it is not there); else answers false.
-    /// Of two that write the same over the same version both may be told that they did: who has to know puts something
-    /// of its own into the value.
-    async fn change_note(
-        &self,
-        scope: &str,
-        name: &str,
-        seen: Option<u64>,
-        value: Option<&Value>,
-    ) -> Result<bool>;
+/// Records of a source before a number, newest first, at most `limit`.
+///
+/// # Errors
+/// Those of the store.
+pub async fn list(
+    records: &dyn RecordsRead,
+    source: Source,
+    before: Option<u64>,
+    limit: usize,
+) -> Result<Vec<Reconciliation>> {
+    let numbers = read_numbers(records, source).await?;
+    newest_first(records, source, numbers, before, limit).await
+}
+
+async fn newest_first(
+    records: &dyn RecordsRead,
+    source: Source,
+    numbers: Numbers,
+    before: Option<u64>,
+    limit: usize,
+) -> Result<Vec<Reconciliation>> {
+    let end = before.unwrap_or(u64::MAX).min(numbers.newest + 1);
+    let mut last = end.saturating_sub(1);
+    let mut found = Vec::new();
+    while last >= numbers.oldest && found.len() < limit {
+        let range = (numbers.oldest, last);
+        let left = limit - found.len();
+        let page = scan(records, source, range, Direction::Descending, left).await?;
+        found.extend(page.into_iter().map(|(one, _)| one));
+        let Some(below) = (last / SCOPE_NUMBERS * SCOPE_NUMBERS).checked_sub(1) else {
+            break;
+        };
+        last = below;
+    }
+    Ok(found)
+}
+
+/// Adds a record under the next number of its source, durably. Repeated with the same id, because an answer was lost, it
+/// returns the same number.
+///
+/// # Errors
+/// Those of the store.
+pub async fn add(
+    records: &dyn Records,
+    source: Source,
+    id: &str,
+    at_ms: i64,
+    record: &Value,
+) -> Result<u64> {
+    let value = json!({"id": id, "at_ms": at_ms, "record": record});
+    for _ in 0..ADD_ATTEMPTS {
+        let numbers = settle_numbers(records, source).await?;
+        let window = Numbers {
+            oldest: numbers
+                .oldest
+                .max((numbers.newest + 1).saturating_sub(REPEAT_WINDOW)),
+            ..numbers
+        };
+        let recent = newest_first(records, source, window, None, PAGE).await?;
+        if let Some(same) = recent.iter().find(|recent| recent.id == id) {
+            return Ok(same.number);
+        }
+        let next = numbers.newest + 1;
+        let scope = scope(source.name(), next);
+        if records
+            .compare_and_set(&scope, &number_name(next), None, Some(&value))
+            .await?
+        {
+            let range = (numbers.oldest, next);
+            set_numbers(records, source, numbers, range).await?;
+            return Ok(next);
+        }
+    }
+    Err(contended(NUMBERS, source.name()))
+}
+
+/// Replaces the content of a record.
+///
+/// # Errors
+/// [`Error::Refused`] if the number does not exist.
+pub async fn replace(
+    records: &dyn Records,
+    source: Source,
+    number: u64,
+    record: &Value,
+) -> Result<()> {
+    let scope = scope(source.name(), number);
+    update(records, (&scope, &number_name(number)), |current| {
+        let Some(current) = current else {
+            let why = format!("comparison {number} of {source} does not exist");
+            return Err(Error::Refused(why));
+        };
+        let mut value = current.value.clone();
+        if let Some(content) = value.get_mut("record") {
+            content.clone_from(record);
+        }
+        Ok(Some(value))
+    })
+    .await
+}
+
+/// Counts the records of a source, and those older than a time. Records are visited in the order of their numbers, up to
+/// the first that is younger.
+///
+/// # Errors
+/// Those of the store.
+pub async fn aged(records: &dyn RecordsRead, source: Source, before_ms: i64) -> Result<AgedCount> {
+    let numbers = read_numbers(records, source).await?;
+    let old = find_old(records, source, numbers, (before_ms, usize::MAX)).await?;
+    Ok(AgedCount {
+        all: (numbers.newest + 1).saturating_sub(numbers.oldest),
+        oldest_ms: old.oldest_ms,
+        aged: old.found.len() as u64,
+        needed: 0,
+    })
+}
+
+/// Deletes records of a source that are older than a time, the oldest first, at most `limit`. Returns their number.
+///
+/// # Errors
+/// Those of the store.
+pub async fn forget_aged(
+    records: &dyn Records,
+    source: Source,
+    before_ms: i64,
+    limit: usize,
+) -> Result<u64> {
+    let numbers = settle_numbers(records, source).await?;
+    let old = find_old(records, source, numbers, (before_ms, limit)).await?;
+    let (mut next, mut deleted) = (old.next, 0);
+    for (number, version) in old.found {
+        let (scope, name) = (scope(source.name(), number), number_name(number));
+        if !records
+            .compare_and_set(&scope, &name, Some(version), None)
+            .await?
+        {
+            // Another process has just replaced or deleted it; the next call continues here.
+            next = number;
+            break;
+        }
+        deleted += 1;
+    }
+    if next > numbers.oldest {
+        // If another writer has changed the numbers meanwhile, later calls find no records at the old ones.
+        set_numbers(records, source, numbers, (next, numbers.newest)).await?;
+    }
+    Ok(deleted)
+}
+
+/// Records that are older than a time.
+struct OldRecords {
+    /// Their numbers and versions.
+    found: Vec<(u64, u64)>,
+    /// The first number after them.
+    next: u64,
+    /// The time of the oldest record of all.
+    oldest_ms: Option<i64>,
+}
+
+/// The oldest records of a source that are older than a time, at most `limit`.
+async fn find_old(
+    records: &dyn RecordsRead,
+    source: Source,
+    numbers: Numbers,
+    (before_ms, limit): (i64, usize),
+) -> Result<OldRecords> {
+    let mut old = OldRecords {
+        found: Vec::new(),
+        next: numbers.oldest,
+        oldest_ms: None,
+    };
+    while old.next <= numbers.newest {
+        let scope_end = (old.next / SCOPE_NUMBERS + 1) * SCOPE_NUMBERS;
+        let last = numbers.newest.min(scope_end - 1);
+        let range = (old.next, last);
+        let page = scan(records, source, range, Direction::Ascending, PAGE).await?;
+        let is_last = page.len() < PAGE;
+        for (one, version) in page {
+            old.oldest_ms.get_or_insert(one.at_ms);
+            old.next = one.number;
+            if one.at_ms >= before_ms || old.found.len() == limit {
+                return Ok(old);
+            }
+            old.found.push((one.number, version));
+            old.next += 1;
+        }
+        if is_last {
+            old.next = last + 1;
+        }
+    }
+    Ok(old)
 }

@@ -164,19 +164,20 @@ pub(crate) struct OnCassandra {
 
 #[cfg(feature = "cassandra")]
 impl OnCassandra {
-    /// Views, achievements, counts, leases, erasures and reconciliations, which share a session.
+    /// Views, achievements, counts, leases and records, which share a session.
     pub(crate) fn stores(self) -> ViewStores {
         let session = Arc::new(Lazy::new(move || {
             let this = self.clone();
             async move { Cassandra::open(&this.options, &this.namespace).await }.boxed()
         }));
+        let records = Arc::new(with_session(&session, Cassandra::records));
         ViewStores {
             views: Arc::new(with_session(&session, Cassandra::views)),
             achievements: Arc::new(with_session(&session, Cassandra::achievements)),
             counts: Arc::new(with_session(&session, Cassandra::counts)),
             leases: Arc::new(with_session(&session, Cassandra::leases)),
-            erasures: Arc::new(with_session(&session, Cassandra::erasures)),
-            reconciliations: Arc::new(with_session(&session, Cassandra::reconciliations)),
+            erasures: Arc::clone(&records) as _,
+            records,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::archive::Archive;
 use crate::canon::CanonErase;
 use crate::counts::CountsWrite;
 use crate::embedded::DataFolder;
-use crate::erasures::{Erasures, Suppressions};
+use crate::erasures::Suppressions;
 use crate::keys::Keys;
 use crate::lease::Leases;
 use crate::live::LiveWrite;
@@ -19,7 +19,7 @@ use crate::options::{
     CassandraOptions, KafkaOptions, NoticesOptions, RedisOptions, RegistryOptions, S3Options,
     SqlOptions, SqlServer,
 };
-use crate::reconciliations::Reconciliations;
+use crate::records::Records;
 use crate::registry::{NoRegistry, Schemas};
 use crate::sql::{ApiKeyStore, EntityStore};
 use crate::views::ViewsWrite;
@@ -45,10 +45,10 @@ pub struct Stores {
     pub achievements: Arc<dyn AchievementsWrite>,
     /// Counts of members by day.
     pub counts: Arc<dyn CountsWrite>,
-    /// Who was erased.
-    pub erasures: Arc<dyn Erasures>,
-    /// What was compared.
-    pub reconciliations: Arc<dyn Reconciliations>,
+    /// Records of erasures: a file of their own if they are embedded.
+    pub erasures: Arc<dyn Records>,
+    /// Records of reconciliations, alerts, approvals, corrections and schedules.
+    pub records: Arc<dyn Records>,
     /// Leases.
     pub leases: Arc<dyn Leases>,
     /// Keys of the API.
@@ -57,6 +57,8 @@ pub struct Stores {
     pub schemas: Arc<dyn Schemas>,
     /// Where notices go besides the log, if anywhere.
     pub hook: Option<Arc<dyn Hook>>,
+    /// The folder of the embedded stores.
+    pub data_folder: DataFolder,
 }
 
 /// Where the stores of an installation are: on a server where that is configured, else in the data
@@ -259,8 +261,8 @@ pub(crate) struct ViewStores {
     pub(crate) achievements: Arc<dyn AchievementsWrite>,
     pub(crate) counts: Arc<dyn CountsWrite>,
     pub(crate) leases: Arc<dyn Leases>,
-    pub(crate) erasures: Arc<dyn Erasures>,
-    pub(crate) reconciliations: Arc<dyn Reconciliations>,
+    pub(crate) erasures: Arc<dyn Records>,
+    pub(crate) records: Arc<dyn Records>,
 }
 
 impl ViewStores {
@@ -271,7 +273,7 @@ impl ViewStores {
             counts: Arc::new(folder.counts().await?),
             leases: Arc::new(folder.leases()),
             erasures: Arc::new(folder.erasures().await?),
-            reconciliations: Arc::new(folder.reconciliations().await?),
+            records: Arc::new(folder.records().await?),
         })
     }
 }
@@ -313,11 +315,12 @@ impl Stores {
             achievements: of_views.achievements,
             counts: of_views.counts,
             erasures: of_views.erasures,
-            reconciliations: of_views.reconciliations,
+            records: of_views.records,
             leases: of_views.leases,
             keys: Arc::new(keys),
             schemas: options.open_schemas()?,
             hook: options.open_hook()?,
+            data_folder: folder.clone(),
         })
     }
 

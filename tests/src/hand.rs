@@ -6,6 +6,7 @@ use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use scylla::deserialize::row::DeserializeRow;
 use scylla::serialize::row::SerializeRow;
+use scylla::value::{CqlValue, Row};
 use stores::namespace::Namespace;
 
 use crate::servers;
@@ -63,6 +64,18 @@ impl Cql {
     pub async fn run(&self, text: &str, values: impl SerializeRow) {
         let ran = self.session.query_unpaged(text, values).await;
         ran.unwrap_or_else(|e| panic!("{text}: {e}"));
+    }
+
+    /// Runs a lightweight transaction. Returns whether it was applied, or why it failed.
+    ///
+    /// # Panics
+    /// If the statement is not a lightweight transaction.
+    pub async fn try_apply(&self, text: &str, values: impl SerializeRow) -> Result<bool, String> {
+        let ran = self.session.query_unpaged(text, values).await;
+        let rows = ran.map_err(|error| error.to_string())?.into_rows_result();
+        let row = rows.expect("an answer").first_row::<Row>().expect("a row");
+        let applied = row.columns[0].as_ref().and_then(CqlValue::as_boolean);
+        Ok(applied.expect("whether it was applied"))
     }
 }
 

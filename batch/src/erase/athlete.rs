@@ -86,7 +86,7 @@ impl Eraser {
         for source in LINES {
             self.redact_athletes(source, &suppressed, stop).await?;
         }
-        Ok(ports.suppressions.tidy().await?)
+        Ok(self.data_folder.truncate_wals().await?)
     }
 
     /// Takes athletes out of what is left of a source beside rows, logs and boards. The lease keeps erasures apart also

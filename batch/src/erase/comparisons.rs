@@ -1,10 +1,11 @@
-//! Records of comparisons: they name the keys that differed most, and what was asked for.
+//! Records of comparisons: they name the keys that differed most, and the keys of the request.
 
 use std::pin::pin;
 
 use futures::TryStreamExt;
 use schemas::source::Source;
 use stores::erasures::{Kind, Sought};
+use stores::reconciliations;
 
 use super::{Eraser, column_of};
 use crate::Result;
@@ -15,35 +16,35 @@ use crate::restore::{parts_of, redact_record};
 const RECORDS: usize = 200;
 
 impl Eraser {
-    /// Takes out of the records of comparisons who is wanted.
+    /// Removes people from the records of comparisons.
     pub(super) async fn redact_comparisons(
         &self,
         source: Source,
         kind: Kind,
         is_wanted: impl Fn(i64) -> bool,
     ) -> Result<()> {
-        let (kept, of_kind) = (&self.batch.ports.reconciliations, column_of(kind));
-        let read = |before| kept.reconciliations(source, before, RECORDS);
+        let (records, of_kind) = (&*self.batch.ports.records, column_of(kind));
+        let read = |before| reconciliations::list(records, source, before, RECORDS);
         let mut pages = pin!(pages(read, |one| one.number));
-        while let Some(records) = pages.try_next().await? {
-            for mut one in records {
+        while let Some(page) = pages.try_next().await? {
+            for mut one in page {
                 let is_named = |column: &str, id| column == of_kind && is_wanted(id);
                 if redact_record(&mut one.record, is_named) {
-                    kept.replace(source, one.number, &one.record).await?;
+                    reconciliations::replace(records, source, one.number, &one.record).await?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Counts how often the records of comparisons name each who is sought.
+    /// Counts the records of comparisons that name each person.
     pub(super) async fn in_comparisons(&self, source: Source, found: &mut Sought) -> Result<()> {
-        let kept = &self.batch.ports.reconciliations;
+        let records = &*self.batch.ports.records;
         let of_kind = column_of(found.kind());
-        let read = |before| kept.reconciliations(source, before, RECORDS);
+        let read = |before| reconciliations::list(records, source, before, RECORDS);
         let mut pages = pin!(pages(read, |one| one.number));
-        while let Some(records) = pages.try_next().await? {
-            for part in records.iter().flat_map(|one| parts_of(&one.record)) {
+        while let Some(page) = pages.try_next().await? {
+            for part in page.iter().flat_map(|one| parts_of(&one.record)) {
                 found.once(|has| part.names(|column, id| column == of_kind && has(id)));
             }
         }

@@ -41,7 +41,7 @@ impl Eraser {
             self.redact_listeners((progress, &stop)).await
         })
         .await?;
-        Ok(self.batch.ports.suppressions.tidy().await?)
+        Ok(self.data_folder.truncate_wals().await?)
     }
 
     /// Takes them out of what is left beside log, archive and views. Nobody else may run or erase meanwhile.

@@ -37,7 +37,8 @@ use schemas::seam::Offset;
 use schemas::source::Source;
 use stores::achievements::AchievementsWrite;
 use stores::canon::{CanonErase, CanonWrite};
-use stores::erasures::{Asked, Erasure, Kind, Person};
+use stores::embedded::DataFolder;
+use stores::erasures::{Attribution, Erasure, Kind, Person};
 use stores::log::Log;
 use stores::relay::Relay;
 use tokio_util::sync::CancellationToken;
@@ -68,6 +69,7 @@ pub struct Eraser {
     canon: Arc<dyn CanonErase>,
     relay: Relay,
     achievements: Arc<dyn AchievementsWrite>,
+    data_folder: DataFolder,
 }
 
 /// What an erasure changes besides what a batch layer does.
@@ -81,6 +83,8 @@ pub struct ErasePorts {
     pub canon_erase: Arc<dyn CanonErase>,
     /// What athletes have achieved.
     pub achievements: Arc<dyn AchievementsWrite>,
+    /// The folder of the embedded stores.
+    pub data_folder: DataFolder,
     /// How many partitions topics have that are not there yet.
     pub partitions: u32,
 }
@@ -88,8 +92,8 @@ pub struct ErasePorts {
 /// How somebody is erased.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EraseRequest {
-    /// Who wants it, and why.
-    pub asked: Asked,
+    /// The requester and the reason.
+    pub attribution: Attribution,
     /// Leave the records of the log until its own time: they hold the person, and nobody makes anything of
     /// that any more.
     pub keep_log: bool,
@@ -107,6 +111,7 @@ impl Eraser {
             log: ports.log,
             canon: ports.canon_erase,
             achievements: ports.achievements,
+            data_folder: ports.data_folder,
         }
     }
 
@@ -127,7 +132,7 @@ impl Eraser {
         for person in people {
             let now_ms = self.batch.ports.clock.now_ms();
             let list = &self.batch.ports.suppressions;
-            let erasure = list.begin(*person, &request.asked, now_ms).await?;
+            let erasure = list.begin(*person, &request.attribution, now_ms).await?;
             let mut receipt = Receipt::of(&erasure);
             receipt.keep_log = request.keep_log;
             begun.push((*person, receipt));
@@ -208,7 +213,7 @@ impl Eraser {
         let value = serde_json::to_value(receipt).map_err(|e| Error::fault("a receipt", e))?;
         let list = &self.batch.ports.suppressions;
         Ok(list
-            .note(receipt.number, receipt.finished_at_ms, &value)
+            .set_receipt(receipt.number, receipt.finished_at_ms, &value)
             .await?)
     }
 

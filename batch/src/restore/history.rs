@@ -9,7 +9,7 @@ use schemas::source::Source;
 use schemas::time::Seconds;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use stores::approvals;
+use stores::{approvals, reconciliations};
 use tokio::sync::OnceCell;
 
 use super::correct::new_id;
@@ -129,10 +129,10 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// What a request asks, as approvals know it again.
-pub(super) fn asking(request: &RestoreRequest) -> String {
+/// The fingerprint of a request, for approvals.
+pub(super) fn request_fingerprint(request: &RestoreRequest) -> String {
     let asked = json!(Asked::of(request));
-    approvals::asking(&request.expected.to_string(), &asked)
+    approvals::request_fingerprint(&request.expected.to_string(), &asked)
 }
 
 /// The record of one comparison.
@@ -162,8 +162,8 @@ impl<'a> History<'a> {
 
     /// Marks what was ended in the middle. Whoever holds the lease may say so: nobody else is at work.
     pub(super) async fn settle_cut_off(&self) -> Result<()> {
-        let kept = &self.batch.ports.reconciliations;
-        let newest = kept.reconciliations(self.source, None, LOOK).await?;
+        let records = &*self.batch.ports.records;
+        let newest = reconciliations::list(records, self.source, None, LOOK).await?;
         for mut one in newest {
             if one.record["outcome"] != Outcome::Applying.name() {
                 continue;
@@ -179,7 +179,7 @@ impl<'a> History<'a> {
             });
             one.record["outcome"] = Outcome::CutOff.name().into();
             one.record["restoration"] = of.map(|of| of.restoration.number).into();
-            kept.replace(self.source, one.number, &one.record).await?;
+            reconciliations::replace(records, self.source, one.number, &one.record).await?;
         }
         Ok(())
     }
@@ -258,12 +258,12 @@ impl<'a> History<'a> {
 
     /// The number that it has been recorded under.
     async fn write(&self, record: &Value) -> Result<u64> {
-        let kept = &self.batch.ports.reconciliations;
+        let (records, source) = (&*self.batch.ports.records, self.source);
         if let Some(number) = self.number.get() {
-            kept.replace(self.source, *number, record).await?;
+            reconciliations::replace(records, source, *number, record).await?;
             return Ok(*number);
         }
-        let number = kept.add(self.source, &self.id, self.at_ms, record).await?;
+        let number = reconciliations::add(records, source, &self.id, self.at_ms, record).await?;
         // Nobody else sets it.
         self.number.set(number).ok();
         Ok(number)

@@ -14,12 +14,12 @@ mod claims;
 mod collect;
 mod compare;
 mod correct;
+mod correction_index;
 mod held_back;
 mod history;
 mod journal;
 mod kept;
 mod live;
-mod noted;
 mod recount;
 mod repair;
 mod report;
@@ -228,7 +228,7 @@ impl Batch {
             self.append_all(&journal, intake, (progress, stop)).await?;
         }
         let recorded = self.settled(&journal).await?;
-        self.note_corrections(&journal, &recorded).await?;
+        self.index_corrections(&journal, &recorded).await?;
         let (comparison, warnings) = self.comparison(job, &scope, results).await?;
         let ends = match claims {
             Some(_) => self.wait_until_counted(job.source(), stop).await?,
@@ -428,7 +428,7 @@ impl Batch {
         let told = (stages.progress, stop);
         self.append(journal, (&recorded, appended), intake, told)
             .await?;
-        self.note_corrections(journal, &journal.all().await?).await
+        self.index_corrections(journal, &journal.all().await?).await
     }
 
     /// Finishes a run that died or failed. Rows are written anew for the newest run, so that one has to be complete; for

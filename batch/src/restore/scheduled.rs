@@ -1,6 +1,6 @@
 //! Scheduled reconciliation: comparisons that are made again and again, with a policy for what differs.
 //!
-//! When one last began and ended is a note of the store, so a restart neither repeats nor forgets one. Two who look at
+//! A record says when a schedule last began and ended, so a restart neither repeats nor forgets one. Two who look at
 //! the same time are kept apart by a lease of the schedule's name: one compares, the other passes. What was begun and not
 //! ended is due: its process died, or a store did not answer.
 //!
@@ -15,20 +15,19 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stores::alerts::{Alert, make};
-use stores::approvals::{Approval, holding, spend};
+use stores::alerts::{self, Alert};
+use stores::approvals::{self, Approval};
 use stores::intake::Intake;
-use stores::reconciliations::Note;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::history::{Outcome, asking, without_people};
+use super::history::{Outcome, request_fingerprint, without_people};
 use super::report::RestoreReport;
 use super::request::RestoreRequest;
 use crate::run::{Batch, go_on};
 use crate::{Error, Progress, Result};
 
-/// The scope of the notes.
+/// The scope of the records of schedules.
 const SCOPE: &str = "schedules";
 const DAY_MS: i64 = 86_400_000;
 
@@ -154,7 +153,7 @@ impl Batch {
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<Reconciled> {
         let now_ms = self.ports.clock.now_ms();
-        let (_, before) = self.schedule(&of.name).await?;
+        let (_, before) = self.schedule(&of.name).await?.unzip();
         let when = match self.is_approved(of).await? {
             true => When::Now,
             false => when,
@@ -186,15 +185,14 @@ impl Batch {
     ) -> Result<Reconciled> {
         // Somebody may have ended it just before the lease was free.
         let now_ms = self.ports.clock.now_ms();
-        let (note, before) = self.schedule(&of.name).await?;
+        let (seen, before) = self.schedule(&of.name).await?.unzip();
         if let Some(passed) = not_due(of, when, before.as_ref(), now_ms) {
             return Ok(passed);
         }
         let mut kept = before.unwrap_or_default();
         kept.begun_at_ms = now_ms;
         kept.ended_at_ms = None;
-        let version = self.note_schedule(&of.name, note.map(|note| note.version), &kept);
-        let version = version.await?;
+        let version = self.put_schedule(&of.name, seen, &kept).await?;
         let (mut reports, mut failed) = (Vec::new(), BTreeMap::new());
         for view in &of.views {
             go_on(stop)?;
@@ -212,7 +210,7 @@ impl Batch {
                 }
             }
             if let Some((version, approval)) = approval {
-                spend(&*self.ports.reconciliations, version, &approval).await?;
+                approvals::delete(&*self.ports.records, version, &approval).await?;
             }
         }
         let found = found(&reports, &failed);
@@ -225,7 +223,7 @@ impl Batch {
         kept.rounds += 1;
         kept.ended_at_ms = Some(self.ports.clock.now_ms());
         kept.outcome = Some(outcome);
-        self.note_schedule(&of.name, Some(version), &kept).await?;
+        self.put_schedule(&of.name, Some(version), &kept).await?;
         tell(&of.name, now_ms, outcome, alerts);
         Ok(Reconciled::Done {
             schedule: of.name.clone(),
@@ -246,34 +244,36 @@ impl Batch {
         Ok(false)
     }
 
-    /// What is approved of a view, and the version of the note that says so.
+    /// The valid approval of a view, with the version of its record.
     async fn approved(
         &self,
         of: &Scheduled,
         view: &ScheduledView,
     ) -> Result<Option<(u64, Approval)>> {
-        let (kept, request) = (&*self.ports.reconciliations, &view.request);
+        let (records, request) = (&*self.ports.records, &view.request);
         let (named, now_ms) = (
             (of.name.as_str(), request.view.as_str()),
             self.ports.clock.now_ms(),
         );
-        Ok(holding(kept, named, &asking(request), now_ms).await?)
+        let fingerprint = request_fingerprint(request);
+        Ok(approvals::find_valid(records, named, &fingerprint, now_ms).await?)
     }
 
-    /// What is kept of a schedule, and the note that it is from.
-    async fn schedule(&self, name: &str) -> Result<(Option<Note>, Option<Kept>)> {
-        let note = self.ports.reconciliations.note(SCOPE, name).await?;
-        let kept = note.as_ref().map(|note| {
-            let kept = serde_json::from_value(note.value.clone());
-            kept.map_err(|e| Error::fault("what is kept of a schedule", e))
-        });
-        Ok((note, kept.transpose()?))
+    /// The version and the content of the record of a schedule.
+    async fn schedule(&self, name: &str) -> Result<Option<(u64, Kept)>> {
+        let Some(record) = self.ports.records.get(SCOPE, name).await? else {
+            return Ok(None);
+        };
+        let kept = serde_json::from_value(record.value);
+        let kept = kept.map_err(|e| Error::fault("the record of a schedule", e))?;
+        Ok(Some((record.version, kept)))
     }
 
-    async fn note_schedule(&self, name: &str, seen: Option<u64>, kept: &Kept) -> Result<u64> {
+    async fn put_schedule(&self, name: &str, seen: Option<u64>, kept: &Kept) -> Result<u64> {
         let value = serde_json::to_value(kept).map_err(|e| Error::fault("a schedule", e))?;
-        let kept = &self.ports.reconciliations;
-        if kept.change_note(SCOPE, name, seen, Some(&value)).await? {
+        let records = &self.ports.records;
+        let put = records.compare_and_set(SCOPE, name, seen, Some(&value));
+        if put.await? {
             return Ok(seen.unwrap_or(0) + 1);
         }
         // The lease was lost, and somebody else has it.
@@ -317,7 +317,7 @@ impl Batch {
                 schedule: of.name.clone(),
                 made_at_ms: self.ports.clock.now_ms(),
             };
-            make(&*self.ports.reconciliations, &alert).await?;
+            alerts::add(&*self.ports.records, &alert).await?;
             kept.alerted.insert(one.view.to_owned(), about);
             made += 1;
         }

@@ -69,7 +69,8 @@ impl Batch {
             let done = async {
                 let of = (&restoration, &mut applied.corrections);
                 self.append(&journal, of, intake, told).await?;
-                self.note_corrections(&journal, &journal.all().await?).await
+                self.index_corrections(&journal, &journal.all().await?)
+                    .await
             };
             match done.await {
                 Ok(()) => Ok(restoration),

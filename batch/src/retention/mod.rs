@@ -14,6 +14,7 @@ use std::sync::Arc;
 use schemas::source::{Source, SourceKind};
 use serde::{Deserialize, Serialize};
 use stores::aged::{AgedRecords, Ageing};
+use stores::reconciliations;
 use tokio_util::sync::CancellationToken;
 
 pub use report::{Amount, HeldBack, Kind, KindReport};
@@ -183,13 +184,13 @@ impl Retention {
             0 => i64::MIN,
             days => self.before_ms(days),
         };
-        let kept = &self.batch.ports.reconciliations;
-        let found = kept.aged(source, before_ms).await?;
+        let records = &*self.batch.ports.records;
+        let found = reconciliations::aged(records, source, before_ms).await?;
         report.held = Amount::counted(found.all, found.oldest_ms);
         report.would_go.count = found.aged;
         while doing == Doing::Deleting && report.went.count < found.aged {
             go_on(stop)?;
-            let gone = kept.forget_aged(source, before_ms, AT_ONCE).await?;
+            let gone = reconciliations::forget_aged(records, source, before_ms, AT_ONCE).await?;
             if gone == 0 {
                 break;
             }

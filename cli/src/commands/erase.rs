@@ -5,7 +5,7 @@ use std::sync::Arc;
 use batch::{ErasePorts, EraseRequest, Eraser, Finding, Receipt};
 use jiff::Timestamp;
 use serde::Serialize;
-use stores::erasures::{Asked, Kind, Person};
+use stores::erasures::{Attribution, Kind, Person};
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
@@ -67,6 +67,7 @@ pub(super) async fn run(
         canon: Arc::clone(&stores.canon) as _,
         canon_erase: Arc::clone(&stores.canon_erase),
         achievements: Arc::clone(&stores.achievements),
+        data_folder: stores.data_folder.clone(),
         partitions: context.settings().log.partitions,
     };
     let eraser = Eraser::build(installation.batch(&engine)?, ports);
@@ -77,13 +78,11 @@ pub(super) async fn run(
     let people = people(args);
     if args.verify {
         let found = eraser.verify(&people).await?;
-        let searched: Vec<Searched> = found
-            .into_iter()
-            .map(|(person, found)| Searched {
-                who: person.into(),
-                found,
-            })
-            .collect();
+        let searched = found.into_iter().map(|(person, found)| Searched {
+            who: person.into(),
+            found,
+        });
+        let searched: Vec<Searched> = searched.collect();
         context.output().result(&searched, |all| verified(all))?;
         return match searched.iter().all(|one| one.found.is_empty()) {
             true => Ok(()),
@@ -93,7 +92,7 @@ pub(super) async fn run(
         };
     }
     let request = EraseRequest {
-        asked: Asked {
+        attribution: Attribution {
             by: args.by.clone(),
             reason: args.reason.clone(),
         },

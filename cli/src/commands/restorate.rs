@@ -157,8 +157,8 @@ fn carried_out(one: &Reconciled) -> String {
 /// What was compared, newest first.
 async fn comparisons(context: &Context, source: Source, limit: usize) -> anyhow::Result<()> {
     let installation = Installation::open_existing(context.settings()).await?;
-    let kept = &installation.stores().reconciliations;
-    let all = kept.reconciliations(source, None, limit).await?;
+    let records = &*installation.stores().records;
+    let all = stores::reconciliations::list(records, source, None, limit).await?;
     let shown = all.into_iter().map(|one| {
         let mut record = one.record;
         if let Some(record) = record.as_object_mut() {
@@ -561,17 +561,17 @@ async fn approve(context: &Context, decided: &DecideArgs) -> anyhow::Result<()> 
     let of = (decided.source, decided.number);
     let why = (decided.by.by.as_str(), decided.reason.as_str());
     let installation = Installation::open_existing(context.settings()).await?;
-    let kept = &*installation.stores().reconciliations;
+    let records = &*installation.stores().records;
     let now_ms = installation.clock().now_ms();
-    let approval = match approvals::approve(kept, of, why, now_ms).await? {
+    let approval = match approvals::approve(records, of, why, now_ms).await? {
         Ok(approval) => approval,
-        Err(NotApproved::Unknown) => {
+        Err(NotApproved::UnknownComparison) => {
             return Err(usage(format!(
                 "there is no comparison {} of {}: `backstitch restorate list --comparisons` shows those there are",
                 of.1, of.0
             )));
         }
-        Err(NotApproved::Nothing(why)) => {
+        Err(NotApproved::NotApprovable(why)) => {
             return Err(usage(format!(
                 "comparison {} can't be approved: {why}",
                 of.1

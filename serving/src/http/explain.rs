@@ -14,7 +14,7 @@ use schemas::shown::key_value;
 use schemas::source::Source;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use stores::corrections::{Asked as Question, Corrected, Part, noted};
+use stores::corrections::{self, CorrectionEntry, CorrectionFilter, MatchingCorrections};
 use utoipa::ToSchema;
 
 use super::explain_board::{self, BoardExplanation};
@@ -29,8 +29,6 @@ use crate::tally::Tally;
 const METRIC: &str = "plays";
 /// Runs of which more is told than their number: the newest.
 const RUNS_MAX: usize = 50;
-/// Notes of restorations that are read at once.
-const NOTES_STEP: usize = 200;
 /// Restorations that are told.
 const RESTORATIONS_MAX: usize = 100;
 
@@ -270,27 +268,18 @@ async fn corrections(
 ) -> Result<Corrections, Problem> {
     let range = asked.frame()?.range;
     let filters = asked.params.filters(asked.metric)?.into_iter();
-    let question = Question {
-        filters: filters
+    let filter = CorrectionFilter {
+        columns: filters
             .map(|(name, value)| (name, key_value(&value)))
             .collect(),
         from: range.from,
         to: range.to,
     };
     let mut told = Corrections::default();
-    let mut after = None;
-    loop {
-        let kept = &*api.ports.reconciliations;
-        let some = noted(kept, source, after, NOTES_STEP).await?;
-        after = some.last().map(|last| last.number);
-        let is_last = some.len() < NOTES_STEP;
-        for one in some {
-            told.add(one, &question, position);
-        }
-        if is_last {
-            break;
-        }
-    }
+    corrections::for_each_entry(&*api.ports.records, source, |entry| {
+        told.add(entry, &filter, position);
+    })
+    .await?;
     told.restorations.reverse();
     Ok(told)
 }
@@ -306,8 +295,8 @@ impl Corrections {
         self.maybe = 0;
     }
 
-    fn add(&mut self, one: Corrected, question: &Question, position: &[i64]) {
-        let mut part = one.sums.part(question);
+    fn add(&mut self, one: CorrectionEntry, filter: &CorrectionFilter, position: &[i64]) {
+        let mut part = one.sums.matching(filter);
         if part.count == 0 && part.maybe == 0 {
             return;
         }
@@ -317,9 +306,9 @@ impl Corrections {
             places.all(|(place, until)| position.get(place).is_some_and(|at| at >= until))
         });
         if !is_counted {
-            part = Part {
+            part = MatchingCorrections {
                 maybe: part.maybe + part.count,
-                ..Part::default()
+                ..MatchingCorrections::default()
             };
         }
         self.count += part.count;

@@ -11,7 +11,7 @@ use schemas::seam::{RunState, Slot};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stores::reconciliations::Reconciliation;
+use stores::reconciliations::{self, Reconciliation};
 use stores::views::RunStory;
 use tokio::time::timeout;
 use utoipa::ToSchema;
@@ -137,10 +137,7 @@ pub(crate) async fn note(api: &Api) {
             shown.note();
             note_seen(api, source);
         }
-        let compared = api
-            .ports
-            .reconciliations
-            .reconciliations(source, None, COMPARED);
+        let compared = reconciliations::list(&*api.ports.records, source, None, COMPARED);
         if let Ok(Ok(compared)) = timeout(NOTE_WAIT, compared).await {
             note_compared(source, &compared);
         }

@@ -15,7 +15,7 @@ use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stores::approvals::{self, Approval, NotApproved};
-use stores::reconciliations::Reconciliation;
+use stores::reconciliations::{self, Reconciliation};
 use stores::views::RunStory;
 use utoipa::ToSchema;
 
@@ -275,7 +275,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         cursor::of_runs(fingerprint, &epochs)
     });
     let link = next_link(&uri, next.as_deref());
-    let approvals = approvals::approvals(&*api.ports.reconciliations).await?;
+    let approvals = approvals::list(&*api.ports.records).await?;
     let reconciliations = found
         .iter()
         .map(|one| ReconciliationShown::of(one, &approvals));
@@ -333,19 +333,19 @@ pub(crate) async fn approve(
         return Err(Problem::parameter(detail));
     }
     let by = caller.actor().unwrap_or_else(|| HERE.to_owned());
-    let kept = &*api.ports.reconciliations;
+    let records = &*api.ports.records;
     let now_ms = api.ports.clock.now_ms();
-    let approved = approvals::approve(kept, (source, number), (&by, reason), now_ms);
+    let approved = approvals::approve(records, (source, number), (&by, reason), now_ms);
     // A write is not dropped for being slow.
     match approved.await? {
         Ok(approval) => Ok(Json(approval.into())),
-        Err(NotApproved::Unknown) => {
+        Err(NotApproved::UnknownComparison) => {
             let detail = format!(
                 "there is no comparison {number} of {source}: /api/v1/reconciliations lists those there are"
             );
             Err(Problem::new(Kind::UnknownComparison, detail))
         }
-        Err(NotApproved::Nothing(why)) => {
+        Err(NotApproved::NotApprovable(why)) => {
             let detail = format!("comparison {number} can't be approved: {why}");
             Err(Problem::new(Kind::NothingToApprove, detail))
         }
@@ -405,8 +405,7 @@ async fn comparisons(
     before: Option<&u64>,
     limit: usize,
 ) -> Result<Vec<Compared>, Problem> {
-    let kept = &api.ports.reconciliations;
-    let all = kept.reconciliations(source, before.copied(), limit).await?;
+    let all = reconciliations::list(&*api.ports.records, source, before.copied(), limit).await?;
     let mut later_ms = i64::MAX;
     let compared = all.into_iter().map(|one| {
         later_ms = later_ms.min(one.at_ms);

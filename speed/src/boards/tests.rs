@@ -265,7 +265,7 @@ async fn boards(fake: &Arc<Fake>) -> (Boards, TempDir) {
         views: stores.views as _,
         achievements: stores.achievements as _,
         hook: None,
-        reconciliations: stores.reconciliations,
+        records: stores.records,
         suppressions: stores::erasures::Suppressions::nobody(),
         clock: Arc::new(FixedClock::at_ms(0)),
         draws: Arc::new(SeededDraws::new(1)),

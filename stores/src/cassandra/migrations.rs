@@ -4,6 +4,7 @@
 //! waiting. Each statement may be repeated, so that a migration that died is finished by the next.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use scylla::response::PagingState;
@@ -11,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::CassandraOptions;
 use super::lease::CassandraLeases;
+use super::records_move::move_rows;
 use super::session::{Cql, Outcome};
 use crate::lease::Held;
 use crate::{Error, Result};
@@ -29,6 +31,9 @@ pub(super) struct Migration {
     name: &'static str,
     text: &'static str,
 }
+
+/// The migration after whose statements the rows of earlier tables are moved.
+const RECORD_STORE: i32 = 7;
 
 pub(super) const MIGRATIONS: &[Migration] = &[
     Migration {
@@ -60,6 +65,11 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         version: 6,
         name: "reconciliations",
         text: include_str!("migrations/V0006__reconciliations.cql"),
+    },
+    Migration {
+        version: RECORD_STORE,
+        name: "record_store",
+        text: include_str!("migrations/V0007__record_store.cql"),
     },
 ];
 
@@ -230,7 +240,7 @@ fn default_replication(cql: &Cql, options: &CassandraOptions) -> Result<String> 
 /// Applies what is not applied yet; answers whether there was anything. It may be done again, and by
 /// several at once.
 pub(super) async fn migrate(
-    cql: &Cql,
+    cql: &Arc<Cql>,
     leases: &CassandraLeases,
     options: &CassandraOptions,
     keyspace: &str,
@@ -241,12 +251,19 @@ pub(super) async fn migrate(
             .await?;
     }
     let held = lock(leases, "migrating").await?;
-    let done = apply(cql, keyspace).await;
+    let lost = held.lost();
+    let done = tokio::select! {
+        done = apply(cql, keyspace) => done,
+        () = lost.cancelled() => Err(Error::Unavailable {
+            what: cql.patience().what("migrating"),
+            why: held.why_lost().unwrap_or_default(),
+        }),
+    };
     held.let_go().await;
     Ok(done? || made)
 }
 
-async fn apply(cql: &Cql, keyspace: &str) -> Result<bool> {
+async fn apply(cql: &Arc<Cql>, keyspace: &str) -> Result<bool> {
     let applied = applied(cql, keyspace).await?;
     if let Some(flaw) = changed(&applied, keyspace, MIGRATIONS).into_iter().next() {
         return Err(Error::Broken {
@@ -265,6 +282,9 @@ async fn apply(cql: &Cql, keyspace: &str) -> Result<bool> {
             for statement in for_views(cql, keyspace, &doing, statement).await? {
                 cql.define(&doing, &statement).await?;
             }
+        }
+        if migration.version == RECORD_STORE {
+            move_rows(cql, keyspace).await?;
         }
         note(cql, &doing, migration).await?;
     }

@@ -9,8 +9,7 @@
 //! | `heads_*` | the heads of boards | lightweight transactions |
 //! | `nodes_*`, `stale_*` | the nodes of boards, and where some may be deleted | writes with the stamp of their run |
 //! | `achievements_of_*`, `achievement_years`, `told` | what athletes have achieved | plain writes that may be repeated |
-//! | `erasures` | who was erased | lightweight transactions |
-//! | `reconciliations`, `reconciliation_notes` | what was compared, and notes beside it | lightweight transactions |
+//! | `records` | erasures, reconciliations, alerts, approvals, corrections, schedules | lightweight transactions |
 //! | `schema_migrations` | which migrations are applied | lightweight transactions |
 //!
 //! A table is changed in one of the two ways and never in both: a lightweight transaction takes its
@@ -24,11 +23,11 @@ mod centers;
 mod consistency;
 mod counts;
 mod editions;
-mod erasures;
 mod flight;
 mod lease;
 mod migrations;
-mod reconciliations;
+mod records;
+mod records_move;
 mod runs;
 mod session;
 mod tables;
@@ -46,9 +45,8 @@ use crate::{Error, Result};
 
 pub use achievements::CassandraAchievements;
 pub use counts::CassandraCounts;
-pub use erasures::CassandraErasures;
 pub use lease::CassandraLeases;
-pub use reconciliations::CassandraReconciliations;
+pub use records::CassandraRecords;
 pub use views::CassandraViews;
 
 pub use crate::options::CassandraOptions;
@@ -102,16 +100,10 @@ impl Cassandra {
         CassandraCounts::new(Arc::clone(&self.cql))
     }
 
-    /// Erasures.
+    /// Records.
     #[must_use]
-    pub fn erasures(&self) -> CassandraErasures {
-        CassandraErasures::new(Arc::clone(&self.cql))
-    }
-
-    /// Reconciliations.
-    #[must_use]
-    pub fn reconciliations(&self) -> CassandraReconciliations {
-        CassandraReconciliations::new(Arc::clone(&self.cql))
+    pub fn records(&self) -> CassandraRecords {
+        CassandraRecords::new(Arc::clone(&self.cql))
     }
 
     /// Leases.

@@ -225,15 +225,26 @@ impl Cql {
         text: &str,
         values: impl SerializeRow + Send + Sync,
     ) -> Result<QueryRowsResult> {
+        let statement = self.prepare_serial(doing, text).await?;
+        let (page, _) = self
+            .page(doing, &statement, &values, PagingState::start())
+            .await?;
+        Ok(page)
+    }
+
+    /// Prepares a read of a partition that lightweight transactions change: the server first decides those whose
+    /// outcome is open.
+    pub(super) async fn prepare_serial(
+        &self,
+        doing: &str,
+        text: &str,
+    ) -> Result<PreparedStatement> {
         let mut statement = self.prepare(doing, text).await?;
         statement.set_consistency(match self.agreement {
             SerialConsistency::Serial => Consistency::Serial,
             SerialConsistency::LocalSerial => Consistency::LocalSerial,
         });
-        let (page, _) = self
-            .page(doing, &statement, &values, PagingState::start())
-            .await?;
-        Ok(page)
+        Ok(statement)
     }
 
     /// A page of an answer, and where the next one begins.

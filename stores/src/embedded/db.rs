@@ -582,16 +582,20 @@ fn is_left_over(kind: &str, file: &OsStr) -> bool {
             .is_some_and(|id| uuid::Uuid::try_parse(id).is_ok())
 }
 
-/// Empties the write-ahead log of a file, in which what was deleted may still stand, as far as nobody reads
-/// in it; the file itself is overwritten where something is deleted. A file that is not there, or is another
-/// by now, holds nothing.
-pub(super) async fn empty_wal(folder: &Path, name: &str) -> Result<()> {
+/// Empties the write-ahead log of a file, as far as no reader uses it. SQLite overwrites deleted rows in the file itself,
+/// but not in the log. A file that does not exist is skipped.
+pub(super) async fn truncate_wal(folder: &Path, name: &str) -> Result<()> {
     let named = folder.join(name);
     let path = std::fs::read_link(&named).map_or(named, |target| folder.join(target));
     if !path.is_file() {
         return Ok(());
     }
-    let broken = |error| Error::broken(format!("tidying {}", path.display()), error);
+    let broken = |error| {
+        Error::broken(
+            format!("emptying the write-ahead log of {}", path.display()),
+            error,
+        )
+    };
     let mut connection = SqliteConnectOptions::new()
         .filename(&path)
         .busy_timeout(TIDY_WAIT)

@@ -7,8 +7,8 @@
 //! | `views.db` | run records and batch rows, one table for each view |
 //! | `achievements.db` | what athletes have achieved |
 //! | `counts.db` | counts of members by day |
-//! | `erasures.db` | who was erased |
-//! | `reconciliations.db` | what was compared, and notes beside it |
+//! | `erasures.db` | records of erasures |
+//! | `reconciliations.db` | records of reconciliations, alerts, approvals, corrections and schedules |
 //! | `keys.db` | keys of the API, and what administrators did |
 //! | `canon.db` | the rows of entities, and the outbox of their notifications |
 //! | `archive/` | Parquet files and manifests |
@@ -24,7 +24,6 @@ mod achievements;
 mod counts;
 pub(crate) mod db;
 mod editions;
-mod erasures;
 mod fault;
 mod lease;
 mod live;
@@ -35,7 +34,7 @@ mod live_sums;
 mod live_write;
 mod log;
 mod payload;
-mod reconciliations;
+mod records;
 mod runs;
 pub(crate) mod statement;
 mod view_rows;
@@ -46,16 +45,26 @@ use std::path::{Path, PathBuf};
 
 pub use achievements::SqliteAchievements;
 pub use counts::SqliteCounts;
-pub use erasures::SqliteErasures;
 pub use lease::FileLeases;
 pub use live::SqliteLive;
 pub use log::SqliteLog;
-pub use reconciliations::SqliteReconciliations;
+pub use records::SqliteRecords;
 pub use views::SqliteViews;
 
 use crate::archive::Archive;
 use crate::sql::{ApiKeyStore, EntityStore};
 use crate::{Error, Result};
+
+/// The files that may hold a person.
+const FILES_OF_PEOPLE: [&str; 7] = [
+    "log.db",
+    "live.db",
+    "views.db",
+    "canon.db",
+    "achievements.db",
+    "counts.db",
+    "reconciliations.db",
+];
 
 /// A data folder.
 #[derive(Debug, Clone)]
@@ -124,20 +133,20 @@ impl DataFolder {
         SqliteCounts::open(&self.0).await
     }
 
-    /// Erasures.
+    /// Records of erasures.
     ///
     /// # Errors
     /// As [`DataFolder::log`].
-    pub async fn erasures(&self) -> Result<SqliteErasures> {
-        SqliteErasures::open(&self.0).await
+    pub async fn erasures(&self) -> Result<SqliteRecords> {
+        SqliteRecords::open(&self.0, &records::ERASURES).await
     }
 
-    /// Reconciliations.
+    /// All other records.
     ///
     /// # Errors
     /// As [`DataFolder::log`].
-    pub async fn reconciliations(&self) -> Result<SqliteReconciliations> {
-        SqliteReconciliations::open(&self.0).await
+    pub async fn records(&self) -> Result<SqliteRecords> {
+        SqliteRecords::open(&self.0, &records::RECONCILIATIONS).await
     }
 
     /// API keys.
@@ -162,6 +171,18 @@ impl DataFolder {
     /// [`Error::Broken`] if its folder can't be made.
     pub fn archive(&self) -> Result<Archive> {
         Archive::local(&self.0.join("archive"))
+    }
+
+    /// Empties the write-ahead logs of the files that may hold an erased person: deleted rows stay there until it is
+    /// done. A file that does not exist, because its store is on a server, is skipped.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] if a file can't be read or written.
+    pub async fn truncate_wals(&self) -> Result<()> {
+        for name in FILES_OF_PEOPLE {
+            db::truncate_wal(&self.0, name).await?;
+        }
+        Ok(())
     }
 
     /// Leases.

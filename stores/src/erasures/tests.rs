@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use schemas::dead_letter::DeadLetter;
 use schemas::source::Source;
 
@@ -11,72 +9,6 @@ fn listener(id: i64) -> Person {
         kind: Kind::Listener,
         id,
     }
-}
-
-async fn store() -> (tempfile::TempDir, Arc<dyn Erasures>) {
-    let folder = tempfile::tempdir().unwrap();
-    let data = crate::embedded::DataFolder::open(folder.path()).unwrap();
-    let erasures = data.erasures().await.unwrap();
-    (folder, Arc::new(erasures))
-}
-
-#[tokio::test]
-async fn who_is_erased_is_suppressed_from_then_on() {
-    let (_folder, store) = store().await;
-    let (here, elsewhere) = (
-        Suppressions::new(Arc::clone(&store)),
-        Suppressions::new(store),
-    );
-    assert!(!elsewhere.now().await.unwrap().has(listener(7)));
-    let asked = Asked {
-        by: "desk".to_owned(),
-        reason: "ticket 5".to_owned(),
-    };
-    let erasure = here.begin(listener(7), &asked, 1_000).await.unwrap();
-    assert_eq!((erasure.number, erasure.finished_at_ms), (1, None));
-    let now = elsewhere.now().await.unwrap();
-    assert_eq!((now.newest(), now.newest_listener()), (1, 1));
-    assert!(now.has_listener(7) && !now.has_listener(8));
-    let athlete = Person {
-        kind: Kind::Athlete,
-        id: 7,
-    };
-    assert!(!now.has(athlete));
-
-    // What was begun is gone on with; what is done is done once more under another number.
-    let again = elsewhere.begin(listener(7), &asked, 2_000).await.unwrap();
-    assert_eq!(again, erasure);
-    let receipt = serde_json::json!({"places": []});
-    here.note(1, Some(3_000), &receipt).await.unwrap();
-    let all = elsewhere.all().await.unwrap();
-    assert_eq!(
-        (all.len(), all[0].finished_at_ms, &all[0].receipt),
-        (1, Some(3_000), &receipt)
-    );
-    assert_eq!(
-        here.begin(listener(7), &asked, 4_000).await.unwrap().number,
-        2
-    );
-    assert_eq!(here.begin(athlete, &asked, 5_000).await.unwrap().number, 3);
-    let now = elsewhere.now().await.unwrap();
-    assert_eq!((now.newest(), now.newest_listener()), (3, 2));
-    assert!(here.note(9, None, &receipt).await.is_err());
-}
-
-#[tokio::test]
-async fn numbers_are_given_once() {
-    let (_folder, store) = store().await;
-    let begin = |id: i64| {
-        let list = Suppressions::new(Arc::clone(&store));
-        async move {
-            list.begin(listener(id), &Asked::default(), 0)
-                .await
-                .unwrap()
-        }
-    };
-    let begun = futures::future::join_all((0..20).map(begin)).await;
-    let numbers: std::collections::BTreeSet<u64> = begun.iter().map(|one| one.number).collect();
-    assert_eq!(numbers, (1..=20).collect());
 }
 
 #[test]
@@ -148,7 +80,7 @@ fn a_redacted_letter_keeps_its_origin() {
         by: String::new(),
         reason: String::new(),
         finished_at_ms: None,
-        receipt: serde_json::Value::Null,
+        receipt: Value::Null,
     };
     let list = Suppressed::of([3; 32], &[erasure]);
     let letter = |raw: &[u8]| DeadLetter {

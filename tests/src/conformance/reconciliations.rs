@@ -1,124 +1,182 @@
-//! The laws of the port of comparisons.
+//! The laws of reconciliations, on the record store of an adapter.
 
 use schemas::source::Source;
 use serde_json::json;
+use stores::reconciliations::{add, aged, forget_aged, list, replace};
 use stores::{ErrorKind, Result, Stores};
+
+const PLAYS: Source = Source::Plays;
+
+async fn numbers(ports: &Stores, before: Option<u64>, limit: usize) -> Result<Vec<u64>> {
+    let found = list(&*ports.records, PLAYS, before, limit).await?;
+    Ok(found.iter().map(|one| one.number).collect())
+}
+
+/// Sets the numbers of a source that has no records.
+async fn begin_at(ports: &Stores, oldest: u64, newest: u64) -> Result<()> {
+    let numbers = json!({"oldest": oldest, "newest": newest});
+    let set = ports
+        .records
+        .compare_and_set("numbers", "plays", None, Some(&numbers))
+        .await?;
+    assert!(set, "the source has no numbers");
+    Ok(())
+}
+
+/// Writes the record of a number, as a writer that died before it set the numbers of the source.
+async fn write(ports: &Stores, number: u64) -> Result<()> {
+    let scope = format!("reconciliations plays {:010}", number / 1_000);
+    let value = json!({"id": format!("id {number}"), "at_ms": number, "record": {}});
+    let written = ports
+        .records
+        .compare_and_set(&scope, &format!("{number:010}"), None, Some(&value))
+        .await?;
+    assert!(written, "{number} is not there");
+    Ok(())
+}
 
 /// Records get rising numbers by source, come back newest first, and can be replaced.
 pub async fn comparisons_come_back(ports: &Stores) -> Result<()> {
-    let kept = &ports.reconciliations;
-    let plays = Source::Plays;
-    assert_eq!(kept.reconciliations(plays, None, 10).await?, []);
+    let records = &*ports.records;
+    assert_eq!(list(records, PLAYS, None, 10).await?, []);
     for n in 1..=5_i64 {
         let record = json!({"n": n, "text": "ü'\"\u{1f3b5}"});
-        let number = kept
-            .add(plays, &format!("id {n}"), n * 100, &record)
-            .await?;
+        let id = format!("id {n}");
+        let number = add(records, PLAYS, &id, n * 100, &record).await?;
         assert_eq!(number, n.unsigned_abs());
-        // An answer that was lost is asked for again.
-        let again = kept
-            .add(plays, &format!("id {n}"), n * 100, &record)
-            .await?;
-        assert_eq!(again, number);
+        // The answer was lost, so it is added again.
+        assert_eq!(add(records, PLAYS, &id, n * 100, &record).await?, number);
     }
-    let other = kept.add(Source::Efforts, "id 1", 7, &json!({})).await?;
+    let other = add(records, Source::Efforts, "id 1", 7, &json!({})).await?;
     assert_eq!(other, 1, "each source has its own numbers");
-    let numbers = async |before, limit| {
-        let found = kept.reconciliations(plays, before, limit).await?;
-        Ok::<_, stores::Error>(found.iter().map(|one| one.number).collect::<Vec<_>>())
-    };
-    assert_eq!(numbers(None, 3).await?, [5, 4, 3]);
-    assert_eq!(numbers(Some(3), 3).await?, [2, 1]);
-    assert_eq!(numbers(Some(1), 3).await?, [0_u64; 0]);
-    kept.replace(plays, 4, &json!({"n": "other"})).await?;
-    let found = kept.reconciliations(plays, Some(5), 1).await?;
+    assert_eq!(numbers(ports, None, 3).await?, [5, 4, 3]);
+    assert_eq!(numbers(ports, Some(3), 3).await?, [2, 1]);
+    assert_eq!(numbers(ports, Some(1), 3).await?, [0_u64; 0]);
+    replace(records, PLAYS, 4, &json!({"n": "other"})).await?;
+    let found = list(records, PLAYS, Some(5), 1).await?;
     assert_eq!(found[0].record, json!({"n": "other"}));
     assert_eq!((found[0].id.as_str(), found[0].at_ms), ("id 4", 400));
-    let none = kept.replace(plays, 9, &json!({})).await;
+    let none = replace(records, PLAYS, 9, &json!({})).await;
     assert_eq!(none.expect_err("there is none").kind(), ErrorKind::Reject);
     Ok(())
 }
 
 /// Old ones go, the oldest first, up to the first that is younger; numbers go on.
 pub async fn old_comparisons_go(ports: &Stores) -> Result<()> {
-    let kept = &ports.reconciliations;
-    let source = Source::Plays;
-    let none = kept.aged(source, i64::MAX).await?;
+    let records = &*ports.records;
+    let none = aged(records, PLAYS, i64::MAX).await?;
     assert_eq!((none.all, none.oldest_ms, none.aged), (0, None, 0));
     // A clock went back in between.
     for (n, at_ms) in [100, 200, 50, 300, 400].into_iter().enumerate() {
-        kept.add(source, &format!("{n}"), at_ms, &json!({})).await?;
+        add(records, PLAYS, &format!("{n}"), at_ms, &json!({})).await?;
     }
-    let aged = kept.aged(source, 250).await?;
+    let count = aged(records, PLAYS, 250).await?;
+    assert_eq!((count.all, count.oldest_ms, count.aged), (5, Some(100), 3));
+    assert_eq!(aged(records, PLAYS, 150).await?.aged, 1);
+    assert_eq!(forget_aged(records, PLAYS, 250, 2).await?, 2);
+    assert_eq!(forget_aged(records, PLAYS, 250, 2).await?, 1);
+    assert_eq!(forget_aged(records, PLAYS, 250, 2).await?, 0);
+    assert_eq!(numbers(ports, None, 10).await?, [5, 4]);
+    assert_eq!(forget_aged(records, PLAYS, i64::MAX, 10).await?, 2);
+    assert_eq!(aged(records, PLAYS, i64::MAX).await?.all, 0);
+    assert_eq!(add(records, PLAYS, "new", 500, &json!({})).await?, 6);
+    Ok(())
+}
+
+/// A repeated addition is recognized, also where its number and the newest one are of different thousands.
+pub async fn a_repeated_addition_gets_its_number(ports: &Stores) -> Result<()> {
+    let records = &*ports.records;
+    begin_at(ports, 998, 997).await?;
+    let ids = ["a", "b", "c", "d"];
+    for (id, number) in ids.iter().zip(998..) {
+        assert_eq!(add(records, PLAYS, id, 1, &json!({})).await?, number);
+        for (before, same) in ids.iter().zip(998..=number) {
+            let again = add(records, PLAYS, before, 1, &json!({})).await?;
+            assert_eq!(again, same, "{before} after {number}");
+        }
+    }
+    assert_eq!(numbers(ports, None, 10).await?, [1_001, 1_000, 999, 998]);
+    Ok(())
+}
+
+/// The record of a writer that died before it set the numbers is found, and its number is not taken again.
+pub async fn numbers_that_lag_are_settled(ports: &Stores) -> Result<()> {
+    let records = &*ports.records;
+    begin_at(ports, 990, 998).await?;
+    write(ports, 999).await?;
+    assert_eq!(numbers(ports, None, 10).await?, [999]);
+    assert_eq!(aged(records, PLAYS, i64::MAX).await?.all, 10);
+    assert_eq!(add(records, PLAYS, "next", 5, &json!({})).await?, 1_000);
+    write(ports, 1_001).await?;
+    let again = add(records, PLAYS, "id 1001", 1_001, &json!({})).await?;
+    assert_eq!(again, 1_001);
+    write(ports, 1_002).await?;
+    // It is deleted, and no later one gets its number.
+    assert_eq!(forget_aged(records, PLAYS, i64::MAX, 10).await?, 4);
+    assert_eq!(numbers(ports, None, 10).await?, [0_u64; 0]);
+    assert_eq!(add(records, PLAYS, "last", 5, &json!({})).await?, 1_003);
+    Ok(())
+}
+
+/// Records of many thousands of numbers are listed, counted and deleted, also if some are missing.
+pub async fn all_thousands_are_visited(ports: &Stores) -> Result<()> {
+    let records = &*ports.records;
+    begin_at(ports, 950, 3_100).await?;
+    let of_one = (1_000..=1_150).collect::<Vec<u64>>();
+    let all = [&[950, 999][..], &of_one, &[3_000, 3_100]].concat();
+    for number in &all {
+        write(ports, *number).await?;
+    }
+    let mut newest_first = all.clone();
+    newest_first.reverse();
+    assert_eq!(numbers(ports, None, 1_000).await?, newest_first);
+    assert_eq!(numbers(ports, Some(3_000), 2).await?, [1_150, 1_149]);
+    assert_eq!(numbers(ports, Some(1_001), 2).await?, [1_000, 999]);
+    for (before_ms, expected) in [
+        (0, 0),
+        (951, 1),
+        (1_000, 2),
+        (1_102, 104),
+        (3_100, 154),
+        (i64::MAX, 155),
+    ] {
+        let count = aged(records, PLAYS, before_ms).await?;
+        assert_eq!((count.all, count.oldest_ms), (2_151, Some(950)));
+        assert_eq!(count.aged, expected, "{before_ms}");
+    }
+    assert_eq!(forget_aged(records, PLAYS, 1_010, 5).await?, 5);
+    assert_eq!(forget_aged(records, PLAYS, 1_010, 55).await?, 7);
+    assert_eq!(forget_aged(records, PLAYS, 1_010, 55).await?, 0);
+    let left = aged(records, PLAYS, 1_011).await?;
     assert_eq!(
-        (aged.all, aged.oldest_ms.is_some(), aged.aged),
-        (5, true, 3)
+        (left.all, left.oldest_ms, left.aged),
+        (2_091, Some(1_010), 1)
     );
-    assert_eq!(kept.aged(source, 150).await?.aged, 1);
-    assert_eq!(kept.forget_aged(source, 250, 2).await?, 2);
-    assert_eq!(kept.forget_aged(source, 250, 2).await?, 1);
-    assert_eq!(kept.forget_aged(source, 250, 2).await?, 0);
-    let left = kept.reconciliations(source, None, 10).await?;
-    let left: Vec<u64> = left.iter().map(|one| one.number).collect();
-    assert_eq!(left, [5, 4]);
-    assert_eq!(kept.forget_aged(source, i64::MAX, 10).await?, 2);
-    assert_eq!(kept.add(source, "new", 500, &json!({})).await?, 6);
+    assert_eq!(forget_aged(records, PLAYS, 3_001, 1_000).await?, 142);
+    assert_eq!(numbers(ports, None, 10).await?, [3_100]);
     Ok(())
 }
 
-/// Notes are changed over what was seen, and by nobody else.
-pub async fn notes_are_changed_over_what_was_seen(ports: &Stores) -> Result<()> {
-    let kept = &ports.reconciliations;
-    let (one, two) = (json!({"a": 1}), json!({"a": [2, null]}));
-    assert_eq!(kept.note("s", "n").await?, None);
-    assert!(!kept.change_note("s", "n", Some(1), Some(&one)).await?);
-    assert!(kept.change_note("s", "n", None, Some(&one)).await?);
-    assert!(!kept.change_note("s", "n", None, Some(&two)).await?);
-    assert!(kept.change_note("s", "n", Some(1), Some(&two)).await?);
-    assert!(!kept.change_note("s", "n", Some(1), Some(&one)).await?);
-    let now = kept.note("s", "n").await?.expect("a note");
-    assert_eq!((now.version, now.value), (2, two));
-    for name in ["a", "b", "c"] {
-        assert!(kept.change_note("s", name, None, Some(&one)).await?);
-    }
-    assert!(kept.change_note("t", "a", None, Some(&one)).await?);
-    let names = async |after, limit| {
-        let found = kept.notes("s", after, limit).await?;
-        Ok::<_, stores::Error>(found.into_iter().map(|(name, _)| name).collect::<Vec<_>>())
-    };
-    assert_eq!(names(None, 10).await?, ["a", "b", "c", "n"]);
-    assert_eq!(names(Some("a"), 2).await?, ["b", "c"]);
-    assert!(!kept.change_note("s", "n", Some(1), None).await?);
-    assert!(kept.change_note("s", "n", Some(2), None).await?);
-    assert_eq!(kept.note("s", "n").await?, None);
-    Ok(())
-}
-
-/// Of two who write at once each gets a number of its own, and one note is written by one of them.
+/// Of two that add at once each gets a number of its own.
 pub async fn two_record_side_by_side(one: &Stores, other: &Stores) -> Result<()> {
-    let source = Source::Plays;
-    let add = async |of: &Stores, who: &str| {
+    let add_all = async |of: &Stores, who: &str| {
         let mut numbers = Vec::new();
         for n in 0..8 {
             let id = format!("{who}{n}");
-            numbers.push(of.reconciliations.add(source, &id, n, &json!(id)).await?);
+            numbers.push(add(&*of.records, PLAYS, &id, n, &json!(id)).await?);
         }
         Ok::<_, stores::Error>(numbers)
     };
-    let (mine, theirs) = tokio::join!(add(one, "a"), add(other, "b"));
+    let (mine, theirs) = tokio::join!(add_all(one, "a"), add_all(other, "b"));
     let mut all: Vec<u64> = mine?.into_iter().chain(theirs?).collect();
     all.sort_unstable();
     assert_eq!(all, (1..=16).collect::<Vec<u64>>());
-    let found = one
-        .reconciliations
-        .reconciliations(source, None, 100)
-        .await?;
-    assert_eq!(found.len(), 16);
-    let (a, b) = (json!("a"), json!("b"));
-    let (mine, theirs) = tokio::join!(
-        one.reconciliations.change_note("s", "n", None, Some(&a)),
-        other.reconciliations.change_note("s", "n", None, Some(&b)),
+    let found = list(&*one.records, PLAYS, None, 100).await?;
+    assert!(
+        found
+            .iter()
+            .all(|found| found.record.as_str() == Some(&found.id))
     );
-    assert!(mine? != theirs?, "one of them");
+    assert_eq!(found.len(), 16);
     Ok(())
 }

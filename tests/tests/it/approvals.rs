@@ -4,7 +4,8 @@ use batch::{Policy, RestoreOutcome, When};
 use schemas::clock::Clock;
 use schemas::source::Source;
 use serde_json::{Value, json};
-use stores::approvals::{NotApproved, approvals, approve};
+use stores::approvals::{self, NotApproved, approve};
+use stores::reconciliations;
 use tests::place::Place;
 use tests::process::{Server, done, run};
 use tests::world::World;
@@ -14,16 +15,15 @@ use crate::restore::{lived_in, these_are_right};
 
 /// The number of the newest comparison.
 async fn newest(world: &World) -> u64 {
-    let kept = &world.stores.reconciliations;
-    let all = kept.reconciliations(Source::Plays, None, 1).await;
+    let all = reconciliations::list(&*world.stores.records, Source::Plays, None, 1).await;
     all.expect("a history")[0].number
 }
 
 async fn approved(world: &World, number: u64) -> Result<u64, NotApproved> {
-    let kept = &*world.stores.reconciliations;
+    let records = &*world.stores.records;
     let of = (Source::Plays, number);
     let why = ("ann", "it was a bad import");
-    let done = approve(kept, of, why, world.clock.now_ms()).await;
+    let done = approve(records, of, why, world.clock.now_ms()).await;
     done.expect("an answer").map(|approval| approval.total)
 }
 
@@ -34,15 +34,18 @@ async fn what_is_approved_is_put_right(world: &World) {
     let found = reconcile(world, &report, When::Due).await;
     assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs);
     let number = newest(world).await;
-    assert_eq!(approved(world, number + 1).await, Err(NotApproved::Unknown));
+    assert_eq!(
+        approved(world, number + 1).await,
+        Err(NotApproved::UnknownComparison)
+    );
     assert_eq!(approved(world, number).await, Ok(5));
 
     // More differs by then than was seen: that is for a person again.
     damage(world, 7).await;
     let found = reconcile(world, &report, When::Due).await;
     assert_eq!(outcome_of(&found).0, RestoreOutcome::HeldBack, "{found:?}");
-    let kept = &*world.stores.reconciliations;
-    assert_eq!(approvals(kept).await.expect("notes"), [], "it is spent");
+    let unused = approvals::list(&*world.stores.records).await;
+    assert_eq!(unused.expect("approvals"), [], "it is spent");
     let found = reconcile(world, &report, When::Now).await;
     assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs, "{found:?}");
 
@@ -50,7 +53,7 @@ async fn what_is_approved_is_put_right(world: &World) {
     let (old, new) = (number, newest(world).await);
     let refused = approved(world, old).await;
     assert!(
-        matches!(refused, Err(NotApproved::Nothing(_))),
+        matches!(refused, Err(NotApproved::NotApprovable(_))),
         "{refused:?}"
     );
     let total = approved(world, new).await.expect("an approval");
@@ -67,7 +70,7 @@ async fn what_is_approved_is_put_right(world: &World) {
     );
     let refused = approved(world, newest(world).await).await;
     assert!(
-        matches!(refused, Err(NotApproved::Nothing(_))),
+        matches!(refused, Err(NotApproved::NotApprovable(_))),
         "{refused:?}"
     );
 
@@ -86,9 +89,9 @@ async fn what_is_approved_is_put_right(world: &World) {
     // An approval that nobody has spent (its process died) is not good for what is found later.
     let number = newest(world).await;
     assert_eq!(approved(world, number).await, Ok(1));
-    let kept = &*world.stores.reconciliations;
+    let records = &*world.stores.records;
     let record = &history(world).await[0];
-    let later = kept.add(Source::Plays, "later", 2, record).await;
+    let later = reconciliations::add(records, Source::Plays, "later", 2, record).await;
     assert!(later.expect("a number") > number);
     let found = reconcile(world, &report, When::Now).await;
     assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs, "{found:?}");

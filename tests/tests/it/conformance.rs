@@ -297,14 +297,37 @@ macro_rules! laws_of {
             }
         }
     };
+    (@records $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, records {
+                records_change_by_version
+                scans_are_ordered
+                large_scopes_are_scanned
+            } and with two {
+                one_of_two_writers_succeeds
+            }
+        }
+    };
     (@reconciliations $stage:ty) => {
         $crate::conformance::laws! {
             $stage, reconciliations {
                 comparisons_come_back
                 old_comparisons_go
-                notes_are_changed_over_what_was_seen
+                a_repeated_addition_gets_its_number
+                numbers_that_lag_are_settled
+                all_thousands_are_visited
             } and with two {
                 two_record_side_by_side
+            }
+        }
+    };
+    (@erasures $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, erasures {
+                erased_people_are_suppressed
+                long_lists_are_read
+            } and with two {
+                numbers_are_given_once
             }
         }
     };

@@ -15,6 +15,7 @@ use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::Secret;
 use stores::alerts::RECONCILIATION_ALERTS;
+use stores::reconciliations;
 use tests::stages::cancel_at;
 use tests::topic::messages;
 use tests::world::World;
@@ -66,8 +67,8 @@ pub(crate) async fn damage(world: &World, more: i64) {
 }
 
 pub(crate) async fn history(world: &World) -> Vec<Value> {
-    let kept = &world.stores.reconciliations;
-    let all = kept.reconciliations(Source::Plays, None, 100).await;
+    let records = &*world.stores.records;
+    let all = reconciliations::list(records, Source::Plays, None, 100).await;
     all.expect("a history")
         .into_iter()
         .map(|one| one.record)
@@ -164,15 +165,15 @@ async fn what_is_cut_off_is_told() {
     lived_in(&world).await;
     damage(&world, 5).await;
     restore(&world, &applied(VIEW)).await.expect("restoring");
-    let kept = &world.stores.reconciliations;
-    let all = kept.reconciliations(Source::Plays, None, 1).await;
+    let records = &*world.stores.records;
+    let all = reconciliations::list(records, Source::Plays, None, 1).await;
     let newest = all.expect("a history").remove(0);
     assert_eq!(newest.record["outcome"], "put_right");
     // As the process that was killed would have left it.
     let mut record = newest.record.clone();
     record["outcome"] = "applying".into();
     record["applied"] = Value::Null;
-    kept.replace(Source::Plays, newest.number, &record)
+    reconciliations::replace(records, Source::Plays, newest.number, &record)
         .await
         .expect("replacing");
     these_are_right(&world, &[VIEW]).await;

@@ -37,8 +37,7 @@ fn told(place: &Place, args: &[&str]) -> (Option<i32>, Value) {
 }
 
 async fn newest_of(world: &World, schedule: &str) -> Option<Value> {
-    let kept = &world.stores.reconciliations;
-    let all = kept.reconciliations(Source::Plays, None, 20).await;
+    let all = stores::reconciliations::list(&*world.stores.records, Source::Plays, None, 20).await;
     let mut records = all.expect("a history").into_iter().map(|one| one.record);
     records.find(|record| record["schedule"] == schedule)
 }

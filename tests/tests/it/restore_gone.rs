@@ -273,8 +273,8 @@ async fn the_history_names_nobody_who_was_erased() {
     let report = restore(&world, &request).await.expect("comparing");
     assert!(report.differ > 1, "{report:#?}");
     let named = async |id: i64| {
-        let kept = &world.stores.reconciliations;
-        let all = kept.reconciliations(Source::Plays, None, 10).await;
+        let records = &*world.stores.records;
+        let all = stores::reconciliations::list(records, Source::Plays, None, 10).await;
         let newest = all.expect("a history").remove(0).record;
         let worst = newest["worst"].as_array().expect("a list").iter();
         let of_id = worst.filter(|one| one["key"]["listener_id"] == id);

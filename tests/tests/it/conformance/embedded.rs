@@ -19,7 +19,7 @@ impl Stage for Folder {
 }
 
 super::laws_of! {
-    Folder; log live states live_scans editions runs views view_scans achievements counts canon canon_reads canon_connect canon_admin canon_recounts canon_erase canon_aged canon_names keys reconciliations lease archive
+    Folder; log live states live_scans editions runs views view_scans achievements counts canon canon_reads canon_connect canon_admin canon_recounts canon_erase canon_aged canon_names keys records reconciliations erasures lease archive
 }
 
 #[tokio::test]

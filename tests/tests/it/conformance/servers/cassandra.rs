@@ -3,16 +3,13 @@
 use std::time::{Duration, Instant};
 
 use schemas::source::Source;
-use serde_json::json;
-use stores::aged::AgedCount;
 use stores::cassandra::{Cassandra, CassandraOptions};
 use stores::lease::Leases;
 use stores::namespace::Namespace;
-use stores::reconciliations::{Reconciliations, ReconciliationsRead};
+use stores::records::RecordsRead;
 use stores::views::ViewsWrite;
 use stores::{ErrorKind, Result, Stores};
 use tests::certificates::Certificates;
-use tests::hand::Cql;
 use tests::own::OwnServer;
 use tests::servers;
 
@@ -53,8 +50,8 @@ impl Stage for Keyspace {
             achievements: std::sync::Arc::new(cassandra.achievements()),
             counts: std::sync::Arc::new(cassandra.counts()),
             leases: std::sync::Arc::new(cassandra.leases()),
-            erasures: std::sync::Arc::new(cassandra.erasures()),
-            reconciliations: std::sync::Arc::new(cassandra.reconciliations()),
+            erasures: std::sync::Arc::new(cassandra.records()),
+            records: std::sync::Arc::new(cassandra.records()),
             ..self.folder.ports().await?
         })
     }
@@ -64,7 +61,7 @@ impl Stage for Keyspace {
     }
 }
 
-super::laws_of! { Keyspace; runs views view_scans editions achievements counts reconciliations lease }
+super::laws_of! { Keyspace; runs views view_scans editions achievements counts records reconciliations erasures lease }
 
 /// It is made once, also by two at once; what is missing is told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -183,60 +180,10 @@ async fn requests_that_wait_for_their_turn_are_answered() -> Result<()> {
         ..options()
     };
     let cassandra = Cassandra::open(&one_by_one, &namespace).await?;
-    let kept = cassandra.reconciliations();
-    let reads = (0..4_000).map(|_| kept.note("scope", "name"));
+    let records = cassandra.records();
+    let reads = (0..4_000).map(|_| records.get("scope", "name"));
     for read in futures::future::join_all(reads).await {
         assert_eq!(read?, None);
-    }
-    Cassandra::remove(&options(), &namespace).await
-}
-
-/// Old comparisons are counted and deleted without their records, whatever these hold, in all partitions of numbers.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn old_comparisons_are_counted_without_their_records() -> Result<()> {
-    let namespace = servers::namespace();
-    Cassandra::migrate(&options(), &namespace).await?;
-    let kept = Cassandra::open(&options(), &namespace).await?;
-    let kept = kept.reconciliations();
-    let by_hand = Cql::of(&namespace).await;
-    // From 950 to 3,100; what is no JSON can't have been read.
-    let insert = "INSERT INTO reconciliations (source, part, number, id, at_ms, record)
-                  VALUES ('plays', ?, ?, ?, ?, '{')";
-    for number in 950..=3_100_i64 {
-        let values = (number / 1_000, number, format!("id {number}"), number);
-        by_hand.run(insert, values).await;
-    }
-    let numbers = json!({"oldest": 950, "newest": 3_100});
-    kept.change_note("numbers", "plays", None, Some(&numbers))
-        .await?;
-    let count = |aged| AgedCount {
-        all: 2_151,
-        oldest_ms: Some(950),
-        aged,
-        needed: 0,
-    };
-    for (before_ms, aged) in [
-        (0, 0),
-        (951, 1),
-        (1_000, 50),
-        (2_345, 1_395),
-        (i64::MAX, 2_151),
-    ] {
-        let found = kept.aged(Source::Plays, before_ms).await?;
-        assert_eq!(found, count(aged), "{before_ms}");
-    }
-    assert_eq!(kept.forget_aged(Source::Plays, 1_010, 55).await?, 55);
-    assert_eq!(kept.forget_aged(Source::Plays, 1_010, 55).await?, 5);
-    assert_eq!(kept.forget_aged(Source::Plays, 1_010, 55).await?, 0);
-    let left = kept.aged(Source::Plays, 1_011).await?;
-    assert_eq!(
-        (left.all, left.oldest_ms, left.aged),
-        (2_091, Some(1_010), 1)
-    );
-    // Another one is added, and is the same when it is added again.
-    for _ in 0..2 {
-        let added = kept.add(Source::Plays, "new", 5_000, &json!({})).await?;
-        assert_eq!(added, 3_101);
     }
     Cassandra::remove(&options(), &namespace).await
 }

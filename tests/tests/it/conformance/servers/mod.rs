@@ -1,6 +1,7 @@
 //! Adapters on servers, which `deploy/servers up` starts.
 
 mod cassandra;
+mod cassandra_records;
 mod cassandra_zombies;
 mod kafka;
 mod redis;

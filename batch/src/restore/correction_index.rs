@@ -1,49 +1,39 @@
-//! Notes of restorations that have corrected counts, for whoever explains a total and has no archive.
+//! Keeps the correction index up to date with the restorations in the archive. It explains totals without the archive.
 //!
-//! They follow the records in the archive: whoever compares or takes back brings up to date what a process that died
-//! has left out.
+//! Every comparison and undo first adds the entries that a process that died has not written.
 
 use arrow::array::AsArray;
 use serde_json::{Map, Value};
-use stores::corrections::{Corrected, Sums, note, noted};
+use stores::corrections::{self, CorrectionEntry, CorrectionSums};
 
 use super::correct::each_step;
 use super::journal::{Journal, Recorded, RestorationKind};
 use crate::run::Batch;
 use crate::{Error, Result};
 
-/// Notes that are read at once.
-const STEP: usize = 200;
-
 impl Batch {
-    /// Brings the notes of a source up to date with its records.
-    pub(crate) async fn note_corrections(
+    /// Brings the correction index of a source up to date with its restorations.
+    pub(crate) async fn index_corrections(
         &self,
         journal: &Journal<'_>,
         recorded: &[Recorded],
     ) -> Result<()> {
-        let kept = &*self.ports.reconciliations;
-        let corrections = recorded
+        let records = &*self.ports.records;
+        let restorations = recorded
             .iter()
             .filter(|one| one.restoration.kind == RestorationKind::Corrections);
-        let corrections: Vec<&Recorded> = corrections.collect();
-        if corrections.is_empty() {
+        let restorations: Vec<&Recorded> = restorations.collect();
+        if restorations.is_empty() {
             return Ok(());
         }
-        let mut known: Vec<Corrected> = Vec::new();
-        loop {
-            let after = known.last().map(|last| last.number);
-            let more = noted(kept, journal.source, after, STEP).await?;
-            let is_last = more.len() < STEP;
-            known.extend(more);
-            if is_last {
-                break;
-            }
-        }
-        for one in corrections {
+        let mut known = Vec::new();
+        let source = journal.source;
+        corrections::for_each_entry(records, source, |entry| known.push(entry)).await?;
+        for one in restorations {
             let of = &one.restoration;
-            let before = known.iter().find(|known| known.number == of.number);
-            let before = before.filter(|before| before.id == of.id);
+            let is_same =
+                |known: &&CorrectionEntry| (known.number, &known.id) == (of.number, &of.id);
+            let before = known.iter().find(is_same);
             if before.is_some_and(|before| before.done_until == one.done_until) {
                 continue;
             }
@@ -51,7 +41,7 @@ impl Batch {
                 Some(before) => before.sums.clone(),
                 None => sums(journal, one).await?,
             };
-            let corrected = Corrected {
+            let entry = CorrectionEntry {
                 number: of.number,
                 id: of.id.clone(),
                 by: of.by.clone(),
@@ -61,15 +51,15 @@ impl Batch {
                 done_until: one.done_until.clone(),
                 sums,
             };
-            note(kept, journal.source, &corrected).await?;
+            corrections::put(records, source, &entry).await?;
         }
         Ok(())
     }
 }
 
-/// What a restoration has corrected, added up.
-async fn sums(journal: &Journal<'_>, of: &Recorded) -> Result<Sums> {
-    let mut sums = Sums::default();
+/// The sums of the corrections of a restoration.
+async fn sums(journal: &Journal<'_>, of: &Recorded) -> Result<CorrectionSums> {
+    let mut sums = CorrectionSums::default();
     for file in &of.restoration.files {
         each_step(journal.archive, file, async |batch| {
             for event in batch.column(0).as_string::<i32>().iter().flatten() {

@@ -1,0 +1,153 @@
+//! Records: changed by lightweight transactions only, and read serially, so that a read returns every change that was
+//! acknowledged before.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use scylla::response::PagingState;
+use serde_json::Value;
+
+use super::session::{Cql, Outcome};
+use crate::Result;
+use crate::records::{Direction, Record, Records, RecordsRead, Scan};
+
+/// Rows of the first request of a scan.
+const FIRST_ROWS: usize = 100;
+/// Rows of a later request, at most.
+const ROWS_MAX: usize = 1_000;
+/// Bytes of values that a later request should return, about.
+const BYTES: usize = 1 << 20;
+
+/// Records in a keyspace.
+#[derive(Debug)]
+pub struct CassandraRecords {
+    cql: Arc<Cql>,
+}
+
+/// A stored row: name, version, value.
+type Row = (String, Option<i64>, Option<String>);
+
+impl CassandraRecords {
+    pub(super) const fn new(cql: Arc<Cql>) -> Self {
+        Self { cql }
+    }
+
+    fn record(&self, doing: &str, (name, version, value): Row) -> Result<Record> {
+        let value = serde_json::from_str(value.as_deref().unwrap_or_default());
+        let value =
+            value.map_err(|error| self.cql.broken(doing, format!("record {name}: {error}")))?;
+        Ok(Record {
+            name,
+            version: version.unwrap_or_default().cast_unsigned(),
+            value,
+        })
+    }
+}
+
+#[async_trait]
+impl RecordsRead for CassandraRecords {
+    async fn get(&self, scope: &str, name: &str) -> Result<Option<Record>> {
+        let doing = "reading a record";
+        let text = "SELECT name, version, value FROM records WHERE scope = ? AND name = ?";
+        let page = self.cql.read_serial(doing, text, (scope, name)).await?;
+        let row = page.maybe_first_row::<Row>();
+        let row = row.map_err(|error| self.cql.broken(doing, error))?;
+        row.map(|row| self.record(doing, row)).transpose()
+    }
+
+    async fn scan(&self, scope: &str, scan: Scan<'_>) -> Result<Vec<Record>> {
+        let doing = "reading records";
+        let text = match scan.direction {
+            Direction::Ascending => {
+                "SELECT name, version, value FROM records
+                 WHERE scope = ? AND name > ? AND name < ? ORDER BY name ASC LIMIT ?"
+            }
+            Direction::Descending => {
+                "SELECT name, version, value FROM records
+                 WHERE scope = ? AND name > ? AND name < ? ORDER BY name DESC LIMIT ?"
+            }
+        };
+        let statement = self.cql.prepare_serial(doing, text).await?;
+        let mut found: Vec<Record> = Vec::new();
+        let mut bytes = 0;
+        while found.len() < scan.limit {
+            let step = match found.len() {
+                0 => FIRST_ROWS,
+                rows => (BYTES * rows / (bytes + 1)).clamp(1, ROWS_MAX),
+            };
+            let step = step.min(scan.limit - found.len());
+            let (mut after, mut before) = scan.bounds();
+            if let Some(last) = found.last() {
+                match scan.direction {
+                    Direction::Ascending => after = &last.name,
+                    Direction::Descending => before = &last.name,
+                }
+            }
+            let values = (scope, after, before, i32::try_from(step).unwrap_or(1));
+            let mut rows = Vec::new();
+            let mut next = Some(PagingState::start());
+            while let Some(from) = next {
+                let (page, rest) = self.cql.page(doing, &statement, &values, from).await?;
+                next = rest;
+                let page = page.rows::<Row>();
+                for row in page.map_err(|error| self.cql.broken(doing, error))? {
+                    let row = row.map_err(|error| self.cql.broken(doing, error))?;
+                    bytes += row.2.as_ref().map_or(0, String::len);
+                    rows.push(self.record(doing, row)?);
+                }
+            }
+            let is_last = rows.len() < step;
+            found.extend(rows);
+            if is_last {
+                break;
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[async_trait]
+impl Records for CassandraRecords {
+    async fn compare_and_set(
+        &self,
+        scope: &str,
+        name: &str,
+        seen_version: Option<u64>,
+        value: Option<&Value>,
+    ) -> Result<bool> {
+        let doing = "changing a record";
+        // The columns of a missing row are null, and a row whose columns become null is gone.
+        let change = "UPDATE records SET version = ?, value = ?
+                      WHERE scope = ? AND name = ? IF version = ?";
+        let new_version = value.map(|_| seen_version.unwrap_or(0) + 1);
+        let text = value.map(Value::to_string);
+        let is_repeated = AtomicBool::new(false);
+        self.cql
+            .patience()
+            .repeated_steps(doing, || async {
+                if is_repeated.swap(true, Ordering::Relaxed) {
+                    // The outcome of the previous attempt is unknown. This read decides it.
+                    let now = self.get(scope, name).await?;
+                    let now = now.as_ref().map(|now| (now.version, &now.value));
+                    if now == new_version.zip(value) {
+                        return Ok(true);
+                    }
+                    if now.map(|now| now.0) != seen_version {
+                        return Ok(false);
+                    }
+                }
+                let versions = (
+                    new_version.map(u64::cast_signed),
+                    seen_version.map(u64::cast_signed),
+                );
+                let values = (versions.0, &text, scope, name, versions.1);
+                match self.cql.agree(doing, change, values).await? {
+                    Outcome::Applied => Ok(true),
+                    Outcome::NotApplied(_) => Ok(false),
+                    Outcome::Unknown(error) => Err(error),
+                }
+            })
+            .await
+    }
+}

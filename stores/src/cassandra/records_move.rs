@@ -1,0 +1,222 @@
+//! Moves the rows of `erasures`, `reconciliations` and `reconciliation_notes` into `records`, as a step of `migrate`.
+//!
+//! It may be killed at any point and repeated: until it is done, no process of this version opens the keyspace.
+//!
+//! Processes of an earlier version may still run. Rows are copied first. Then the number of the newest erasure becomes -1:
+//! those processes add an erasure only over the newest number that they have read, so they can add none any more. Rows
+//! that changed meanwhile are copied again, and the tables are dropped. From then on those processes get errors and
+//! ingest nothing.
+
+use std::sync::Arc;
+
+use scylla::response::PagingState;
+use serde_json::{Value, json};
+
+use super::records::CassandraRecords;
+use super::session::{Cql, Outcome};
+use crate::erasures::records::{KEY, SCOPE as ERASURES};
+use crate::reconciliations;
+use crate::records::{Records, number_name, update};
+use crate::{Error, Result};
+
+const DOING: &str = "moving rows to the record store";
+/// Rows that are read at once.
+const PAGE_ROWS: i32 = 100;
+/// In the place of the newest number: no erasure can be added.
+const FENCED: i64 = -1;
+
+/// A record to write: scope, name, value.
+type NewRecord = (String, String, Value);
+/// The name of a table, the statement that reads its rows as JSON, and the record of a row.
+type OldTable = (&'static str, &'static str, fn(&Value) -> Result<NewRecord>);
+
+/// In the order in which they are dropped: without erasures, processes of an earlier version stop.
+const TABLES: [OldTable; 3] = [
+    (
+        "erasures",
+        "SELECT JSON number, kind, person, begun_at_ms, asked_by, reason, finished_at_ms, receipt
+         FROM erasures WHERE scope = 'all' AND number > 0",
+        erasure,
+    ),
+    (
+        "reconciliations",
+        "SELECT JSON source, number, id, at_ms, record FROM reconciliations",
+        comparison,
+    ),
+    (
+        "reconciliation_notes",
+        "SELECT JSON scope, name, value FROM reconciliation_notes",
+        |row| Ok((text(row, "scope")?, text(row, "name")?, json(row, "value")?)),
+    ),
+];
+
+struct Move<'a> {
+    cql: &'a Cql,
+    keyspace: &'a str,
+    records: CassandraRecords,
+}
+
+/// Moves the rows, as far as they are not moved yet.
+pub(super) async fn move_rows(cql: &Arc<Cql>, keyspace: &str) -> Result<()> {
+    let this = Move {
+        cql,
+        keyspace,
+        records: CassandraRecords::new(Arc::clone(cql)),
+    };
+    if this.has_table("erasures").await? {
+        this.delete_copies().await?;
+        this.copy().await?;
+        this.fence_erasures().await?;
+    }
+    this.copy().await?;
+    for (table, ..) in TABLES {
+        let drop = format!("DROP TABLE IF EXISTS {table}");
+        cql.define(DOING, &drop).await?;
+    }
+    Ok(())
+}
+
+impl Move<'_> {
+    async fn has_table(&self, table: &str) -> Result<bool> {
+        let text = "SELECT table_name FROM system_schema.tables
+                    WHERE keyspace_name = ? AND table_name = ?";
+        let found = self.cql.read(DOING, text, (self.keyspace, table)).await?;
+        Ok(found.rows_num() > 0)
+    }
+
+    /// Deletes what a killed attempt has copied, because its rows may be gone. Rows of erasures never are.
+    async fn delete_copies(&self) -> Result<()> {
+        let select = "SELECT JSON scope, name, version FROM records";
+        let mut next = Some(PagingState::start());
+        while let Some(from) = next {
+            let (rows, rest) = self.page(select, from).await?;
+            next = rest;
+            for row in rows {
+                let (scope, name) = (text(&row, "scope")?, text(&row, "name")?);
+                if scope != ERASURES && scope != KEY.0 {
+                    let version = row["version"].as_u64();
+                    let delete = self.records.compare_and_set(&scope, &name, version, None);
+                    delete.await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies all rows that `records` has not, or has with another value.
+    async fn copy(&self) -> Result<()> {
+        for (table, select, to_record) in TABLES {
+            let mut next = match self.has_table(table).await? {
+                true => Some(PagingState::start()),
+                false => None,
+            };
+            while let Some(from) = next {
+                let (rows, rest) = self.page(select, from).await?;
+                next = rest;
+                for row in rows {
+                    self.put(to_record(&row)?).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps processes of an earlier version from adding an erasure. Then copies the key, which they set before they add
+    /// one.
+    async fn fence_erasures(&self) -> Result<()> {
+        let head = "SELECT JSON secret, newest FROM erasures WHERE scope = 'all' LIMIT 1";
+        let fence = "UPDATE erasures SET newest = ? WHERE scope = 'all' IF newest = ?";
+        let patience = self.cql.patience();
+        let secret = patience.repeated_steps(DOING, || async {
+            let page = self.cql.read_serial(DOING, head, ()).await?;
+            let row = page.maybe_first_row::<(String,)>();
+            let row = row.map_err(|error| self.cql.broken(DOING, error))?;
+            let head = row.map_or(Ok(Value::Null), |(row,)| parsed(&row))?;
+            let newest = head["newest"].as_i64();
+            if newest == Some(FENCED) {
+                return Ok(head["secret"].clone());
+            }
+            // The key is read again in any case, because it may have been set before the fence.
+            let why = match self.cql.agree(DOING, fence, (FENCED, newest)).await? {
+                Outcome::Applied => "no read has confirmed the end of erasures",
+                Outcome::NotApplied(_) => "an erasure was added at the same time",
+                Outcome::Unknown(error) => return Err(error),
+            };
+            Err(patience.unavailable(DOING, why))
+        });
+        let secret = secret.await?;
+        if secret.is_null() {
+            return Ok(());
+        }
+        let (scope, name) = KEY;
+        self.put((scope.to_owned(), name.to_owned(), hex(&secret)))
+            .await
+    }
+
+    async fn page(
+        &self,
+        select: &str,
+        from: PagingState,
+    ) -> Result<(Vec<Value>, Option<PagingState>)> {
+        let mut statement = self.cql.prepare(DOING, select).await?;
+        statement.set_page_size(PAGE_ROWS);
+        let (page, next) = self.cql.page(DOING, &statement, &(), from).await?;
+        let rows = page.rows::<(String,)>();
+        let rows = rows.map_err(|error| self.cql.broken(DOING, error))?;
+        let mut found = Vec::new();
+        for row in rows {
+            let (row,) = row.map_err(|error| self.cql.broken(DOING, error))?;
+            found.push(parsed(&row)?);
+        }
+        Ok((found, next))
+    }
+
+    async fn put(&self, (scope, name, value): NewRecord) -> Result<()> {
+        update(&self.records, (&scope, &name), |_| Ok(Some(value.clone()))).await
+    }
+}
+
+fn erasure(row: &Value) -> Result<NewRecord> {
+    let value = json!({
+        "kind": row["kind"],
+        "person": hex(&row["person"]),
+        "begun_at_ms": row["begun_at_ms"],
+        "by": row["asked_by"],
+        "reason": row["reason"],
+        "finished_at_ms": row["finished_at_ms"],
+        "receipt": json(row, "receipt")?,
+    });
+    Ok((ERASURES.to_owned(), number_name(number(row)?), value))
+}
+
+fn comparison(row: &Value) -> Result<NewRecord> {
+    let number = number(row)?;
+    let scope = reconciliations::scope(&text(row, "source")?, number);
+    let value = json!({"id": row["id"], "at_ms": row["at_ms"], "record": json(row, "record")?});
+    Ok((scope, number_name(number), value))
+}
+
+/// Bytes in a row as a record holds them.
+fn hex(bytes: &Value) -> Value {
+    let digits = bytes.as_str().and_then(|bytes| bytes.strip_prefix("0x"));
+    digits.map(Value::from).unwrap_or_default()
+}
+
+fn number(row: &Value) -> Result<u64> {
+    let number = row["number"].as_u64();
+    number.ok_or_else(|| Error::broken(DOING, format!("a row has no number: {row}")))
+}
+
+fn text(row: &Value, column: &str) -> Result<String> {
+    let text = row[column].as_str().map(str::to_owned);
+    text.ok_or_else(|| Error::broken(DOING, format!("a row has no {column}: {row}")))
+}
+
+/// The JSON in a column.
+fn json(row: &Value, column: &str) -> Result<Value> {
+    parsed(&text(row, column)?)
+}
+
+fn parsed(text: &str) -> Result<Value> {
+    serde_json::from_str(text).map_err(|error| Error::broken(DOING, error))
+}

@@ -1,0 +1,163 @@
+//! Records, in a table of `erasures.db` and of `reconciliations.db`.
+
+use std::path::Path;
+
+use async_trait::async_trait;
+use serde_json::Value;
+
+use super::db::{Db, Kind as File, Opened, Upgrade};
+use super::statement::stored;
+use crate::Result;
+use crate::records::{Direction, Record, Records, RecordsRead, Scan};
+
+const TABLES: &str = "
+    CREATE TABLE records (
+        scope TEXT NOT NULL,
+        name TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        value TEXT NOT NULL,
+        PRIMARY KEY (scope, name)
+    ) STRICT, WITHOUT ROWID;";
+
+/// Erasures have a file of their own: its newest copy must be kept apart from the other files.
+pub(super) static ERASURES: File = File {
+    name: "erasures.db",
+    upgrades: &[(
+        1,
+        Upgrade::Statements(include_str!("records/erasures_2.sql")),
+    )],
+    remedy: "stop every process of this folder and restore erasures.db from its newest copy: without \
+             it nothing keeps erased people from coming back",
+    ..RECONCILIATIONS
+};
+
+/// All other records.
+pub(super) static RECONCILIATIONS: File = File {
+    name: "reconciliations.db",
+    version: 2,
+    tables: TABLES,
+    upgrades: &[(
+        1,
+        Upgrade::Statements(include_str!("records/reconciliations_2.sql")),
+    )],
+    replaceable: false,
+    page_bytes: 4096,
+    cache_kib: 1024,
+    readers: 2,
+    rows_ahead: 128,
+    remedy: "stop every process of this folder and restore reconciliations.db from its newest copy, or \
+             move it away: earlier comparisons, approvals and schedules are then unknown",
+};
+
+/// Records in a file of a data folder.
+#[derive(Debug)]
+pub struct SqliteRecords {
+    db: Db,
+}
+
+impl SqliteRecords {
+    pub(super) async fn open(folder: &Path, file: &'static File) -> Result<Self> {
+        Ok(Self {
+            db: Db::open(folder, file).await?,
+        })
+    }
+}
+
+type Row = (String, i64, String);
+
+#[async_trait]
+impl RecordsRead for SqliteRecords {
+    async fn get(&self, scope: &str, name: &str) -> Result<Option<Record>> {
+        let doing = "reading a record";
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let text = "SELECT name, version, value FROM records WHERE scope = ? AND name = ?";
+        let row: Option<Row> = sqlx::query_as(text)
+            .bind(scope)
+            .bind(name)
+            .fetch_optional(&mut *connection)
+            .await
+            .map_err(db.fault(doing))?;
+        row.map(|row| record(&db, doing, row)).transpose()
+    }
+
+    async fn scan(&self, scope: &str, scan: Scan<'_>) -> Result<Vec<Record>> {
+        let doing = "reading records";
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let text = match scan.direction {
+            Direction::Ascending => {
+                "SELECT name, version, value FROM records
+                 WHERE scope = ? AND name > ? AND name < ? ORDER BY name LIMIT ?"
+            }
+            Direction::Descending => {
+                "SELECT name, version, value FROM records
+                 WHERE scope = ? AND name > ? AND name < ? ORDER BY name DESC LIMIT ?"
+            }
+        };
+        let (after, before) = scan.bounds();
+        let rows: Vec<Row> = sqlx::query_as(text)
+            .bind(scope)
+            .bind(after)
+            .bind(before)
+            .bind(i64::try_from(scan.limit).unwrap_or(i64::MAX))
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(db.fault(doing))?;
+        rows.into_iter()
+            .map(|row| record(&db, doing, row))
+            .collect()
+    }
+}
+
+#[async_trait]
+impl Records for SqliteRecords {
+    async fn compare_and_set(
+        &self,
+        scope: &str,
+        name: &str,
+        seen_version: Option<u64>,
+        value: Option<&Value>,
+    ) -> Result<bool> {
+        let text = match (seen_version, value) {
+            (None, Some(_)) => {
+                "INSERT INTO records (scope, name, version, value)
+                 VALUES (?1, ?2, 1, ?4) ON CONFLICT DO NOTHING"
+            }
+            (Some(_), Some(_)) => {
+                "UPDATE records SET version = version + 1, value = ?4
+                 WHERE scope = ?1 AND name = ?2 AND version = ?3"
+            }
+            (Some(_), None) => {
+                "DELETE FROM records WHERE scope = ?1 AND name = ?2 AND version = ?3"
+            }
+            (None, None) => return Ok(self.get(scope, name).await?.is_none()),
+        };
+        let db = self.db.current().await?;
+        let mut connection = db.writer().await?;
+        let mut query = sqlx::query(text)
+            .bind(scope)
+            .bind(name)
+            .bind(seen_version.map(stored).transpose()?);
+        if let Some(value) = value {
+            query = query.bind(value.to_string());
+        }
+        let done = query.execute(&mut *connection).await;
+        let done = done.map_err(db.fault("changing a record"))?;
+        Ok(done.rows_affected() == 1)
+    }
+}
+
+fn record(db: &Opened, doing: &str, (name, version, value): Row) -> Result<Record> {
+    let value = serde_json::from_str(&value);
+    let value = value.map_err(|error| db.damaged(doing, format!("record {name}: {error}")))?;
+    Ok(Record {
+        name,
+        version: version.cast_unsigned(),
+        value,
+    })
+}
+
+#[cfg(test)]
+#[path = "records_upgrade_tests.rs"]
+mod upgrade_tests;

@@ -1,0 +1,123 @@
+//! Erasures as records: one per number, from 1 without gaps, never deleted; and the key of the hashes.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Erasure, Key};
+use crate::records::{
+    Direction, Record, Records, RecordsRead, Scan, for_each, number_name, to_value, update,
+};
+use crate::{Error, Result};
+
+/// The scope of erasures.
+pub(crate) const SCOPE: &str = "erasures";
+/// The scope and the name of the key. In the scope of erasures, the last name is the newest number.
+pub(crate) const KEY: (&str, &str) = ("erasure key", "key");
+/// Erasures that are read at once.
+const PAGE: usize = 1_000;
+
+/// The value of the key's record.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+struct StoredKey(#[serde(with = "hex")] Key);
+
+/// The number of the newest erasure; 0 if there is none. It is read often.
+pub(super) async fn newest(records: &dyn RecordsRead) -> Result<u64> {
+    let scan = Scan {
+        direction: Direction::Descending,
+        limit: 1,
+        ..Scan::default()
+    };
+    let newest = records.scan(SCOPE, scan).await?;
+    newest.first().map_or(Ok(0), |newest| newest.number(SCOPE))
+}
+
+/// All erasures, the oldest first.
+pub(super) async fn all(records: &dyn RecordsRead) -> Result<Vec<Erasure>> {
+    let mut all = Vec::new();
+    for_each(records, SCOPE, PAGE, |record| {
+        all.push(from_record(record)?);
+        Ok(())
+    })
+    .await?;
+    Ok(all)
+}
+
+/// The key of the hashes: `new_key`, unless a key exists.
+pub(super) async fn key(records: &dyn Records, new_key: Key) -> Result<Key> {
+    let (scope, name) = KEY;
+    let value = to_value(scope, &StoredKey(new_key))?;
+    loop {
+        if let Some(record) = records.get(scope, name).await? {
+            return record.parse::<StoredKey>(scope).map(|key| key.0);
+        }
+        records
+            .compare_and_set(scope, name, None, Some(&value))
+            .await?;
+    }
+}
+
+/// Adds an erasure, durably, if its number follows the newest one. Returns whether it did.
+pub(super) async fn add(records: &dyn Records, erasure: &Erasure) -> Result<bool> {
+    if erasure.number > 1 {
+        let previous = number_name(erasure.number - 1);
+        if records.get(SCOPE, &previous).await?.is_none() {
+            return Ok(false);
+        }
+    }
+    let (name, value) = (number_name(erasure.number), to_value(SCOPE, erasure)?);
+    records
+        .compare_and_set(SCOPE, &name, None, Some(&value))
+        .await
+}
+
+/// Replaces the receipt of an erasure, and when it was finished.
+pub(super) async fn set_receipt(
+    records: &dyn Records,
+    number: u64,
+    finished_at_ms: Option<i64>,
+    receipt: &Value,
+) -> Result<()> {
+    update(records, (SCOPE, &number_name(number)), |current| {
+        let Some(current) = current else {
+            let why = format!("erasure {number} does not exist");
+            return Err(Error::Refused(why));
+        };
+        let mut erasure = from_record(current.clone())?;
+        erasure.finished_at_ms = finished_at_ms;
+        erasure.receipt.clone_from(receipt);
+        to_value(SCOPE, &erasure).map(Some)
+    })
+    .await
+}
+
+fn from_record(record: Record) -> Result<Erasure> {
+    Ok(Erasure {
+        number: record.number(SCOPE)?,
+        ..record.parse(SCOPE)?
+    })
+}
+
+/// Bytes as hexadecimal digits.
+pub(super) mod hex {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(in super::super) fn serialize<S: Serializer, const N: usize>(
+        bytes: &[u8; N],
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+        to.serialize_str(&digits.collect::<String>())
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>, const N: usize>(
+        from: D,
+    ) -> Result<[u8; N], D::Error> {
+        let digits = String::deserialize(from)?;
+        let byte = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
+        let bytes: Option<Vec<u8>> = (0..digits.len()).step_by(2).map(byte).collect();
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes.ok_or_else(|| D::Error::custom(format!("expected {} hexadecimal digits", 2 * N)))
+    }
+}

@@ -1,0 +1,174 @@
+//! The record store: small JSON values under a scope and a name, each with a version.
+//!
+//! Erasures, reconciliations, alerts, approvals, the correction index and schedules are records. What a value means is
+//! up to the module that writes it; adapters store JSON only.
+
+use async_trait::async_trait;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::{Error, Result};
+
+/// Attempts of [`update`] while other writers change the same record.
+const UPDATE_ATTEMPTS: usize = 50;
+
+/// A record of a scope.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    /// Its name within the scope.
+    pub name: String,
+    /// 1 after the insert; each change adds one.
+    pub version: u64,
+    /// Its value.
+    pub value: Value,
+}
+
+/// The order of names in a scan.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Direction {
+    /// From the smallest name.
+    #[default]
+    Ascending,
+    /// From the largest name.
+    Descending,
+}
+
+/// Which records of a scope a scan returns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Scan<'a> {
+    /// Only names greater than this one.
+    pub after: Option<&'a str>,
+    /// Only names less than this one.
+    pub before: Option<&'a str>,
+    /// The order; it also decides which records a limit keeps.
+    pub direction: Direction,
+    /// The maximum number of records.
+    pub limit: usize,
+}
+
+impl<'a> Scan<'a> {
+    /// A bound above every name: no valid character follows this one.
+    const NAMES_END: &'static str = "\u{10ffff}";
+
+    /// The exclusive bounds of the names. Names are not empty.
+    pub(crate) fn bounds(&self) -> (&'a str, &'a str) {
+        let after = self.after.unwrap_or_default();
+        (after, self.before.unwrap_or(Self::NAMES_END))
+    }
+}
+
+/// Reads records. A read returns every change that was acknowledged before it began.
+#[async_trait]
+pub trait RecordsRead: std::fmt::Debug + Send + Sync {
+    /// A record, if it exists.
+    async fn get(&self, scope: &str, name: &str) -> Result<Option<Record>>;
+
+    /// Records of a scope, ordered by the bytes of their names.
+    async fn scan(&self, scope: &str, scan: Scan<'_>) -> Result<Vec<Record>>;
+}
+
+/// Reads and changes records.
+#[async_trait]
+pub trait Records: RecordsRead {
+    /// Inserts, updates or deletes a record if its version is `seen_version` (`None`: if it does not exist), durably.
+    /// Returns false if the version is another one.
+    ///
+    /// A call whose answer was lost is recognized by its result: the next version with the same value. So two writers
+    /// of equal values may both get true; a writer that must know puts something unique into its value.
+    async fn compare_and_set(
+        &self,
+        scope: &str,
+        name: &str,
+        seen_version: Option<u64>,
+        value: Option<&Value>,
+    ) -> Result<bool>;
+}
+
+/// Changes a record, again if another writer was faster. `change` gets the current record and returns the new value
+/// (`None` deletes). An equal value writes nothing.
+///
+/// # Errors
+/// Those of `change` and of the store; [`Error::Unavailable`] if other writers change the record without end.
+pub async fn update(
+    records: &dyn Records,
+    (scope, name): (&str, &str),
+    change: impl Fn(Option<&Record>) -> Result<Option<Value>> + Send + Sync,
+) -> Result<()> {
+    for _ in 0..UPDATE_ATTEMPTS {
+        let current = records.get(scope, name).await?;
+        let value = change(current.as_ref())?;
+        if current.as_ref().map(|record| &record.value) == value.as_ref() {
+            return Ok(());
+        }
+        let seen_version = current.map(|record| record.version);
+        if records
+            .compare_and_set(scope, name, seen_version, value.as_ref())
+            .await?
+        {
+            return Ok(());
+        }
+    }
+    Err(contended(scope, name))
+}
+
+/// The error of a record that other writers change without end.
+pub(crate) fn contended(scope: &str, name: &str) -> Error {
+    Error::Unavailable {
+        what: format!("changing the record {name} of {scope}"),
+        why: "other processes change it at the same time".to_owned(),
+    }
+}
+
+/// Calls `each` with every record of a scope, in the order of names. Reads `page` records at once.
+pub(crate) async fn for_each(
+    records: &dyn RecordsRead,
+    scope: &str,
+    page: usize,
+    each: impl FnMut(Record) -> Result<()> + Send,
+) -> Result<()> {
+    let (mut each, mut after) = (each, None::<String>);
+    loop {
+        let scan = Scan {
+            after: after.as_deref(),
+            limit: page,
+            ..Scan::default()
+        };
+        let found = records.scan(scope, scan).await?;
+        let is_last = found.len() < page;
+        after = found.last().map(|record| record.name.clone());
+        found.into_iter().try_for_each(&mut each)?;
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// A number as a record name: names sort like the numbers.
+pub(crate) fn number_name(number: u64) -> String {
+    format!("{number:010}")
+}
+
+impl Record {
+    /// The number in the name, which [`number_name`] wrote.
+    pub(crate) fn number(&self, scope: &str) -> Result<u64> {
+        self.name
+            .parse()
+            .map_err(|error| unreadable(scope, &self.name, error))
+    }
+
+    /// The value as a type.
+    pub(crate) fn parse<T: DeserializeOwned>(self, scope: &str) -> Result<T> {
+        serde_json::from_value(self.value).map_err(|error| unreadable(scope, &self.name, error))
+    }
+}
+
+fn unreadable(scope: &str, name: &str, why: impl ToString) -> Error {
+    Error::broken(format!("reading the record {name} of {scope}"), why)
+}
+
+/// A value of a scope as JSON.
+pub(crate) fn to_value(scope: &str, value: &impl Serialize) -> Result<Value> {
+    let value = serde_json::to_value(value);
+    value.map_err(|error| Error::broken(format!("writing a record of {scope}"), error))
+}

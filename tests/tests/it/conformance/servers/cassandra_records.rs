@@ -1,0 +1,278 @@
+//! Records on Cassandra: answers that are lost, and rows of the tables that records replace.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemas::source::Source;
+use serde_json::{Value, json};
+use stores::Result;
+use stores::cassandra::{Cassandra, CassandraOptions, CassandraRecords};
+use stores::erasures::{Attribution, Erasure, Kind, Person, Suppressions};
+use stores::namespace::Namespace;
+use stores::reconciliations;
+use stores::records::{Records, RecordsRead};
+use tests::hand::Cql;
+use tests::proxy::{Gate, Holds, Proxy};
+use tests::servers;
+
+const PLAYS: Source = Source::Plays;
+const OLD_TABLES: [&str; 2] = [
+    include_str!("../../../../../stores/src/cassandra/migrations/V0005__erasures.cql"),
+    include_str!("../../../../../stores/src/cassandra/migrations/V0006__reconciliations.cql"),
+];
+const KEY: [u8; 32] = [0xa5; 32];
+const ERASURES: u64 = 120;
+const COMPARISONS: std::ops::RangeInclusive<u64> = 940..=1_060;
+
+fn options() -> CassandraOptions {
+    servers::cassandra_options(&servers::cassandra())
+}
+
+/// Makes a change, and holds back the answers to the request that contains a text for longer than a request may take.
+async fn answered_late<T>(gate: &Gate, text: &'static str, change: impl Future<Output = T>) -> T {
+    gate.hold_answer_to(text);
+    let release = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        gate.hold(Holds::Nothing);
+    };
+    tokio::join!(change, release).0
+}
+
+/// A change whose answer is lost happens once, and the writer learns that it did.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_without_an_answer_is_recognized() -> Result<()> {
+    let namespace = servers::namespace();
+    Cassandra::migrate(&options(), &namespace).await?;
+    let gate = Arc::<Gate>::default();
+    let proxy = Proxy::to(&servers::cassandra(), &gate).await;
+    let through = CassandraOptions {
+        nodes: proxy.address.clone(),
+        request_timeout_ms: 500,
+        retry_timeout_ms: 60_000,
+        ..options()
+    };
+    let records = Cassandra::open(&through, &namespace).await?.records();
+    let (first, second) = (json!("lost-insert"), json!("lost-update"));
+    let insert = records.compare_and_set("s", "n", None, Some(&first));
+    assert!(answered_late(&gate, "lost-insert", insert).await?);
+    let update = records.compare_and_set("s", "n", Some(1), Some(&second));
+    assert!(answered_late(&gate, "lost-update", update).await?);
+    let record = records.get("s", "n").await?.expect("a record");
+    assert_eq!((record.version, record.value), (2, second));
+    let nothing = json!({});
+    let add = reconciliations::add(&records, PLAYS, "lost-addition", 5, &nothing);
+    assert_eq!(answered_late(&gate, "lost-addition", add).await?, 1);
+    let found = reconciliations::list(&records, PLAYS, None, 10).await?;
+    assert_eq!(found.len(), 1);
+    Cassandra::remove(&options(), &namespace).await
+}
+
+/// The tables of version 6 of the keyspace, with rows.
+async fn make_old_tables(namespace: &Namespace) -> Result<Cql> {
+    Cassandra::migrate(&options(), namespace).await?;
+    let cql = Cql::of(namespace).await;
+    cql.run("DROP TABLE records", ()).await;
+    let forget = "DELETE FROM schema_migrations WHERE scope = 'all' AND version = 7 IF EXISTS";
+    assert_eq!(cql.try_apply(forget, ()).await, Ok(true));
+    for file in OLD_TABLES {
+        let lines = file.lines().filter(|line| !line.starts_with("--"));
+        let text = lines.collect::<Vec<_>>().join("\n");
+        for statement in text.split(';').filter(|text| !text.trim().is_empty()) {
+            cql.run(statement, ()).await;
+        }
+    }
+    let key = "UPDATE erasures SET secret = ? WHERE scope = 'all' IF secret = NULL";
+    assert_eq!(cql.try_apply(key, (&KEY[..],)).await, Ok(true));
+    for number in 1..=ERASURES {
+        assert_eq!(add_old_erasure(&cql, number).await, Ok(true));
+    }
+    let finish = "UPDATE erasures SET finished_at_ms = 77, receipt = ? WHERE scope = 'all' AND number = 2 IF EXISTS";
+    let receipt = json!({"places": [{"found": u64::MAX}], "step": "ü"}).to_string();
+    assert_eq!(cql.try_apply(finish, (receipt,)).await, Ok(true));
+    for number in COMPARISONS {
+        let insert = "INSERT INTO reconciliations (source, part, number, id, at_ms, record)
+                      VALUES ('plays', ?, ?, ?, ?, ?) IF NOT EXISTS";
+        let at = number.cast_signed();
+        let record = json!({"n": number, "text": "ü'\""}).to_string();
+        let values = (at / 1_000, at, format!("id {number}"), 10 * at, record);
+        assert_eq!(cql.try_apply(insert, values).await, Ok(true));
+    }
+    // Its writer died before it set the newest number.
+    let numbers = json!({"oldest": COMPARISONS.start(), "newest": COMPARISONS.end() - 1});
+    for (scope, name, value) in [
+        ("numbers", "plays", numbers),
+        ("schedules", "daily", json!({"rounds": 3})),
+        ("alerts", "one", json!({"tries": 1})),
+        ("approvals", "daily view", json!({"by": "ann"})),
+    ] {
+        put_old_note(&cql, scope, name, &value).await;
+    }
+    Ok(cql)
+}
+
+/// Adds an erasure as the version that had the table did.
+async fn add_old_erasure(cql: &Cql, number: u64) -> Result<bool, String> {
+    let text = "BEGIN BATCH
+            UPDATE erasures SET newest = ? WHERE scope = 'all' IF newest = ?;
+            INSERT INTO erasures (scope, number, kind, person, begun_at_ms, asked_by, reason,
+                                  finished_at_ms, receipt)
+                VALUES ('all', ?, 'listener', ?, ?, 'desk', 'ticket', null, 'null');
+        APPLY BATCH";
+    let at = number.cast_signed();
+    let before = (number > 1).then_some(at - 1);
+    let person = person(number);
+    cql.try_apply(text, (at, before, at, &person[..], 1_000 + at))
+        .await
+}
+
+async fn put_old_note(cql: &Cql, scope: &str, name: &str, value: &Value) {
+    let put = "INSERT INTO reconciliation_notes (scope, name, version, value) VALUES (?, ?, 9, ?) IF NOT EXISTS";
+    let values = (scope, name, value.to_string());
+    assert_eq!(cql.try_apply(put, values).await, Ok(true));
+}
+
+fn person(number: u64) -> [u8; 16] {
+    let mut person = [0xee; 16];
+    person[..8].copy_from_slice(&number.to_be_bytes());
+    person
+}
+
+/// The records hold what the old tables held, with so many erasures; the tables are gone.
+async fn is_moved(namespace: &Namespace, cql: &Cql, erasures: u64) -> Result<()> {
+    let records = Cassandra::open(&options(), namespace).await?.records();
+    let list = Suppressions::new(Arc::new(records));
+    let erasure = |number: u64| {
+        let is_second = number == 2;
+        let receipt = json!({"places": [{"found": u64::MAX}], "step": "ü"});
+        Erasure {
+            number,
+            kind: Kind::Listener,
+            person: person(number),
+            begun_at_ms: 1_000 + number.cast_signed(),
+            by: "desk".to_owned(),
+            reason: "ticket".to_owned(),
+            finished_at_ms: is_second.then_some(77),
+            receipt: if is_second { receipt } else { Value::Null },
+        }
+    };
+    let expected: Vec<Erasure> = (1..=erasures).map(erasure).collect();
+    assert_eq!(list.all().await?, expected);
+    let next = Person {
+        kind: Kind::Listener,
+        id: 7,
+    };
+    let next = list.begin(next, &Attribution::default(), 1).await?;
+    assert_eq!(next.number, erasures + 1);
+
+    let records = Cassandra::open(&options(), namespace).await?.records();
+    let key = records.get("erasure key", "key").await?.expect("the key");
+    assert_eq!(key.value, json!("a5".repeat(32)));
+    comparisons_are_moved(&records).await?;
+    let text = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?";
+    let tables: Vec<(String,)> = cql.read(text, (namespace.identifier("backstitch"),)).await;
+    for gone in ["erasures", "reconciliations", "reconciliation_notes"] {
+        assert!(tables.iter().all(|(table,)| table != gone), "{gone}");
+    }
+    assert!(
+        !Cassandra::migrate(&options(), namespace).await?,
+        "nothing to do"
+    );
+    Cassandra::remove(&options(), namespace).await
+}
+
+async fn comparisons_are_moved(records: &CassandraRecords) -> Result<()> {
+    let found = reconciliations::list(records, PLAYS, None, 1_000).await?;
+    let numbers: Vec<u64> = found.iter().map(|one| one.number).collect();
+    assert_eq!(numbers, COMPARISONS.rev().collect::<Vec<u64>>());
+    for one in &found {
+        assert_eq!(one.id, format!("id {}", one.number));
+        assert_eq!(one.at_ms, 10 * one.number.cast_signed());
+        assert_eq!(one.record, json!({"n": one.number, "text": "ü'\""}));
+    }
+    let added = reconciliations::add(records, PLAYS, "id 1060", 1, &json!({})).await?;
+    assert_eq!(added, *COMPARISONS.end());
+    for (scope, name, value) in [
+        ("schedules", "daily", Some(json!({"rounds": 3}))),
+        ("approvals", "daily view", Some(json!({"by": "ann"}))),
+        ("alerts", "one", Some(json!({"tries": 1}))),
+        ("alerts", "delivered", None),
+    ] {
+        let found = records.get(scope, name).await?.map(|record| record.value);
+        assert_eq!(found, value, "{scope} {name}");
+    }
+    Ok(())
+}
+
+/// Rows are moved while a process of the earlier version erases: each erasure is either moved or refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_of_earlier_tables_are_moved() -> Result<()> {
+    let namespace = servers::namespace();
+    let cql = make_old_tables(&namespace).await?;
+    let erase = async {
+        let (mut newest, mut refused) = (ERASURES, 0);
+        // Until the table is gone.
+        while let Ok(is_added) = add_old_erasure(&cql, newest + 1).await {
+            match is_added {
+                true => newest += 1,
+                false => refused += 1,
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        (newest, refused)
+    };
+    let options = options();
+    let (migrated, (newest, refused)) =
+        tokio::join!(Cassandra::migrate(&options, &namespace), erase);
+    assert!(migrated?, "something was moved");
+    assert!(newest > ERASURES && refused > 0, "{newest} {refused}");
+    is_moved(&namespace, &cql, newest).await
+}
+
+/// Wherever a move is killed, the next one finishes it. Rows that changed or were deleted in between are as they are now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_move_that_was_killed_is_finished() -> Result<()> {
+    let namespace = servers::namespace();
+    let cql = make_old_tables(&namespace).await?;
+    put_old_note(&cql, "alerts", "delivered", &json!({"tries": 0})).await;
+    let change = "UPDATE reconciliation_notes SET value = ? WHERE scope = ? AND name = ? IF EXISTS";
+    let before = json!({"rounds": 2}).to_string();
+    let changed = cql.try_apply(change, (before, "schedules", "daily")).await;
+    assert_eq!(changed, Ok(true));
+    let mut delay_ms = 100;
+    let killed_after = async |delay_ms| {
+        let options = options();
+        let migrate = Box::pin(Cassandra::migrate(&options, &namespace));
+        tokio::time::timeout(Duration::from_millis(delay_ms), migrate).await
+    };
+    // Until it has copied the alert that is delivered then.
+    let copied = async || {
+        let tables = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = 'records'";
+        let keyspace = namespace.identifier("backstitch");
+        if cql.read::<(String,)>(tables, (keyspace,)).await.is_empty() {
+            return false;
+        }
+        let text = "SELECT name FROM records WHERE scope = 'alerts' AND name = 'delivered'";
+        !cql.read::<(String,)>(text, ()).await.is_empty()
+    };
+    while !copied().await {
+        let done = killed_after(delay_ms).await;
+        assert!(
+            done.is_err(),
+            "it was not killed after {delay_ms} ms: {done:?}"
+        );
+        delay_ms += 150;
+    }
+    let delivered =
+        "DELETE FROM reconciliation_notes WHERE scope = 'alerts' AND name = 'delivered' IF EXISTS";
+    assert_eq!(cql.try_apply(delivered, ()).await, Ok(true));
+    let now = json!({"rounds": 3}).to_string();
+    let changed = cql.try_apply(change, (now, "schedules", "daily")).await;
+    assert_eq!(changed, Ok(true));
+    loop {
+        match killed_after(delay_ms).await {
+            Ok(done) => break assert!(done?, "it moved the rest"),
+            Err(_) => delay_ms += 300,
+        }
+    }
+    is_moved(&namespace, &cql, ERASURES).await
+}
