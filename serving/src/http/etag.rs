@@ -3,12 +3,11 @@
 //! Every answer may be kept by whoever got it, and must be asked for again before it is used
 //! (`no-cache`): then an answer that did not change costs no body. Nothing is cached by time.
 
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use futures::StreamExt;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::problem::{Kind, Problem};
@@ -56,17 +55,12 @@ pub(crate) async fn tagged(request: Request, next: Next) -> Response {
 /// Tags an answer by its bytes, which are all there already.
 async fn hashed(response: Response) -> Result<Response, Problem> {
     let (mut parts, body) = response.into_parts();
-    let mut pieces = body.into_data_stream();
-    let mut bytes = bytes::BytesMut::new();
-    while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(|error| {
-            tracing::error!(%error, "an answer broke off");
-            Problem::new(Kind::Internal, "the answer could not be written")
-        })?;
-        bytes.extend_from_slice(&piece);
-    }
+    let bytes = to_bytes(body, usize::MAX).await.map_err(|error| {
+        tracing::error!(%error, "cannot read an answer");
+        Kind::Internal.with_detail("the answer could not be written")
+    })?;
     parts.headers.insert(header::ETAG, of(xxh3_128(&bytes)));
-    Ok(Response::from_parts(parts, Body::from(bytes.freeze())))
+    Ok(Response::from_parts(parts, Body::from(bytes)))
 }
 
 /// Whether the asker has the answer: by RFC 9110, tags are compared weakly here.

@@ -63,10 +63,7 @@ pub(crate) async fn in_time<T>(api: &Api, work: impl Future<Output = T>) -> Resu
     let limit = api.options.request_timeout();
     timeout(limit, work).await.map_err(|_| {
         let limit = limit.as_millis();
-        Problem::new(
-            Kind::TimedOut,
-            format!("no answer within {limit} ms: ask for less (a shorter period, fewer rows), or ask again later"),
-        )
+        Kind::TimedOut.with_detail(format!("no answer within {limit} ms: ask for less (a shorter period, fewer rows), or ask again later"))
     })
 }
 
@@ -88,7 +85,7 @@ pub(crate) async fn within_limits(
         false => {
             let Ok(place) = api.requests.take(asking(&api, &request)) else {
                 let detail = "as many requests are answered at once as may be: ask again later";
-                return Problem::new(Kind::Busy, detail).into_response();
+                return Kind::Busy.with_detail(detail).into_response();
             };
             Some(place)
         }
@@ -97,7 +94,7 @@ pub(crate) async fn within_limits(
         && let Some(origin) = stranger_page(&api.options, &request)
     {
         let detail = format!("pages of {origin:?} may not write here");
-        return Problem::new(Kind::NotPermitted, detail).into_response();
+        return Kind::NotPermitted.with_detail(detail).into_response();
     }
     let mut response = next.run(request).await;
     // It is over when the client has taken the answer.
@@ -175,11 +172,9 @@ pub(crate) fn on_panic(panic: Box<dyn Any + Send>) -> Response {
         .or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("unknown");
     tracing::error!(what, "a request handler panicked");
-    Problem::new(
-        Kind::Internal,
-        "the request met a fault of the service: see the service's log",
-    )
-    .into_response()
+    Kind::Internal
+        .with_detail("the request met a fault of the service: see the service's log")
+        .into_response()
 }
 
 /// Whose request is measured: those of pages and those that pages make of the API have metrics of their own, so that no error
@@ -307,7 +302,7 @@ fn with_document(
         Some(problem) => Some(problem),
         None if is_page => None,
         None if status.is_client_error() || status.is_server_error() => {
-            Some(Problem::new(kind_of(status), "the request was refused"))
+            Some(kind_of(status).with_detail("the request was refused"))
         }
         None => None,
     };

@@ -13,12 +13,13 @@ use axum::response::{IntoResponse, Redirect, Response};
 use stores::keys::{ID_CHARS, KeyDigest, KeyState, Token};
 use tokio::time::timeout;
 
+use super::ask::path;
 use super::cookie::Cookie;
 use super::parts::{Frame, rendered};
 use super::query::Query;
 use super::seal::Seal;
 use super::{FORM_BYTES_MAX, Pages};
-use crate::http::{Caller, Kind, Problem, body, in_time};
+use crate::http::{Caller, Kind, body, in_time};
 
 /// The cookie's name.
 const COOKIE: &str = "backstitch";
@@ -136,7 +137,7 @@ pub(crate) async fn sign_in(State(pages): State<Pages>, request: Request) -> Res
         Ok(Err(problem)) => return problem.into_response(),
         Err(_) => {
             let detail = "the form did not come in time: send it again";
-            return Problem::new(Kind::SlowBody, detail).into_response();
+            return Kind::SlowBody.with_detail(detail).into_response();
         }
     };
     let field = |name: &str| {
@@ -152,7 +153,8 @@ pub(crate) async fn sign_in(State(pages): State<Pages>, request: Request) -> Res
     // Who sends a form slowly keeps nobody else out: a place is for looking up alone.
     let Ok(_place) = api.sign_ins.try_acquire() else {
         let detail = "as many sign in at once as may: try again in some seconds";
-        return Problem::new(Kind::TooOften, detail)
+        return Kind::TooOften
+            .with_detail(detail)
             .retry_after(5)
             .into_response();
     };
@@ -180,9 +182,8 @@ pub(crate) async fn sign_out(headers: HeaderMap, uri: Uri) -> Response {
 /// Where somebody is led who looks at a page and is not signed in.
 pub(crate) fn led_from(uri: &OriginalUri) -> Response {
     let next = uri.0.path_and_query().map(|next| next.as_str());
-    let mut query = form_urlencoded::Serializer::new(String::new());
-    query.append_pair("next", &own(next));
-    Redirect::to(&format!("/signin?{}", query.finish())).into_response()
+    let sign_in = path("/signin", &[("next", Some(&own(next)))]);
+    Redirect::to(&sign_in).into_response()
 }
 
 #[cfg(test)]
