@@ -404,18 +404,24 @@ fn here(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
     };
     let peer = peer.ip().to_canonical();
     if !peer.is_loopback() {
-        return Err(Kind::NoKey.with_detail("only this machine is served until there is a key: make one with `backstitch keys create`"));
+        return Err(Kind::NoKey.with_detail(
+            "only this machine is served until there is a key: make one with `backstitch keys create`",
+        ));
     }
     // A proxy on this machine connects from a loopback address, whoever its client is. By default nginx adds no header and
     // sends HTTP/1.0 with the address of this service as Host.
     let is_of_proxy = parts.version < Version::HTTP_11 || is_proxied(&parts.headers);
     if is_trusted(api, &peer) || is_of_proxy {
-        return Err(Kind::NoKey.with_detail("requests through a proxy or by HTTP/1.0 are refused until a key exists: make one with `backstitch keys create`"));
+        return Err(Kind::NoKey.with_detail(
+            "requests through a proxy or by HTTP/1.0 are refused until a key exists: make one with `backstitch keys create`",
+        ));
     }
     if names_this_machine(api, parts) {
         return Ok(Caller::trusted());
     }
-    Err(Kind::NotPermitted.with_detail("until a key exists, Host must be sent once and name this machine, for example localhost: make a key, or add the host to serving.hosts"))
+    Err(Kind::NotPermitted.with_detail(
+        "until a key exists, Host must be sent once and name this machine, for example localhost: make a key, or add the host to serving.hosts",
+    ))
 }
 
 /// Whether a request names its host once, and the host is this machine. A `Host` that is missing, repeated or

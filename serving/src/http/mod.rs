@@ -310,7 +310,9 @@ async fn openapi_json(State(api): State<Arc<Api>>) -> impl IntoResponse {
 }
 
 async fn unknown_path() -> Problem {
-    Kind::UnknownPath.with_detail("there is nothing under this path: / leads to the pages, and /openapi.json lists what may be asked for")
+    Kind::UnknownPath.with_detail(
+        "there is nothing under this path: / leads to the pages, and /openapi.json lists what may be asked for",
+    )
 }
 
 async fn method_not_allowed(method: axum::http::Method) -> Problem {

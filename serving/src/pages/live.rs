@@ -113,21 +113,15 @@ pub(crate) async fn follow(
     State(pages): State<Pages>,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
-) -> Response {
+) -> Result<Response, Problem> {
     let query = Query::of(query.as_deref());
-    let sources = match sources(query.get("source").unwrap_or("plays")) {
-        Ok(sources) => sources,
-        Err(problem) => return problem.into_response(),
-    };
+    let sources = sources(query.get("source").unwrap_or("plays"))?;
     let api = &pages.state;
     let key = caller.key_id().map(str::to_owned);
-    let Ok(place) = api.following.take(key.clone()) else {
+    let place = api.following.take(key.clone()).map_err(|_| {
         let detail = "as many pages are followed as may be: ask again later";
-        return Kind::Busy
-            .with_detail(detail)
-            .retry_after(30)
-            .into_response();
-    };
+        Kind::Busy.with_detail(detail).retry_after(30)
+    })?;
     let (moved, heard) = mpsc::channel(1);
     let names: Vec<&str> = sources.iter().map(|source| source.name()).collect();
     let names = names.join(",");
@@ -141,7 +135,6 @@ pub(crate) async fn follow(
             Some((Ok::<_, Infallible>(event), (heard, telling, names)))
         },
     );
-    Sse::new(events)
-        .keep_alive(KeepAlive::default())
-        .into_response()
+    let events = Sse::new(events).keep_alive(KeepAlive::default());
+    Ok(events.into_response())
 }

@@ -400,23 +400,18 @@ const TO_APPROVE: [&str; 2] = ["differs", "held_back"];
 
 impl ReconciliationRow {
     /// A row; `seen` are the schedules with views of which newer comparisons are above.
-    fn of(one: &api::ReconciliationShown, seen: &mut BTreeSet<(String, String)>) -> Self {
+    fn of(
+        one: &api::ReconciliationShown,
+        may_approve: bool,
+        seen: &mut BTreeSet<(String, String)>,
+    ) -> Self {
         let told = |name: &str| one.comparison.get(name).and_then(Value::as_str);
         let of = told("schedule").zip(told("view"));
         let is_newest =
             of.is_some_and(|(schedule, view)| seen.insert((schedule.to_owned(), view.to_owned())));
         let is_open = told("outcome").is_some_and(|outcome| TO_APPROVE.contains(&outcome));
-        let number = one.comparison.get("number").and_then(Value::as_u64);
-        let to_approve = number.filter(|_| is_newest && is_open && one.approval.is_none());
-        Self {
-            approved: one.approval.as_ref().map(|approval| approval.by.clone()),
-            to_approve,
-            ..Self::of_any(one)
-        }
-    }
-
-    fn of_any(one: &api::ReconciliationShown) -> Self {
-        let told = |name: &str| one.comparison.get(name).and_then(Value::as_str);
+        let can_approve = may_approve && is_newest && is_open && one.approval.is_none();
+        let compared = one.comparison.get("number").and_then(Value::as_u64);
         let outcome = told("outcome").map_or_else(
             || match (one.total, one.keys) {
                 (None, _) => "unknown".to_owned(),
@@ -452,8 +447,8 @@ impl ReconciliationRow {
                 .clone()
                 .or_else(|| told("held_back").map(str::to_owned)),
             differences: Differences::of(&one.worst),
-            approved: None,
-            to_approve: None,
+            approved: one.approval.as_ref().map(|approval| approval.by.clone()),
+            to_approve: compared.filter(|_| can_approve),
         }
     }
 }
@@ -480,6 +475,7 @@ pub(crate) async fn reconciliations(
     done: Option<Answer<String>>,
 ) -> ReconciliationsPage {
     let asked = path(RECONCILIATIONS, &[("cursor", query.get("cursor"))]);
+    let (may_approve, mut seen) = (client.caller.may_administer(), BTreeSet::new());
     let page = client.get::<api::Reconciliations>(&asked).await;
     let page = page.map(|page| ReconciliationsShown {
         more: page
@@ -487,21 +483,15 @@ pub(crate) async fn reconciliations(
             .as_deref()
             .map(|next| query.at(RECONCILIATIONS_PAGE, next)),
         tools: client.tools(RECONCILIATIONS, true),
-        rows: rows(&page.reconciliations, client.caller.may_administer()),
+        rows: page
+            .reconciliations
+            .iter()
+            .map(|one| ReconciliationRow::of(one, may_approve, &mut seen))
+            .collect(),
     });
     ReconciliationsPage {
         frame: Frame::new("Reconciliations", "pipeline", &client.caller).following_all(),
         done,
         page,
     }
-}
-
-fn rows(all: &[api::ReconciliationShown], may_approve: bool) -> Vec<ReconciliationRow> {
-    let mut seen = BTreeSet::new();
-    let rows = all.iter().map(|one| ReconciliationRow::of(one, &mut seen));
-    let mut rows: Vec<ReconciliationRow> = rows.collect();
-    for row in rows.iter_mut().filter(|_| !may_approve) {
-        row.to_approve = None;
-    }
-    rows
 }

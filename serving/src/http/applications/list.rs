@@ -62,7 +62,9 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let _turn = api.listings.acquire().await;
     let listed = listing.first(&*api.ports.canon, after, limit + 1).await?;
     let Listed::Found(mut found) = listed else {
-        return Err(Kind::ManagedElsewhere.with_detail("authorizations are a view of an app's own tables, and the database does not count their athletes: sort by id or name, and leave usage_from out"));
+        return Err(Kind::ManagedElsewhere.with_detail(
+            "authorizations are a view of an app's own tables, and the database does not count their athletes: sort by id or name, and leave usage_from out",
+        ));
     };
     let after = |(place, _): &(Place, Usage)| cursor::after(fingerprint, place);
     let next = cursor::page(&mut found, limit, after);

@@ -292,6 +292,9 @@ pub(crate) async fn decide(
         Decided::Lowers { athlete_capacity } => Err(Kind::BadBody.with_detail(format!(
                 "athlete_capacity: the application has a capacity of {athlete_capacity} already, and request {request_id} is still open: grant at least that, or refuse it"
             ))),
-        Decided::Unknown => Err(Kind::UnknownRequest.with_detail(format!("there is no request {request_id}, or its application is gone"))),
+        Decided::Unknown => {
+            let detail = format!("there is no request {request_id}, or its application is gone");
+            Err(Kind::UnknownRequest.with_detail(detail))
+        }
     }
 }
