@@ -556,7 +556,8 @@ fn change(count: i64, previous: Option<i64>) -> Option<f64> {
     Some(difference as f64 / previous as f64)
 }
 
-fn row_key(key: KeyValue) -> Option<RowKey> {
+/// The key of a row as answers show it.
+pub(crate) fn row_key(key: KeyValue) -> Option<RowKey> {
     match key {
         KeyValue::Null => None,
         KeyValue::Int(n) | KeyValue::Time(n) | KeyValue::Instant(n) => Some(RowKey::Int(n)),

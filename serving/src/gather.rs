@@ -6,7 +6,6 @@
 //! is one read under way and one that waits. A read is dropped when nobody waits for it any more.
 
 use std::collections::HashMap;
-use std::fmt::{self, Debug};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -30,15 +29,18 @@ type Read<T> = Shared<BoxFuture<'static, T>>;
 type WeakRead<T> = WeakShared<BoxFuture<'static, T>>;
 
 /// Reads that are under way, by question.
+#[derive(Debug)]
 pub(crate) struct Gather<T: Clone> {
     groups: Arc<Mutex<Groups<T>>>,
 }
 
+#[derive(Debug)]
 struct Groups<T: Clone> {
     by_key: HashMap<u128, Group<T>>,
     prune_at: usize,
 }
 
+#[derive(Debug)]
 struct Group<T: Clone> {
     /// The read that has begun.
     running: WeakRead<T>,
@@ -123,12 +125,6 @@ fn under_way<T: Clone>(read: &WeakRead<T>) -> Option<Read<T>> {
 
 fn lock<T: Clone>(groups: &Mutex<Groups<T>>) -> MutexGuard<'_, Groups<T>> {
     groups.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl<T: Clone> Debug for Gather<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gather").finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

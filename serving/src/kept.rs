@@ -1,7 +1,6 @@
 //! Readings that were answered, kept for when a store does not answer: such an answer is exact for the
 //! position that it names, and says that it is not complete.
 
-use std::fmt::{self, Debug};
 use std::time::Duration;
 
 use moka::sync::Cache;
@@ -25,7 +24,8 @@ pub(crate) trait Keep: Clone + Send + Sync + 'static {
 }
 
 /// Readings by question.
-pub(crate) struct Kept<T> {
+#[derive(Debug)]
+pub(crate) struct Kept<T: Keep> {
     readings: Cache<u128, T>,
 }
 
@@ -62,11 +62,5 @@ impl<T: Keep> Kept<T> {
             }
             Err(error) => Err(error),
         }
-    }
-}
-
-impl<T> Debug for Kept<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept").finish_non_exhaustive()
     }
 }

@@ -190,15 +190,16 @@ impl ServingOptions {
     /// # Errors
     /// [`crate::Error::Option`] for the first one that can't be used.
     pub fn check(&self) -> Result<()> {
-        let positive = |option: &'static str, value: u64| {
-            if value > 0 {
-                return Ok(());
-            }
+        let refused = |option, given, expected| {
             Err(Error::Option {
                 option,
-                given: value.to_string(),
-                expected: "set it to 1 or more",
+                given,
+                expected,
             })
+        };
+        let positive = |option, value: u64| match value {
+            0 => refused(option, value.to_string(), "set it to 1 or more"),
+            _ => Ok(()),
         };
         positive("partitions", self.partitions.into())?;
         positive("tally_reads_max", self.tally_reads_max as u64)?;
@@ -211,19 +212,13 @@ impl ServingOptions {
         positive("body_bytes_max", self.body_bytes_max)?;
         positive("requests_max", self.requests_max as u64)?;
         if !(8_192..=1_048_576).contains(&self.head_bytes_max) {
-            return Err(Error::Option {
-                option: "head_bytes_max",
-                given: self.head_bytes_max.to_string(),
-                expected: "set it to a number from 8192 to 1048576",
-            });
+            let expected = "set it to a number from 8192 to 1048576";
+            return refused("head_bytes_max", self.head_bytes_max.to_string(), expected);
         }
         let secret = self.session_secret.reveal().chars().count();
         if (1..SESSION_SECRET_CHARS_MIN).contains(&secret) {
-            return Err(Error::Option {
-                option: "session_secret",
-                given: format!("{secret} characters"),
-                expected: "set it to 32 characters or more that nobody can guess",
-            });
+            let expected = "set it to 32 characters or more that nobody can guess";
+            return refused("session_secret", format!("{secret} characters"), expected);
         }
         for origin in &self.cors_origins {
             let rest = (origin.strip_prefix("https://")).or_else(|| origin.strip_prefix("http://"));
@@ -232,11 +227,8 @@ impl ServingOptions {
                     && !host.contains(|char: char| char == '/' || !char.is_ascii_graphic())
             };
             if !rest.is_some_and(plain) {
-                return Err(Error::Option {
-                    option: "cors_origins",
-                    given: origin.clone(),
-                    expected: "write each origin as in https://app.example.org, without a path",
-                });
+                let expected = "write each origin as in https://app.example.org, without a path";
+                return refused("cors_origins", origin.clone(), expected);
             }
         }
         Ok(())

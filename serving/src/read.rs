@@ -230,6 +230,23 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// The seam between a view's batch rows and the live parts of `live`.
+    pub(crate) fn seam<'a>(
+        &'a self,
+        (view, live): (&'a str, &'a str),
+        newest: Epoch,
+        only: Option<usize>,
+    ) -> Seam<'a> {
+        Seam {
+            view,
+            live,
+            newest,
+            runs: &self.runs.runs,
+            slots: &self.slots,
+            only,
+        }
+    }
+
     /// How far the try reaches.
     pub(crate) fn standing(&self, source: Source, epoch: Epoch) -> Standing {
         let slots = &self.slots;
@@ -294,14 +311,8 @@ struct SeenParts {
 
 impl SeenParts {
     fn seam<'a>(&'a self, (view, live): (&'a str, &'a str)) -> Seam<'a> {
-        Seam {
-            view,
-            live,
-            newest: newest_of(&self.seen.runs, view),
-            runs: &self.seen.runs.runs,
-            slots: &self.seen.slots,
-            only: self.only,
-        }
+        let newest = newest_of(&self.seen.runs, view);
+        self.seen.seam((view, live), newest, self.only)
     }
 }
 

@@ -5,7 +5,6 @@
 //! newest one. That is all that such rows are known by. Whoever finds that live state does not join
 //! them reads them anew.
 
-use std::fmt::{self, Debug};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ const ENTRY_BYTES: usize = 256;
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
 /// Rows by table, newest run and what was asked of them.
+#[derive(Debug)]
 pub(crate) struct RowCache {
     found: Cache<u128, Arc<Option<FoundRows>>>,
     /// Rows of more bytes are not kept: they would displace all others.
@@ -111,10 +111,4 @@ fn key(of: RowsOf<'_>, queries: &[PartQuery]) -> u128 {
         put(end.as_deref().unwrap_or_default());
     }
     hash.digest128()
-}
-
-impl Debug for RowCache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RowCache").finish_non_exhaustive()
-    }
 }

@@ -250,13 +250,3 @@ pub(crate) fn of_reading<'a>(
         });
     provenance(Origin::of(batch, live, standing.epoch), standing)
 }
-
-/// The fields of entries as texts, for CSV.
-pub(crate) fn csv_row(names: &[&str], field: impl Fn(&str) -> Option<Value>) -> Vec<String> {
-    let text = |name: &&str| match field(name) {
-        None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text,
-        Some(other) => other.to_string(),
-    };
-    names.iter().map(text).collect()
-}

@@ -3,13 +3,11 @@
 //! log, that the board is in demand.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arrow::array::{Array, BinaryArray};
 use jobs::board::{Ranked, Section};
-use jobs::merge::Seam;
 use jobs::tree::Sum;
 use jobs::{Board, Job};
 use moka::sync::Cache;
@@ -45,18 +43,13 @@ const NOTED_MAX: u64 = 100_000;
 const NOTES_MAX: usize = 64;
 
 /// What this process has noted of cached boards a moment ago.
+#[derive(Debug)]
 pub(crate) struct Noted {
     missed: Cache<BoardName, ()>,
     /// Those of which only how many rows they have was missed.
     sums_missed: Cache<BoardName, ()>,
     read: Cache<BoardName, ()>,
     on_their_way: Mutex<JoinSet<()>>,
-}
-
-impl fmt::Debug for Noted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Noted").finish_non_exhaustive()
-    }
 }
 
 impl Noted {
@@ -205,14 +198,7 @@ impl Reader<'_> {
         };
         let mut boards = Vec::with_capacity(queries.len());
         for (query, answer) in queries.iter().zip(answers) {
-            let seam = Seam {
-                view,
-                live: view,
-                newest,
-                runs: &seen.runs.runs,
-                slots: &seen.slots,
-                only: Some(query.partition as usize),
-            };
+            let seam = seen.seam((view, view), newest, Some(query.partition as usize));
             // Readers with more patience look again; the batch rows are no better now.
             seam.check(newest)?;
             let Cached::Board(board) = answer.board else {
@@ -319,23 +305,9 @@ impl Reader<'_> {
         if members.saturating_mul(question.keys.len()) > MEMBERS_MAX || is_far {
             return Ok(None);
         }
-        let want = match (&question.members, &question.want) {
-            (Some(members), _) => BoardWant::Members(self.members(members)?),
-            (None, Want::Page { offset, limit }) => BoardWant::Page {
-                offset: *offset,
-                limit: *limit,
-            },
-            (None, Want::After { last, limit }) => BoardWant::After {
-                score: last.score.clone(),
-                member: last.member.clone(),
-                limit: *limit,
-            },
-            (None, Want::Around { member, around }) => BoardWant::Around {
-                member: self.member(*member)?,
-                around: *around,
-            },
-            (None, Want::Each(members)) => BoardWant::Places(self.members(members)?),
-            (None, Want::Sums | Want::Explained(_)) => BoardWant::Sums,
+        let want = match &question.members {
+            Some(members) => BoardWant::Members(self.members(members)?),
+            None => self.encoded(&question.want)?,
         };
         let encoded = section.encode();
         let count = u32::try_from(partitions).unwrap_or(u32::MAX);
@@ -375,7 +347,7 @@ impl Reader<'_> {
             found.sort_unstable_by(|(one, _), (other, _)| one.order().cmp(&other.order()));
             let asked: BTreeSet<i64> = members.iter().copied().collect();
             let is_all = found.len() == asked.len();
-            let mut kept = Kept::new(self.wanted(&self.question.want)?);
+            let mut kept = Kept::new(self.encoded(&self.question.want)?);
             for (row, is_live) in found {
                 kept.take(row, is_live);
             }

@@ -7,7 +7,7 @@ use stores::live::LiveStates;
 use stores::views::Head as StoredHead;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::read::{BoardReading, Reader, StoredNodes, Want, live_states};
+use super::read::{BoardReading, Reader, StoredNodes, Want, has_member, live_states};
 use crate::read::ReadError;
 
 /// What a board is made of.
@@ -55,14 +55,6 @@ pub(crate) struct MemberState {
     pub(crate) is_in_force: bool,
     /// The row; nothing where the member is not on the board by it.
     pub(crate) row: Option<Ranked>,
-}
-
-/// What is read to explain a board: what a plain question would read.
-pub(super) const fn plain(member: Option<i64>) -> Want {
-    match member {
-        Some(member) => Want::Around { member, around: 0 },
-        None => Want::Sums,
-    }
 }
 
 /// Rows of newer states.
@@ -117,7 +109,7 @@ impl Reader<'_> {
             .map_err(|error| ReadError::DamagedBoard(error.to_string()))?;
         let BoardReading {
             sum, found, rows, ..
-        } = self.board(&alone, nodes, &plain(member)).await?;
+        } = self.board(&alone, nodes, &Want::Explained(member)).await?;
         Ok(Edition {
             epoch: head.epoch,
             at_us: head.stamp_us,
@@ -140,13 +132,7 @@ impl Reader<'_> {
         }
         let members = self.question.members.as_deref();
         let members = members.map(|members| self.members(members)).transpose()?;
-        let is_asked = |member: &[u8]| {
-            let members = members.as_ref();
-            members.is_none_or(|members| {
-                let found = members.binary_search_by(|other| other.as_slice().cmp(member));
-                found.is_ok()
-            })
-        };
+        let is_asked = |member: &[u8]| has_member(members.as_deref(), member);
         let taken_away = on_board.taken_away(is_asked).await?;
         let live = on_board.added().iter();
         let live = live.filter(|row| is_asked(&row.member)).cloned().collect();

@@ -6,7 +6,6 @@
 //! nobody, and nobody waits long for a call that hangs.
 
 use std::collections::HashMap;
-use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,12 +33,13 @@ type Call = Shared<BoxFuture<'static, Answered>>;
 type WeakCall = WeakShared<BoxFuture<'static, Answered>>;
 
 /// By source: calls and the questions for them.
+#[derive(Debug)]
 pub(crate) struct Lookups {
     lanes: Arc<Mutex<HashMap<Source, Lane>>>,
     behind_max: Duration,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Lane {
     /// The call that has begun last.
     running: Option<WeakCall>,
@@ -47,6 +47,7 @@ struct Lane {
     waiting: Option<Waiting>,
 }
 
+#[derive(Debug)]
 struct Waiting {
     call: WeakCall,
     queries: Vec<BoardQuery>,
@@ -165,12 +166,6 @@ fn rows_of(query: &BoardQuery) -> u64 {
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Debug for Lookups {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lookups").finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A consistent read of boards, as the seam demands it: the newest runs first, then the slots with
 //! the live states, then the heads and what they refer to.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -9,20 +9,20 @@ use jobs::board::{
     Head, LiveState, LiveSum, OnBoard, Ranked, ReadError as BoardError, Section as StoredSection,
     Standings,
 };
-use jobs::merge::Seam;
 use jobs::tree::{Node, NodeId, Nodes, Sum};
 use jobs::{Board, Job};
 use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
 use schemas::seam::{self, Epoch};
 use stores::ErrorKind;
+use stores::board_cache::BoardWant;
 use stores::live::{LiveStates, StateQuery};
 use stores::views::{Head as StoredHead, NodeName, RunsSeen, ViewsRead};
 use tokio::sync::Semaphore;
 use tokio::time::Duration;
 
 use super::cached::Noted;
-use super::explained::{BoardExplained, plain};
+use super::explained::BoardExplained;
 use super::question::Section;
 use crate::kept::Keep;
 use crate::options::ServingPorts;
@@ -76,10 +76,6 @@ impl RankedKey {
             score: row.score.clone(),
             member: row.member.clone(),
         }
-    }
-
-    fn order(&self) -> (&[u8], &[u8]) {
-        (&self.score, &self.member)
     }
 }
 
@@ -358,14 +354,8 @@ impl Reader<'_> {
         stored: Option<&StoredHead>,
     ) -> Result<Option<BoardReading>, ReadError> {
         let view = self.job.view();
-        let seam = Seam {
-            view,
-            live: view,
-            newest,
-            runs: &seen.runs.runs,
-            slots: &seen.slots,
-            only: query.partition.map(|partition| partition as usize),
-        };
+        let only = query.partition.map(|partition| partition as usize);
+        let seam = seen.seam((view, view), newest, only);
         seam.check_table(has_table)?;
         let head = stored.map(|head| Head {
             epoch: head.epoch,
@@ -432,16 +422,9 @@ impl Reader<'_> {
         nodes: &StoredNodes<'_>,
         want: &Want,
     ) -> Result<BoardReading, ReadError> {
-        let as_asked;
-        let want = match want {
-            Want::Explained(member) => {
-                as_asked = plain(*member);
-                &as_asked
-            }
-            want => want,
-        };
         let section = self.section()?;
         let on_board = standings.board(nodes, &section.board).await?;
+        let want = self.encoded(want)?;
         if self.question.members.is_some() || !section.tests.is_empty() {
             return self.filtered(&section, &on_board, want).await;
         }
@@ -451,26 +434,28 @@ impl Reader<'_> {
             ..BoardReading::default()
         };
         match want {
-            Want::Sums | Want::Explained(_) => {}
-            Want::Page { offset, limit } => {
-                reading.first = *offset;
-                reading.rows = on_board.page(*offset, *limit).await?;
+            BoardWant::Sums | BoardWant::Members(_) => {}
+            BoardWant::Page { offset, limit } => {
+                reading.first = offset;
+                reading.rows = on_board.page(offset, limit).await?;
             }
-            Want::After { last, limit } => {
-                reading.first = on_board.count_up_to(&last.score, &last.member).await?;
-                reading.rows = on_board.page(reading.first, *limit).await?;
+            BoardWant::After {
+                score,
+                member,
+                limit,
+            } => {
+                reading.first = on_board.count_up_to(&score, &member).await?;
+                reading.rows = on_board.page(reading.first, limit).await?;
             }
-            Want::Each(members) => {
-                let members = self.members(members)?;
+            BoardWant::Places(members) => {
                 let members: Vec<&[u8]> = members.iter().map(Vec::as_slice).collect();
                 let found = on_board.find_all(&members).await?;
                 let (places, rows) = found.into_iter().unzip();
                 (reading.places, reading.rows) = (Some(places), rows);
             }
-            Want::Around { member, around } => {
-                let member = self.member(*member)?;
+            BoardWant::Around { member, around } => {
                 if let Some((place, _)) = on_board.find(&member).await? {
-                    let (first, length) = stretch(place, *around);
+                    let (first, length) = stretch(place, around);
                     reading.found = Some(place);
                     reading.first = first;
                     reading.rows = on_board.page(first, length).await?;
@@ -485,9 +470,9 @@ impl Reader<'_> {
         &self,
         section: &StoredSection,
         on_board: &OnBoard<'_, StoredNodes<'_>>,
-        want: &Want,
+        want: BoardWant,
     ) -> Result<BoardReading, ReadError> {
-        let mut kept = Kept::new(self.wanted(want)?);
+        let mut kept = Kept::new(want);
         let members = self.question.members.as_deref();
         let members = members.map(|members| self.members(members)).transpose()?;
         let mut take = |rows: Vec<Ranked>| -> Result<(), KeyError> {
@@ -520,35 +505,38 @@ impl Reader<'_> {
         }
         if !kept.reading.layers.1 {
             // What a newer state took away had a part too, if it would have passed.
-            let is_asked = |member: &[u8]| {
-                let members = members.as_ref();
-                members.is_none_or(|members| {
-                    let found = members.binary_search_by(|other| other.as_slice().cmp(member));
-                    found.is_ok()
-                })
-            };
+            let is_asked = |member: &[u8]| has_member(members.as_deref(), member);
             let gone = on_board.taken_away(is_asked).await?;
             kept.reading.layers.1 = !self.passing(section, gone)?.is_empty();
         }
         Ok(kept.finish())
     }
 
-    /// What is wanted, with members encoded.
-    pub(super) fn wanted(&self, want: &Want) -> Result<Wanted, KeyError> {
+    /// The wanted rows with encoded members, which are sorted.
+    pub(super) fn encoded(&self, want: &Want) -> Result<BoardWant, KeyError> {
         Ok(match want {
-            Want::Sums | Want::Explained(_) => Wanted::Nothing,
-            Want::Page { offset, limit } => Wanted::Page {
+            Want::Sums | Want::Explained(None) => BoardWant::Sums,
+            Want::Page { offset, limit } => BoardWant::Page {
                 offset: *offset,
                 limit: *limit,
             },
-            Want::After { last, limit } => Wanted::After {
-                last: last.clone(),
+            Want::After { last, limit } => BoardWant::After {
+                score: last.score.clone(),
+                member: last.member.clone(),
                 limit: *limit,
             },
-            Want::Each(members) => Wanted::Each(self.members(members)?.into_iter().collect()),
-            Want::Around { member, around } => Wanted::Around {
+            Want::Each(members) => {
+                let mut members = self.members(members)?;
+                members.sort_unstable();
+                BoardWant::Places(members)
+            }
+            Want::Around { member, around } => BoardWant::Around {
                 member: self.member(*member)?,
                 around: *around,
+            },
+            Want::Explained(Some(member)) => BoardWant::Around {
+                member: self.member(*member)?,
+                around: 0,
             },
         })
     }
@@ -618,6 +606,14 @@ fn summed(edition: &Standings, states: &LiveStates, against: (Option<&[u8]>, Epo
     }
 }
 
+/// Whether a member is among those that a question is restricted to, which are sorted; without a restriction, each is.
+pub(super) fn has_member(members: Option<&[Vec<u8>]>, member: &[u8]) -> bool {
+    members.is_none_or(|members| {
+        let found = members.binary_search_by(|other| other.as_slice().cmp(member));
+        found.is_ok()
+    })
+}
+
 /// The first place and the number of places around one.
 fn stretch(place: u64, around: u64) -> (u64, usize) {
     let first = place.saturating_sub(around);
@@ -644,22 +640,13 @@ pub(super) fn live_states(states: &LiveStates) -> impl Iterator<Item = LiveState
 /// What is kept of the rows that the filters let through, which come in the order of ranks: how many
 /// there are, and those that are wanted.
 pub(super) struct Kept {
-    wanted: Wanted,
+    wanted: BoardWant,
     rows: VecDeque<Ranked>,
     reading: BoardReading,
 }
 
-/// [`Want`] with the member encoded.
-pub(super) enum Wanted {
-    Nothing,
-    Page { offset: u64, limit: usize },
-    After { last: RankedKey, limit: usize },
-    Around { member: Vec<u8>, around: u64 },
-    Each(HashSet<Vec<u8>>),
-}
-
 impl Kept {
-    pub(super) fn new(wanted: Wanted) -> Self {
+    pub(super) fn new(wanted: BoardWant) -> Self {
         Self {
             wanted,
             rows: VecDeque::new(),
@@ -675,26 +662,30 @@ impl Kept {
         reading.layers.0 |= !is_live;
         reading.layers.1 |= is_live;
         match &self.wanted {
-            Wanted::Nothing => {}
-            Wanted::Page { offset, limit } => {
+            BoardWant::Sums | BoardWant::Members(_) => {}
+            BoardWant::Page { offset, limit } => {
                 if place >= *offset && self.rows.len() < *limit {
                     self.rows.push_back(row);
                 }
             }
-            Wanted::After { last, limit } => {
-                if row.order() <= last.order() {
+            BoardWant::After {
+                score,
+                member,
+                limit,
+            } => {
+                if row.order() <= (score.as_slice(), member.as_slice()) {
                     reading.first = place + 1;
                 } else if self.rows.len() < *limit {
                     self.rows.push_back(row);
                 }
             }
-            Wanted::Each(members) => {
-                if members.contains(&row.member) {
+            BoardWant::Places(members) => {
+                if has_member(Some(members), &row.member) {
                     reading.places.get_or_insert_default().push(place);
                     self.rows.push_back(row);
                 }
             }
-            Wanted::Around { member, around } => {
+            BoardWant::Around { member, around } => {
                 if row.member == *member {
                     reading.found = Some(place);
                 }
@@ -716,11 +707,11 @@ impl Kept {
     pub(super) fn finish(self) -> BoardReading {
         let mut reading = self.reading;
         reading.first = match (&self.wanted, reading.found) {
-            (Wanted::Nothing | Wanted::Each(_), _) => 0,
-            (Wanted::Page { offset, .. }, _) => *offset,
-            (Wanted::After { .. }, _) => reading.first,
-            (Wanted::Around { around, .. }, Some(place)) => stretch(place, *around).0,
-            (Wanted::Around { .. }, None) => return reading,
+            (BoardWant::Sums | BoardWant::Members(_) | BoardWant::Places(_), _) => 0,
+            (BoardWant::Page { offset, .. }, _) => *offset,
+            (BoardWant::After { .. }, _) => reading.first,
+            (BoardWant::Around { around, .. }, Some(place)) => stretch(place, *around).0,
+            (BoardWant::Around { .. }, None) => return reading,
         };
         reading.rows = self.rows.into();
         reading
@@ -728,18 +719,11 @@ impl Kept {
 }
 
 /// The nodes of one key.
+#[derive(Debug)]
 pub(super) struct StoredNodes<'a> {
     pub(super) views: &'a dyn ViewsRead,
     pub(super) view: &'a str,
     pub(super) key: &'a [u8],
-}
-
-impl std::fmt::Debug for StoredNodes<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StoredNodes")
-            .field("view", &self.view)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Why nodes could not be had.

@@ -14,17 +14,18 @@ fn row(member: u8) -> Ranked {
 /// However long a board is, no more is held of it than was asked for.
 #[test]
 fn only_what_is_wanted_is_kept() {
-    let around = |member: u8, around| Wanted::Around {
+    let around = |member: u8, around| BoardWant::Around {
         member: vec![member],
         around,
     };
-    let page = |offset, limit| Wanted::Page { offset, limit };
-    let after = |member: u8, limit| Wanted::After {
-        last: RankedKey::of(&row(member)),
+    let page = |offset, limit| BoardWant::Page { offset, limit };
+    let after = |member: u8, limit| BoardWant::After {
+        score: Vec::new(),
+        member: vec![member],
         limit,
     };
     for (wanted, held_max, first, members) in [
-        (Wanted::Nothing, 0, 0, 0..0),
+        (BoardWant::Sums, 0, 0, 0..0),
         (page(0, 5), 5, 0, 0..5),
         (page(97, 5), 3, 97, 97..100),
         (page(100, 5), 0, 100, 0..0),

@@ -148,7 +148,9 @@ pub(crate) async fn guard(State(api): State<Arc<Api>>, request: Request, next: N
                 path,
                 "nobody is served here: the table of routes does not say what it needs"
             );
-            return Problem::new(Kind::NotPermitted, "nobody is served here").into_response();
+            return Kind::NotPermitted
+                .with_detail("nobody is served here")
+                .into_response();
         }
     };
     let uri = request.extensions().get::<OriginalUri>().cloned();
@@ -193,7 +195,7 @@ fn other_method(method: &Method, served: &[(Method, Need)]) -> Response {
         methods.push("HEAD");
     }
     let detail = format!("{method} is not allowed here: the header Allow lists what is");
-    let mut response = Problem::new(Kind::MethodNotAllowed, detail).into_response();
+    let mut response = Kind::MethodNotAllowed.with_detail(detail).into_response();
     if let Ok(methods) = HeaderValue::from_str(&methods.join(", ")) {
         response.headers_mut().insert(header::ALLOW, methods);
     }
@@ -302,10 +304,9 @@ async fn known(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
     let token = match token(headers, &parts.uri) {
         Sent::Nothing => {
             stranger_may_ask(api, peer)?;
-            return Err(Problem::new(
-                Kind::NoKey,
-                "a key is needed: send `Authorization: Bearer bsk_…`",
-            ));
+            return Err(
+                Kind::NoKey.with_detail("a key is needed: send `Authorization: Bearer bsk_…`")
+            );
         }
         Sent::NoKey => {
             stranger_may_ask(api, peer)?;
@@ -314,11 +315,8 @@ async fn known(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
         Sent::Session(session) => {
             let now_s = api.ports.clock.now_ms() / 1_000;
             let is_of = |kept: &KeptKey| session.is_valid(now_s, &api.seal, &kept.digest);
-            if !api
-                .key_ring
-                .kept(&session.key)
-                .is_some_and(|kept| is_of(&kept))
-            {
+            let kept = api.key_ring.kept(&session.key);
+            if !kept.is_some_and(|kept| is_of(&kept)) {
                 stranger_may_ask(api, peer)?;
             }
             let of = (&session, headers, &parts.uri);
@@ -327,11 +325,8 @@ async fn known(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
         Sent::Token(token) => token,
     };
     let is_of = |kept: &KeptKey| kept.digest == token.digest();
-    if !api
-        .key_ring
-        .kept(token.id())
-        .is_some_and(|kept| is_of(&kept))
-    {
+    let kept = api.key_ring.kept(token.id());
+    if !kept.is_some_and(|kept| is_of(&kept)) {
         stranger_may_ask(api, peer)?;
     }
     let now_ms = api.ports.clock.now_ms();
@@ -351,10 +346,7 @@ async fn looked_up<T>(
         return look.await;
     }
     let busy = || {
-        Problem::new(
-            Kind::Busy,
-            "keys can't be looked up at the moment: ask again in some seconds",
-        )
+        Kind::Busy.with_detail("keys can't be looked up at the moment: ask again in some seconds")
     };
     let _place = api.look_ups.try_acquire().map_err(|_| busy())?;
     timeout(LOOK_UP_WAIT, look).await.map_err(|_| busy())?
@@ -370,7 +362,7 @@ async fn of_session(
     let found = looked_up(api, &session.key, api.key_ring.found(&session.key)).await?;
     let is_of = |kept: &Arc<KeptKey>| session.is_valid(now_ms / 1_000, &api.seal, &kept.digest);
     let kept = found.filter(is_of);
-    let over = || Problem::new(Kind::NoKey, "nobody is signed in any more: sign in again");
+    let over = || Kind::NoKey.with_detail("nobody is signed in any more: sign in again");
     let kept = kept.ok_or_else(over)?;
     api.key_ring.note_use(&kept, now_ms).await;
     let caller = who(api, &kept.key, now_ms)?;
@@ -378,7 +370,7 @@ async fn of_session(
     if !method.is_safe() && !is_of_own_page(headers, uri) {
         let detail =
             "who is signed in on pages writes from a page of this service: send a key instead";
-        return Err(Problem::new(Kind::NotPermitted, detail));
+        return Err(Kind::NotPermitted.with_detail(detail));
     }
     Ok(caller)
 }
@@ -391,16 +383,10 @@ fn who(api: &Api, key: &ApiKey, now_ms: i64) -> Result<Caller, Problem> {
     match key.state(now_ms) {
         KeyState::Valid => {}
         KeyState::Expired => {
-            return Err(Problem::new(
-                Kind::NoKey,
-                "the key has expired: ask for a new one",
-            ));
+            return Err(Kind::NoKey.with_detail("the key has expired: ask for a new one"));
         }
         KeyState::Revoked => {
-            return Err(Problem::new(
-                Kind::NoKey,
-                "the key was taken back: ask for a new one",
-            ));
+            return Err(Kind::NoKey.with_detail("the key was taken back: ask for a new one"));
         }
     }
     Ok(Caller {
@@ -418,8 +404,7 @@ fn here(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
     };
     let peer = peer.ip().to_canonical();
     if !peer.is_loopback() {
-        return Err(Problem::new(
-            Kind::NoKey,
+        return Err(Kind::NoKey.with_detail(
             "only this machine is served until there is a key: make one with `backstitch keys create`",
         ));
     }
@@ -427,16 +412,14 @@ fn here(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
     // sends HTTP/1.0 with the address of this service as Host.
     let is_of_proxy = parts.version < Version::HTTP_11 || is_proxied(&parts.headers);
     if is_trusted(api, &peer) || is_of_proxy {
-        return Err(Problem::new(
-            Kind::NoKey,
+        return Err(Kind::NoKey.with_detail(
             "requests through a proxy or by HTTP/1.0 are refused until a key exists: make one with `backstitch keys create`",
         ));
     }
     if names_this_machine(api, parts) {
         return Ok(Caller::trusted());
     }
-    Err(Problem::new(
-        Kind::NotPermitted,
+    Err(Kind::NotPermitted.with_detail(
         "until a key exists, Host must be sent once and name this machine, for example localhost: make a key, or add the host to serving.hosts",
     ))
 }
@@ -502,18 +485,15 @@ fn stranger_may_ask(api: &Api, peer: Option<IpAddr>) -> Result<(), Problem> {
 
 fn too_often(who: &str, wait: Duration) -> Problem {
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-    Problem::new(
-        Kind::TooOften,
-        format!("{who} has asked too often: ask again after {seconds} s"),
-    )
-    .retry_after(seconds)
+    Kind::TooOften
+        .with_detail(format!(
+            "{who} has asked too often: ask again after {seconds} s"
+        ))
+        .retry_after(seconds)
 }
 
 fn unknown_key() -> Problem {
-    Problem::new(
-        Kind::NoKey,
-        "there is no such key: look whether it was copied whole",
-    )
+    Kind::NoKey.with_detail("there is no such key: look whether it was copied whole")
 }
 
 /// What a request brings.
@@ -583,13 +563,8 @@ async fn is_permitted(
             let Some(id) = id.as_deref().and_then(integer) else {
                 return Ok(false);
             };
-            let owner = api
-                .ports
-                .canon
-                .application(id)
-                .await?
-                .map(|found| found.owner);
-            owner.is_some_and(|owner| scopes.is_of_owner(&owner_text(&owner)))
+            let found = api.ports.canon.application(id).await?;
+            found.is_some_and(|found| scopes.is_of_owner(&owner_text(&found.owner)))
         }
     })
 }
@@ -645,7 +620,7 @@ fn refused(caller: &Caller, need: Need) -> Problem {
             "this key does not administer: it takes the scope admin".to_owned()
         }
     };
-    Problem::new(Kind::NotPermitted, detail)
+    Kind::NotPermitted.with_detail(detail)
 }
 
 /// Records what an administrator asks for, before it is done: what can't be recorded is not done.

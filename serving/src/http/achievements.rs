@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use jobs::{Board, Job};
 use schemas::achievement::{Kind as Achievement, Told};
 use schemas::provenance::{Origin, Provenance};
@@ -16,11 +16,10 @@ use stores::achievements::{Mark, Of};
 use utoipa::ToSchema;
 
 use super::boards::id;
-use super::params::{PageQuery, Path, next_link};
+use super::params::{PageQuery, Path};
 use super::problem::{Problem, Problems};
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, provenance};
-use crate::board::answer::csv_row;
 use crate::read::{Seen, Standing, is_one_more};
 
 /// A page of achievements.
@@ -118,33 +117,27 @@ pub(crate) async fn of_activity(
 
 async fn page(api: &Api, of: Of, uri: &Uri) -> Result<Response, Problem> {
     let (params, query) = PageQuery::read(uri, &["kind"])?;
-    let kind = params.get("kind").map(str::parse::<Achievement>);
-    let kind = kind
-        .transpose()
-        .map_err(|error| Problem::parameter(format!("kind: {error}")))?;
+    let kind = params.parsed("kind", |name, text| {
+        let kind = text.parse::<Achievement>();
+        kind.map_err(|error| Problem::parameter(format!("{name}: {error}")))
+    })?;
     let fingerprint = cursor::fingerprint(&format!("achievements {of:?} {kind:?}"));
-    let before = query.cursor.as_deref();
-    let before = before.map(|text| cursor::mark(fingerprint, text));
-    let (before, limit) = (before.transpose()?, query.limit);
+    let (before, limit) = (query.start(fingerprint, cursor::mark)?, query.limit);
     let mut boards = api.boards.values();
     let job = boards.find(|job| !job.achievements().is_empty());
     let job = job.ok_or_else(|| Problem::parameter("no board has achievements"))?;
     let (mut found, standing) = read(api, job, (of, kind, before.as_ref()), limit).await?;
-    let after = |last: &Told| cursor::of_mark(fingerprint, &Mark::of(last));
+    let after = |last: &Told| cursor::after_mark(fingerprint, &Mark::of(last));
     let next = cursor::page(&mut found, limit, after);
-    let link = next_link(uri, next.as_deref());
     let page = Achievements {
         achievements: found.into_iter().map(|told| told.message).collect(),
-        cursor: next,
+        cursor: next.clone(),
         provenance: provenance(Origin::Realtime, standing),
     };
-    let answer = query.format.answer(page, |page| {
-        let names = field_names(job);
-        let rows = page.achievements.iter();
-        let rows = rows.map(|achievement| csv_row(&names, |name| achievement.get(name).cloned()));
-        csv::list(&names, rows.collect(), Some(&page.provenance))
-    });
-    Ok((link, answer).into_response())
+    Ok(query.answer(uri, next.as_deref(), page, |page| {
+        let header = field_names(job).join(",");
+        csv::objects(&header, &page.achievements, Some(&page.provenance))
+    }))
 }
 
 fn field_names(job: &Job<Board>) -> Vec<&str> {

@@ -167,8 +167,7 @@ pub(crate) async fn show(
     let found = usage_of(&api, application).await?;
     let shown = one(&api, found).await?;
     Ok(format.answer(shown, |shown| {
-        let provenance = shown.provenance.clone();
-        list::as_csv(vec![shown], &provenance)
+        list::as_csv(std::slice::from_ref(&shown), &shown.provenance)
     }))
 }
 
@@ -224,15 +223,12 @@ pub(crate) async fn connect(
         Authorized::UnknownApplication => return Err(unknown(application_id)),
         Authorized::AthleteErased => {
             let what = "this athlete was erased and can't connect to an application; whoever comes back comes under another id";
-            return Err(Problem::new(Kind::AthleteErased, what));
+            return Err(Kind::AthleteErased.with_detail(what));
         }
         Authorized::AthleteDeleted => {
-            return Err(Problem::new(
-                Kind::AthleteDeleted,
-                format!(
+            return Err(Kind::AthleteDeleted.with_detail(format!(
                     "athlete {athlete_id} was deleted and can't connect to application {application_id}; a line of `athletes` that does not say `deleted` brings the athlete back"
-                ),
-            ));
+                )));
         }
     };
     let connected = Connected {
@@ -249,7 +245,8 @@ fn full(application_id: i64, connected: i64, capacity: i64) -> Problem {
         "application {application_id} has {connected} connected athletes and a capacity of {capacity}: its developer can ask for a higher capacity (POST to capacity_requests), or disconnect athletes"
     );
     let under = format!("/api/v1/applications/{application_id}");
-    Problem::new(Kind::CapacityExceeded, what)
+    Kind::CapacityExceeded
+        .with_detail(what)
         .with("application_id", application_id)
         .with("capacity_requests", format!("{under}/capacity-requests"))
         .with("page", format!("{under}/limit"))
@@ -388,16 +385,15 @@ async fn counted_by_board(
 /// The problem of a change that is refused, since what it would change is an app's own.
 fn refused(error: stores::Error) -> Problem {
     match error {
-        stores::Error::Refused(why) => Problem::new(Kind::ManagedElsewhere, why),
+        stores::Error::Refused(why) => Kind::ManagedElsewhere.with_detail(why),
         error => error.into(),
     }
 }
 
 fn unknown(application: i64) -> Problem {
-    Problem::new(
-        Kind::UnknownApplication,
-        format!("there is no application {application}: ingest it as a line of applications first"),
-    )
+    Kind::UnknownApplication.with_detail(format!(
+        "there is no application {application}: ingest it as a line of applications first"
+    ))
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ use super::params::{Params, Path, integer, link_to_next};
 use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::{Api, csv, cursor};
 use crate::board::answer::{
-    BoardPage, BoardPlace, Counts, PreviousBoard, PreviousPlace, csv_row, field_names,
-    gap as gap_to, of_reading, percentile,
+    BoardPage, BoardPlace, Counts, PreviousBoard, PreviousPlace, field_names, gap as gap_to,
+    of_reading, percentile,
 };
 use crate::board::earlier::{Earlier, read_earlier};
 use crate::board::entries::{Entries, SINCE};
@@ -66,7 +66,7 @@ pub(crate) async fn page(
     let mut known = known(job);
     known.extend(["limit", "offset", "cursor", "history", "format"]);
     let params = Params::read(&uri, &known)?;
-    let (limit, format, has_history) = (params.limit()?, params.format()?, history(&params)?);
+    let (limit, format, has_history) = (params.limit()?, params.format()?, params.flag("history")?);
     let today = today(&api);
     let asked = Asked::read(job, &key, &params, today)?;
     let fingerprint = cursor::fingerprint(&format!("board {name} {asked:?}"));
@@ -125,7 +125,7 @@ fn as_csv(
     let mut names = field_names(job);
     names.extend(SINCE.iter().filter(|_| has_history));
     let rows = entries.iter();
-    let rows = rows.map(|entry| csv_row(&names, |name| entry.field(name)));
+    let rows = rows.map(|entry| csv::row(&names, |name| entry.field(name)));
     csv::list(&names, rows.collect(), Some(provenance))
 }
 
@@ -164,10 +164,8 @@ pub(crate) async fn place(
     let params = Params::read(&uri, &known)?;
     let format = params.format()?;
     let member = id("athlete_id", &athlete)?;
-    let around = match params.get("around") {
-        None => AROUND_DEFAULT,
-        Some(text) => natural("around", text)?,
-    };
+    let around = params.parsed("around", natural)?;
+    let around = around.unwrap_or(AROUND_DEFAULT);
     if around > AROUND_MAX {
         return Err(Problem::parameter(format!(
             "around={around} is more than {AROUND_MAX}: ask for a page of the board"
@@ -180,16 +178,13 @@ pub(crate) async fn place(
         member,
         around: around.max(1),
     };
-    let has_history = history(&params)?;
+    let has_history = params.flag("history")?;
     let asked = asked.question(&api, want).await?;
     let history = has_history.then(|| asked.clone());
     let reading = read_boards(&api, job, asked).await?;
     let board = first(&reading);
     let place = board.found.ok_or_else(|| {
-        Problem::new(
-            Kind::NotOnBoard,
-            format!("athlete {member} is not on this board"),
-        )
+        Kind::NotOnBoard.with_detail(format!("athlete {member} is not on this board"))
     })?;
     let earlier = earlier(&api, (job, history), board, today).await?;
     let mut neighbours = Entries::of(job, board, earlier.as_ref())?;
@@ -238,17 +233,6 @@ async fn earlier(
     Ok(Some(Box::pin(earlier).await?))
 }
 
-/// Whether places at the end of an earlier day are asked for.
-fn history(params: &Params) -> Result<bool, Problem> {
-    match params.get("history") {
-        None | Some("false") => Ok(false),
-        Some("true") => Ok(true),
-        Some(other) => Err(Problem::parameter(format!(
-            "history={other:?} is neither true nor false"
-        ))),
-    }
-}
-
 /// How many efforts and athletes there are on a segment.
 #[utoipa::path(
     get,
@@ -284,12 +268,7 @@ pub(crate) async fn counts(
         provenance: of_reading([board], reading.standing.clone()),
     };
     Ok(format.answer(counts, |counts| {
-        let row = (counts.efforts, counts.athletes);
-        csv::list(
-            &["efforts", "athletes"],
-            vec![row],
-            Some(&counts.provenance),
-        )
+        csv::objects("efforts,athletes", [&counts], Some(&counts.provenance))
     }))
 }
 
@@ -297,10 +276,10 @@ pub(crate) async fn counts(
 pub(super) fn find<'a>(api: &'a Api, name: &str) -> Result<&'a Arc<Job<Board>>, Problem> {
     api.boards.get(name).ok_or_else(|| {
         let have: Vec<&str> = api.boards.keys().map(String::as_str).collect();
-        Problem::new(
-            Kind::UnknownBoard,
-            format!("there is no board {name:?}; there are {}", have.join(", ")),
-        )
+        Kind::UnknownBoard.with_detail(format!(
+            "there is no board {name:?}; there are {}",
+            have.join(", ")
+        ))
     })
 }
 
@@ -366,16 +345,12 @@ impl Asked {
         let key = id(column.map_or("key", |column| &column.name), key)?;
         let named = named(params.get("board").unwrap_or("overall")).map_err(Problem::parameter)?;
         let window = window(params.get("window").unwrap_or("all")).map_err(Problem::parameter)?;
-        let date = match params.get("date") {
-            None => today,
-            Some(text) => date("date", text)?,
-        };
-        let id_of = |name| params.get(name).map(|text| id(name, text)).transpose();
+        let date = params.parsed("date", date)?.unwrap_or(today);
         Ok(Self {
             key,
             section: section(job, named, window, date),
-            club: id_of("club_id")?,
-            follower: id_of("following")?,
+            club: params.parsed("club_id", id)?,
+            follower: params.parsed("following", id)?,
         })
     }
 

@@ -73,7 +73,7 @@ const PLAIN_ONLY: &str = "identity";
 
 fn not_read(what: &str) -> Problem {
     let detail = format!("{what} is not supported; send plain text, or one of {ACCEPTED}");
-    Problem::new(Kind::EncodedBody, detail).accepting(ACCEPTED)
+    Kind::EncodedBody.with_detail(detail).accepting(ACCEPTED)
 }
 
 /// Refuses a body whose headers name an unsupported coding or a length beyond `limit`.
@@ -89,7 +89,7 @@ fn check_plain(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
         Ok(Coding::Identity) => check_length(headers, limit),
         Ok(Coding::Gzip | Coding::Zstd) | Err(_) => {
             let detail = "a compressed body is not supported here; send plain text";
-            Err(Problem::new(Kind::EncodedBody, detail).accepting(PLAIN_ONLY))
+            Err(Kind::EncodedBody.with_detail(detail).accepting(PLAIN_ONLY))
         }
     }
 }
@@ -105,10 +105,9 @@ fn check_length(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
 
 /// The problem of a body of more than `limit` bytes.
 fn too_large(limit: u64) -> Problem {
-    Problem::new(
-        Kind::BodyTooLarge,
-        format!("the body has more than {limit} bytes, decompressed; split it"),
-    )
+    Kind::BodyTooLarge.with_detail(format!(
+        "the body has more than {limit} bytes, decompressed; split it"
+    ))
 }
 
 /// A body as a stream of decompressed pieces.
@@ -173,7 +172,7 @@ impl Pieces {
             io::ErrorKind::UnexpectedEof => format!("the body ends within a {coding} stream"),
             _ => format!("the body is not a {coding} stream: {error}"),
         };
-        Problem::new(Kind::BadBody, format!("{detail}; send it again"))
+        Kind::BadBody.with_detail(format!("{detail}; send it again"))
     }
 }
 
@@ -204,7 +203,7 @@ impl Sent {
             Ok(Some(Ok(piece))) => piece,
             Ok(Some(Err(error))) => {
                 let detail = format!("the body broke off: {error}; send it again");
-                return Err(Problem::new(Kind::BadBody, detail));
+                return Err(Kind::BadBody.with_detail(detail));
             }
             Err(_) => return Err(self.pace.slow()),
         };
@@ -269,10 +268,9 @@ impl Pace {
             0 => String::new(),
             rate => format!(", or came at less than {rate} bytes a second"),
         };
-        Problem::new(
-            Kind::SlowBody,
-            format!("the body paused for {idle_ms} ms{rate}: send smaller bodies"),
-        )
+        Kind::SlowBody.with_detail(format!(
+            "the body paused for {idle_ms} ms{rate}: send smaller bodies"
+        ))
     }
 }
 
@@ -301,10 +299,9 @@ pub(crate) async fn object_up_to<T: DeserializeOwned>(
         Err("it is not a JSON object".to_owned())
     };
     parsed.map_err(|error| {
-        Problem::new(
-            Kind::BadBody,
-            format!("the body can't be used: {error}; send JSON such as {example}"),
-        )
+        Kind::BadBody.with_detail(format!(
+            "the body can't be used: {error}; send JSON such as {example}"
+        ))
     })
 }
 
@@ -327,7 +324,7 @@ pub(crate) async fn text_up_to(
     timeout(limit, whole).await.map_err(|_| {
         let limit = limit.as_millis();
         let detail = format!("the body did not come within {limit} ms: send it again");
-        Problem::new(Kind::SlowBody, detail)
+        Kind::SlowBody.with_detail(detail)
     })?
 }
 

@@ -8,14 +8,13 @@ use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use csv::QuoteStyle;
-use schemas::provenance::{Origin, Provenance};
+use schemas::provenance::Provenance;
 use serde::Serialize;
+use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::etag;
-use crate::answer::{
-    Page, Point, Row, RowKey, Series, Total, Uniques, UniquesPoint, UniquesSeries,
-};
+use crate::answer::{Page, Total, Uniques};
 
 /// The header with the provenance of a CSV answer.
 pub(crate) const PROVENANCE: HeaderName = HeaderName::from_static("backstitch-provenance");
@@ -23,99 +22,90 @@ pub(crate) const PROVENANCE: HeaderName = HeaderName::from_static("backstitch-pr
 /// Rows that are written at once: what is in memory as text.
 const PIECE_ROWS: usize = 512;
 
-/// A total as `count,previous,change`.
+/// A total.
 pub(crate) fn total(total: &Total) -> Response {
-    let row = (
-        total.count,
-        total.previous.flatten(),
-        total.change.flatten(),
-    );
-    list(
-        &["count", "previous", "change"],
-        vec![row],
-        Some(&total.provenance),
-    )
+    objects("count,previous,change", [total], Some(&total.provenance))
 }
 
-/// How many different ones there are as `count,relative_error,previous,previous_relative_error,change`.
+/// How many different values there are.
 pub(crate) fn unique(uniques: &Uniques) -> Response {
-    let names = [
-        "count",
-        "relative_error",
-        "previous",
-        "previous_relative_error",
-        "change",
-    ];
-    let row = (
-        (uniques.count, uniques.relative_error),
-        (
-            uniques.previous.flatten(),
-            uniques.previous_relative_error.flatten(),
-        ),
-        uniques.change.flatten(),
-    );
-    list(&names, vec![row], Some(&uniques.provenance))
+    let header = "count,relative_error,previous,previous_relative_error,change";
+    objects(header, [uniques], Some(&uniques.provenance))
 }
 
-/// Points as `at,count,source`; where periods were compared, with `period` (`current` or `previous`).
-pub(crate) fn points(series: &Series) -> Response {
-    let fields = |point: &Point| (point.at.clone(), point.count, point.source.name());
-    let both = (series.points.as_slice(), series.previous.as_deref());
-    in_periods(&["at", "count", "source"], both, fields, &series.provenance)
-}
-
-/// Points as `at,count,relative_error,source`; where periods were compared, with `period`.
-pub(crate) fn uniques(series: &UniquesSeries) -> Response {
-    let fields = |point: &UniquesPoint| {
-        let number = (point.count, point.relative_error);
-        (point.at.clone(), number, point.source.name())
-    };
-    let both = (series.points.as_slice(), series.previous.as_deref());
-    let names = ["at", "count", "relative_error", "source"];
-    in_periods(&names, both, fields, &series.provenance)
-}
-
-/// Points of the period, and then those of the period before where there are such.
-fn in_periods<P, R: Serialize + Send + 'static>(
-    names: &[&str],
-    (points, previous): (&[P], Option<&[P]>),
-    fields: impl Fn(&P) -> R,
+/// Points of a period, and then those of the period before if periods are compared: `period` is then `current` or `previous`.
+pub(crate) fn points<P: Serialize>(
+    header: &str,
+    points: &[P],
+    previous: Option<&[P]>,
     provenance: &Provenance,
 ) -> Response {
     let Some(previous) = previous else {
-        return list(names, points.iter().map(fields).collect(), Some(provenance));
+        return objects(header, points, Some(provenance));
     };
-    let current = points.iter().map(|point| (fields(point), "current"));
-    let before = previous.iter().map(|point| (fields(point), "previous"));
-    let names = [names, &["period"]].concat();
-    list(&names, current.chain(before).collect(), Some(provenance))
+    let of_period = |points: &[P], period: &str| -> Vec<Value> {
+        let points = points.iter().map(|point| {
+            let mut point = serde_json::to_value(point).unwrap_or_default();
+            if let Some(fields) = point.as_object_mut() {
+                fields.insert("period".to_owned(), period.into());
+            }
+            point
+        });
+        points.collect()
+    };
+    let both = [
+        of_period(points, "current"),
+        of_period(previous, "previous"),
+    ]
+    .concat();
+    objects(&format!("{header},period"), both, Some(provenance))
 }
 
-/// Rows as `key,count,share,source`, with `previous,change` where they were compared. A missing
-/// value is an empty field; the fields of the row of the empty text are in quotes.
+/// Rows of a breakdown. The fields of the row of the empty text are in quotes, unlike those of the row without a key.
 pub(crate) fn rows(page: &Page, compared: bool) -> Response {
-    let key = |row: &Row| match &row.key {
-        None => None,
-        Some(RowKey::Int(n)) => Some(n.to_string()),
-        Some(RowKey::Text(text)) => Some(text.clone()),
+    let header = match compared {
+        true => "key,count,share,previous,change,source",
+        false => "key,count,share,source",
     };
-    let is_empty = |key: &Option<String>| key.as_deref() == Some("");
-    let fields = |row: &Row| (key(row), row.count, row.share);
-    let source = |row: &Row| Origin::name(row.source);
-    let provenance = Some(&page.provenance);
-    if compared {
-        let names = ["key", "count", "share", "previous", "change", "source"];
-        let rows = page.rows.iter().map(|row| {
-            let before = (row.previous.flatten(), row.change.flatten());
-            (fields(row), before, source(row))
-        });
-        let is_quoted = move |row: &((_, _, _), _, _)| is_empty(&row.0.0);
-        return list_quoted(&names, rows.collect(), provenance, is_quoted);
+    let names: Vec<&str> = header.split(',').collect();
+    let rows = page.rows.iter().map(|row| fields(&names, row)).collect();
+    let is_empty = |fields: &Vec<Option<String>>| fields.first() == Some(&Some(String::new()));
+    list_quoted(&names, rows, Some(&page.provenance), is_empty)
+}
+
+/// A list of objects, with those of their fields that the header line names. A missing field and null are empty; blanks separate
+/// the items of an array.
+pub(crate) fn objects<T: Serialize>(
+    header: &str,
+    objects: impl IntoIterator<Item = T>,
+    provenance: Option<&Provenance>,
+) -> Response {
+    let names: Vec<&str> = header.split(',').collect();
+    let rows = objects.into_iter().map(|object| fields(&names, &object));
+    list(&names, rows.collect(), provenance)
+}
+
+fn fields(names: &[&str], object: &impl Serialize) -> Vec<Option<String>> {
+    let object = serde_json::to_value(object).unwrap_or_default();
+    row(names, |name| object.get(name).cloned())
+}
+
+/// The fields of a row as texts.
+pub(crate) fn row(names: &[&str], field: impl Fn(&str) -> Option<Value>) -> Vec<Option<String>> {
+    let fields = names.iter().map(|name| field(name));
+    let fields = fields.map(|field| field.filter(|value| !value.is_null()));
+    fields
+        .map(|field| field.map(|value| text(&value)))
+        .collect()
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(" "),
+        other => other.to_string(),
     }
-    let rows = page.rows.iter().map(|row| (fields(row), source(row)));
-    let is_quoted = move |row: &((_, _, _), _)| is_empty(&row.0.0);
-    let names = ["key", "count", "share", "source"];
-    list_quoted(&names, rows.collect(), provenance, is_quoted)
 }
 
 /// A list under the names of its columns.
@@ -186,9 +176,10 @@ fn written<R: Serialize>(rows: &[R], is_quoted: &impl Fn(&R) -> bool) -> io::Res
 #[cfg(test)]
 mod tests {
     use axum::body::to_bytes;
-    use schemas::provenance::Provenance;
+    use schemas::provenance::Origin;
 
     use super::*;
+    use crate::answer::{Row, RowKey};
 
     async fn text(response: Response) -> String {
         let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemas::key::KeyValue;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use stores::achievements::Mark;
-use stores::dead_letters::Positions;
-use stores::listing;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::problem::Problem;
-use crate::answer::{Place, RowKey};
+use crate::answer::{Place, RowKey, row_key};
 use crate::board::read::RankedKey;
 
 /// The fingerprint of a question, to which a cursor is bound.
@@ -32,16 +32,11 @@ pub(crate) fn page<T>(
 }
 
 /// The cursor after a place in a ranking.
-pub(crate) fn of_place(fingerprint: u64, place: &Place) -> String {
-    let key = match &place.key {
-        KeyValue::Null => None,
-        KeyValue::Int(n) | KeyValue::Time(n) | KeyValue::Instant(n) => Some(RowKey::Int(*n)),
-        KeyValue::Text(text) => Some(RowKey::Text(text.clone())),
-    };
-    write(&(fingerprint, place.count, key))
+pub(crate) fn after_place(fingerprint: u64, place: &Place) -> String {
+    write(&(fingerprint, place.count, row_key(place.key.clone())))
 }
 
-/// The place that a cursor stands for.
+/// The place of a cursor.
 pub(crate) fn place(fingerprint: u64, cursor: &str) -> Result<Place, Problem> {
     let (of, count, key): (u64, i64, Option<RowKey>) = read(cursor)?;
     same(of, fingerprint)?;
@@ -89,16 +84,21 @@ pub(crate) fn board_start(
     Ok(BoardStart::After(RankedKey { score, member }))
 }
 
-/// The cursor after a run.
-pub(crate) fn of_run(fingerprint: u64, epoch: u64) -> String {
-    write(&(fingerprint, epoch))
+/// The cursor that begins after `last`.
+pub(crate) fn after(fingerprint: u64, last: &impl Serialize) -> String {
+    write(&(fingerprint, last))
 }
 
-/// The run that a cursor stands for.
-pub(crate) fn run(fingerprint: u64, cursor: &str) -> Result<u64, Problem> {
-    let (of, epoch): (u64, u64) = read(cursor)?;
+/// What a cursor of [`after`] holds.
+pub(crate) fn last<T: DeserializeOwned>(fingerprint: u64, cursor: &str) -> Result<T, Problem> {
+    let (of, last) = read(cursor)?;
     same(of, fingerprint)?;
-    storable(epoch)
+    Ok(last)
+}
+
+/// The run of a cursor.
+pub(crate) fn run(fingerprint: u64, cursor: &str) -> Result<u64, Problem> {
+    last(fingerprint, cursor).and_then(storable)
 }
 
 /// A number that stores can look for: all that a cursor of ours holds.
@@ -111,15 +111,9 @@ fn storable(number: u64) -> Result<u64, Problem> {
     )))
 }
 
-/// The cursor after the last run that was shown of each source.
-pub(crate) fn of_runs(fingerprint: u64, epochs: &BTreeMap<String, u64>) -> String {
-    write(&(fingerprint, epochs))
-}
-
-/// The last run of each source that a cursor stands for.
+/// The last run of each source of a cursor.
 pub(crate) fn runs(fingerprint: u64, cursor: &str) -> Result<BTreeMap<String, u64>, Problem> {
-    let (of, epochs): (u64, BTreeMap<String, u64>) = read(cursor)?;
-    same(of, fingerprint)?;
+    let epochs: BTreeMap<String, u64> = last(fingerprint, cursor)?;
     epochs
         .values()
         .try_for_each(|one| storable(*one).map(drop))?;
@@ -127,54 +121,15 @@ pub(crate) fn runs(fingerprint: u64, cursor: &str) -> Result<BTreeMap<String, u6
 }
 
 /// The cursor after an achievement.
-pub(crate) fn of_mark(fingerprint: u64, mark: &Mark) -> String {
+pub(crate) fn after_mark(fingerprint: u64, mark: &Mark) -> String {
     write(&(fingerprint, mark.at_ms, &mark.id))
 }
 
-/// The achievement that a cursor stands for.
+/// The achievement of a cursor.
 pub(crate) fn mark(fingerprint: u64, cursor: &str) -> Result<Mark, Problem> {
     let (of, at_ms, id): (u64, i64, String) = read(cursor)?;
     same(of, fingerprint)?;
     Ok(Mark { at_ms, id })
-}
-
-/// The cursor after something that has a number.
-pub(crate) fn of_number(fingerprint: u64, number: i64) -> String {
-    write(&(fingerprint, number))
-}
-
-/// The number that a cursor stands for, if there is one.
-pub(crate) fn number(fingerprint: u64, cursor: Option<&str>) -> Result<Option<i64>, Problem> {
-    let Some(cursor) = cursor else {
-        return Ok(None);
-    };
-    let (of, number): (u64, i64) = read(cursor)?;
-    same(of, fingerprint)?;
-    Ok(Some(number))
-}
-
-/// The cursor after an application.
-pub(crate) fn after_application(fingerprint: u64, place: &listing::Place) -> String {
-    write(&(fingerprint, place))
-}
-
-/// The place in the list of applications that a cursor stands for.
-pub(crate) fn of_application(fingerprint: u64, cursor: &str) -> Result<listing::Place, Problem> {
-    let (of, place) = read(cursor)?;
-    same(of, fingerprint)?;
-    Ok(place)
-}
-
-/// The cursor after some dead letters.
-pub(crate) fn of_letters(fingerprint: u64, positions: &Positions) -> String {
-    write(&(fingerprint, positions))
-}
-
-/// How far a cursor has read dead letters.
-pub(crate) fn letters(fingerprint: u64, cursor: &str) -> Result<Positions, Problem> {
-    let (of, positions) = read(cursor)?;
-    same(of, fingerprint)?;
-    Ok(positions)
 }
 
 fn same(of: u64, fingerprint: u64) -> Result<(), Problem> {
@@ -186,12 +141,12 @@ fn same(of: u64, fingerprint: u64) -> Result<(), Problem> {
     ))
 }
 
-fn write(content: &impl serde::Serialize) -> String {
+fn write(content: &impl Serialize) -> String {
     // Numbers and texts always can be written as JSON.
     URL_SAFE_NO_PAD.encode(serde_json::to_vec(content).unwrap_or_default())
 }
 
-fn read<T: serde::de::DeserializeOwned>(cursor: &str) -> Result<T, Problem> {
+fn read<T: DeserializeOwned>(cursor: &str) -> Result<T, Problem> {
     URL_SAFE_NO_PAD
         .decode(cursor)
         .ok()
@@ -209,16 +164,16 @@ mod tests {
 
     #[test]
     fn numbers_that_no_store_has_are_refused() {
-        assert_eq!(run(1, &of_run(1, 7)).unwrap(), 7);
+        assert_eq!(run(1, &after(1, &7)).unwrap(), 7);
         let largest = i64::MAX.cast_unsigned();
-        assert_eq!(run(1, &of_run(1, largest - 1)).unwrap(), largest - 1);
+        assert_eq!(run(1, &after(1, &(largest - 1))).unwrap(), largest - 1);
         for number in [largest, largest + 1, u64::MAX] {
-            run(1, &of_run(1, number)).unwrap_err();
+            run(1, &after(1, &number)).unwrap_err();
             let all = BTreeMap::from([("plays".to_owned(), 1), ("efforts".to_owned(), number)]);
-            runs(1, &of_runs(1, &all)).unwrap_err();
+            runs(1, &after(1, &all)).unwrap_err();
         }
         for id in [i64::MIN, -1, 0, i64::MAX] {
-            assert_eq!(number(1, Some(&of_number(1, id))).unwrap(), Some(id));
+            assert_eq!(last::<i64>(1, &after(1, &id)).unwrap(), id);
         }
     }
     use crate::http::problem::Kind;
@@ -237,7 +192,7 @@ mod tests {
                 count: -i64::MAX,
                 key,
             };
-            let cursor = of_place(question, &there);
+            let cursor = after_place(question, &there);
             assert!(
                 cursor
                     .bytes()
@@ -264,10 +219,10 @@ mod tests {
             board_start(fingerprint, &cursor, bytes).unwrap_err();
         }
         // As it was given by version 0.1.0.
-        let start = board_start(1, &of_run(1, 7), (2, 3)).unwrap();
+        let start = board_start(1, &after(1, &7), (2, 3)).unwrap();
         assert_eq!(start, BoardStart::Place(7));
-        board_start(2, &of_run(1, 7), (2, 3)).unwrap_err();
-        board_start(1, &of_run(1, u64::MAX), (2, 3)).unwrap_err();
+        board_start(2, &after(1, &7), (2, 3)).unwrap_err();
+        board_start(1, &after(1, &u64::MAX), (2, 3)).unwrap_err();
     }
 
     #[test]

@@ -7,18 +7,18 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use schemas::dead_letter::{LetterId, NoLetterId, kind_of};
-use schemas::source::{Source, UnknownSource};
+use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::dead_letters::{self, Asked, Counts, KindCount, Letter, Newest};
 use tokio::sync::SemaphorePermit;
 use utoipa::ToSchema;
 
-use super::params::{PageQuery, Params, Path, next_link};
+use super::params::{PageQuery, Params, Path};
 use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::{Api, csv, cursor};
 use crate::answer::shown_ms;
@@ -106,6 +106,13 @@ pub(crate) struct LetterCounts {
 }
 
 impl LetterBytes {
+    /// The text, or the hexadecimal digits.
+    pub(crate) fn as_str(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Hex(text) => text,
+        }
+    }
+
     fn of(bytes: &[u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::Text(text.to_owned()),
@@ -176,10 +183,9 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let (params, query) = PageQuery::read(&uri, &["source", "reason", "since"])?;
     let asked = asked(&params)?;
     let fingerprint = cursor::fingerprint(&format!("dead letters?{}", params.question()));
-    let after = query.cursor.as_deref();
-    let after = after.map(|text| cursor::letters(fingerprint, text));
+    let after = query.start(fingerprint, cursor::last)?;
     let _turn = turn(&api).await?;
-    let mut newest = Newest::open(&*api.ports.log, asked, after.transpose()?.as_ref()).await?;
+    let mut newest = Newest::open(&*api.ports.log, asked, after.as_ref()).await?;
     let (mut shown, mut bytes) = (Vec::new(), 0);
     while shown.len() < query.limit && bytes < PAGE_BYTES_MAX {
         let Some(letter) = newest.next(LOOKED_AT_MAX).await? else {
@@ -188,14 +194,13 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         bytes += letter.bytes();
         shown.push(LetterShown::of(&letter, LISTED_BYTES));
     }
-    let next = (!newest.is_over()).then(|| cursor::of_letters(fingerprint, &newest.positions()));
-    let link = next_link(&uri, next.as_deref());
+    let next = (!newest.is_over()).then(|| cursor::after(fingerprint, &newest.positions()));
     let page = LettersPage {
         dead_letters: shown,
-        cursor: next,
+        cursor: next.clone(),
     };
-    let answer = (query.format).answer(page, |page| as_csv(page.dead_letters));
-    Ok((link, answer).into_response())
+    let as_csv = |page: LettersPage| as_csv(&page.dead_letters);
+    Ok(query.answer(&uri, next.as_deref(), page, as_csv))
 }
 
 /// How many could not be taken, by source and kind of reason. The newest 200,000 letters are looked at.
@@ -219,19 +224,17 @@ pub(crate) async fn counts(State(api): State<Arc<Api>>, uri: Uri) -> Result<Resp
     let (asked, format) = (asked(&params)?, params.format()?);
     let _turn = turn(&api).await?;
     let counts = dead_letters::count(&*api.ports.log, asked, LOOKED_AT_MAX).await?;
-    Ok(format.answer(LetterCounts::from(counts), counts_as_csv))
+    Ok(format.answer(LetterCounts::from(counts), |counts| counts_as_csv(&counts)))
 }
 
-fn counts_as_csv(counts: LetterCounts) -> Response {
-    let names = [
-        "source", "kind", "letters", "first_at", "last_at", "example", "complete",
-    ];
-    let is_whole = counts.complete;
-    let rows = counts.counts.into_iter().map(|one| {
-        let at = (one.first_at, one.last_at);
-        (one.source, one.kind, one.letters, at, one.example, is_whole)
+fn counts_as_csv(counts: &LetterCounts) -> Response {
+    let header = "source,kind,letters,first_at,last_at,example,complete";
+    let rows = counts.counts.iter().map(|one| {
+        let mut row = serde_json::to_value(one).unwrap_or_default();
+        row["complete"] = counts.complete.into();
+        row
     });
-    csv::list(&names, rows.collect(), None)
+    csv::objects(header, rows, None)
 }
 
 /// One dead letter, with all of its bytes that are kept.
@@ -277,29 +280,22 @@ async fn shown(api: &Api, uri: &Uri, id: &str) -> Result<Json<LetterShown>, Prob
 fn unknown(id: LetterId) -> Problem {
     let detail =
         format!("there is no dead letter {id}: /api/v1/dead-letters lists those there are");
-    Problem::new(Kind::UnknownDeadLetter, detail)
+    Kind::UnknownDeadLetter.with_detail(detail)
 }
 
 /// Waits until there are fewer reads of letters under way: each holds some megabytes of them.
 async fn turn(api: &Api) -> Result<SemaphorePermit<'_>, Problem> {
     api.letter_reads.acquire().await.map_err(|error| {
         tracing::error!(%error, "waiting to read dead letters");
-        Problem::new(
-            Kind::Internal,
-            "dead letters can't be read: see the service's log",
-        )
+        Kind::Internal.with_detail("dead letters can't be read: see the service's log")
     })
 }
 
 fn asked(params: &Params) -> Result<Asked, Problem> {
-    let source = params.get("source").map(|name| {
-        name.parse()
-            .map_err(|error: UnknownSource| Problem::parameter(error.to_string()))
-    });
     Ok(Asked {
-        source: source.transpose()?,
+        source: params.source()?,
         reason: params.get("reason").map(str::to_owned),
-        since_ms: params.get("since").map(instant_ms).transpose()?,
+        since_ms: params.parsed("since", |_, text| instant_ms(text))?,
     })
 }
 
@@ -318,32 +314,16 @@ fn instant_ms(text: &str) -> Result<i64, Problem> {
     instant.map(Timestamp::as_millisecond)
 }
 
-fn as_csv(letters: Vec<LetterShown>) -> Response {
-    let names = [
-        "id",
-        "source",
-        "kind",
-        "reason",
-        "origin",
-        "at",
-        "raw_bytes",
-        "raw_text",
-        "raw_hex",
-        "broken",
-    ];
-    let rows = letters.into_iter().map(|letter| {
-        let raw = match letter.raw {
-            LetterBytes::Text(text) => (text, String::new()),
-            LetterBytes::Hex(hex) => (String::new(), hex),
-        };
-        (
-            (letter.id, letter.source, letter.kind, letter.reason),
-            (letter.origin, letter.at, letter.raw_bytes),
-            raw,
-            letter.broken,
-        )
+fn as_csv(letters: &[LetterShown]) -> Response {
+    let header = "id,source,kind,reason,origin,at,raw_bytes,raw_text,raw_hex,broken";
+    let rows = letters.iter().map(|letter| {
+        let mut row = serde_json::to_value(letter).unwrap_or_default();
+        for (name, form) in [("raw_text", "text"), ("raw_hex", "hex")] {
+            row[name] = row["raw"][form].clone();
+        }
+        row
     });
-    csv::list(&names, rows.collect(), None)
+    csv::objects(header, rows, None)
 }
 
 #[cfg(test)]

@@ -3,12 +3,11 @@
 //! Every answer may be kept by whoever got it, and must be asked for again before it is used
 //! (`no-cache`): then an answer that did not change costs no body. Nothing is cached by time.
 
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
-use futures::StreamExt;
+use axum::response::Response;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::problem::{Kind, Problem};
@@ -20,28 +19,24 @@ pub(crate) fn of(hash: u128) -> HeaderValue {
 }
 
 /// Gives an answer its tag, and none of it to who has it already.
-pub(crate) async fn tagged(request: Request, next: Next) -> Response {
+pub(crate) async fn tagged(request: Request, next: Next) -> Result<Response, Problem> {
     let asked = matches!(*request.method(), Method::GET | Method::HEAD);
     let known = request.headers().get_all(header::IF_NONE_MATCH);
     let known: Vec<HeaderValue> = known.iter().cloned().collect();
     let response = next.run(request).await;
     if !asked || response.status() != StatusCode::OK {
-        return response;
+        return Ok(response);
     }
-    let mut response = if response.headers().contains_key(header::ETAG) {
-        response
-    } else {
-        match hashed(response).await {
-            Ok(response) => response,
-            Err(problem) => return problem.into_response(),
-        }
+    let mut response = match response.headers().contains_key(header::ETAG) {
+        true => response,
+        false => hashed(response).await?,
     };
     let no_cache = HeaderValue::from_static("no-cache");
     response
         .headers_mut()
         .insert(header::CACHE_CONTROL, no_cache);
     if !is_known(response.headers(), &known) {
-        return response;
+        return Ok(response);
     }
     let (mut parts, _) = response.into_parts();
     parts.status = StatusCode::NOT_MODIFIED;
@@ -50,23 +45,18 @@ pub(crate) async fn tagged(request: Request, next: Next) -> Response {
     // As the answer itself has it, which may be sent compressed.
     let by_encoding = HeaderValue::from_static("accept-encoding");
     parts.headers.insert(header::VARY, by_encoding);
-    Response::from_parts(parts, Body::empty())
+    Ok(Response::from_parts(parts, Body::empty()))
 }
 
 /// Tags an answer by its bytes, which are all there already.
 async fn hashed(response: Response) -> Result<Response, Problem> {
     let (mut parts, body) = response.into_parts();
-    let mut pieces = body.into_data_stream();
-    let mut bytes = bytes::BytesMut::new();
-    while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(|error| {
-            tracing::error!(%error, "an answer broke off");
-            Problem::new(Kind::Internal, "the answer could not be written")
-        })?;
-        bytes.extend_from_slice(&piece);
-    }
+    let bytes = to_bytes(body, usize::MAX).await.map_err(|error| {
+        tracing::error!(%error, "cannot read an answer");
+        Kind::Internal.with_detail("the answer could not be written")
+    })?;
     parts.headers.insert(header::ETAG, of(xxh3_128(&bytes)));
-    Ok(Response::from_parts(parts, Body::from(bytes.freeze())))
+    Ok(Response::from_parts(parts, Body::from(bytes)))
 }
 
 /// Whether the asker has the answer: by RFC 9110, tags are compared weakly here.

@@ -19,6 +19,7 @@ use utoipa::ToSchema;
 
 use super::explain_board::{self, BoardExplanation};
 use super::problem::{Problem, ProblemShape, Problems};
+use super::runs::drift_total;
 use super::stats::{Asked, Filters, Times};
 use super::{Api, Caller};
 use crate::answer::{AnswerRange, Overflow, ProvenanceShape, fit, shown_ms};
@@ -217,12 +218,8 @@ async fn of_total(api: &Arc<Api>, uri: &Uri) -> Result<Explanation, Problem> {
     let stories = newest.map(|epoch| api.ports.views.story(source, *epoch));
     let stories = try_join_all(stories).await?.into_iter().flatten();
     let runs = stories.map(|story| {
-        let drift = story
-            .report
-            .get("drift")
-            .and_then(|drift| drift.get("total"));
         let at = story.ended_at_ms.map(shown_ms);
-        (story.run.epoch, (at, drift.and_then(Value::as_u64)))
+        (story.run.epoch, (at, drift_total(&story)))
     });
     let runs: BTreeMap<Epoch, _> = runs.collect();
     let batch = explained.batch.iter().map(|(epoch, share)| {

@@ -16,6 +16,7 @@ use super::Api;
 use super::boards::{Asked, first, id, known, read_boards, today};
 use super::params::{Params, one};
 use super::problem::Problem;
+use super::runs::drift_total;
 use crate::answer::{ProvenanceShape, shown_ms};
 use crate::board::answer::{EntryShape, of_reading};
 use crate::board::entries::{Entries, Entry};
@@ -143,8 +144,7 @@ pub(super) async fn explain(
     let mut parameters = known(job);
     parameters.extend([column, MEMBER]);
     let params = Params::read(uri, &parameters)?;
-    let member = params.get(MEMBER);
-    let member = member.map(|text| id(MEMBER, text)).transpose()?;
+    let member = params.parsed(MEMBER, id)?;
     let key = id(column, params.get(column).unwrap_or_default())?;
     let asked = Asked::read(job, &key.to_string(), &params, today(api))?;
     let asked = asked.question(api, Want::Explained(member)).await?;
@@ -199,10 +199,6 @@ async fn edition_shown(
     newest: Epoch,
 ) -> Result<EditionShown, Problem> {
     let story = api.ports.views.story(job.source(), edition.epoch).await?;
-    let drift = story.and_then(|story| {
-        let drift = story.report.get("drift")?;
-        drift.get("total")?.as_u64()
-    });
     let entry = match &edition.found {
         Some((place, row)) => entry_of(job, *place, row)?,
         None => None,
@@ -210,7 +206,7 @@ async fn edition_shown(
     Ok(EditionShown {
         epoch: edition.epoch,
         at: edition.at_us.map(|at_us| shown_ms(at_us.div_euclid(1_000))),
-        drift,
+        drift: story.as_ref().and_then(drift_total),
         newest,
         earlier: edition.earlier,
         edition: edition.name.clone(),

@@ -6,19 +6,15 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use jobs::merge::{Gap, NotWhole, Seam};
-use jobs::{Board, Job};
-use schemas::seam::Slot;
+use jobs::merge::{Gap, NotWhole};
 use schemas::source::Source;
 use serde::Serialize;
 use serde_json::json;
-use stores::views::RunsSeen;
 use utoipa::ToSchema;
 
 use super::problem::{Kind, Problem, ProblemShape};
 use super::{Api, Caller};
-use crate::metric::Metric;
-use crate::read::newest_of;
+use crate::read::{Seen, newest_of};
 
 /// That the process answers; nothing else is looked at.
 #[utoipa::path(
@@ -70,10 +66,13 @@ pub(crate) async fn readyz(
 ) -> Result<Json<Readiness>, Problem> {
     let mut checks = Vec::new();
     for metric in api.metrics.values() {
-        checks.extend(check_metric(&api, metric).await);
+        let views = metric.views.iter();
+        let views: Vec<_> = views.map(|job| (job.view(), metric.live(job))).collect();
+        checks.extend(check_source(&api, metric.source, &views).await);
     }
     for job in api.boards.values() {
-        checks.extend(check_board(&api, job).await);
+        let views = [(job.view(), job.view())];
+        checks.extend(check_source(&api, job.source(), &views).await);
     }
     if !caller.may_read_all() {
         // Why may say where servers are.
@@ -95,29 +94,13 @@ pub(crate) async fn readyz(
         }));
     }
     let detail = reasons.join("; ");
-    Err(Problem::new(Kind::NotReady, detail).with("checks", json!(checks)))
+    Err(Kind::NotReady
+        .with_detail(detail)
+        .with("checks", json!(checks)))
 }
 
-async fn check_metric(api: &Api, metric: &Metric) -> Vec<Check> {
-    check_source(api, metric.source, |runs, slots| {
-        check_views(metric, runs, slots)
-    })
-    .await
-}
-
-async fn check_board(api: &Api, job: &Job<Board>) -> Vec<Check> {
-    check_source(api, job.source(), |runs, slots| {
-        let seam = seam(runs, slots, (job.view(), job.view()));
-        uncounted_is_ready(seam.check(seam.newest))
-    })
-    .await
-}
-
-async fn check_source(
-    api: &Api,
-    source: Source,
-    is_whole: impl Fn(&RunsSeen, &[Option<Slot>]) -> Result<(), NotWhole>,
-) -> Vec<Check> {
+/// Checks the stores of a source, and whether its views join the live parts that each is named with.
+async fn check_source(api: &Api, source: Source, views: &[(&str, &str)]) -> Vec<Check> {
     // Runs before slots, as every read does.
     let runs = api.ports.views.runs(source).await;
     let spans = api.ports.log.spans(source.topic()).await;
@@ -130,46 +113,29 @@ async fn check_source(
         check("live state", source.name(), live.as_ref().map(drop)),
         check("batch views", source.name(), runs.as_ref().map(drop)),
     ];
-    if let (Ok(runs), Ok(live)) = (&runs, &live) {
-        let whole = is_whole(runs, live);
-        checks.push(check("seam", source.name(), whole));
+    if let (Ok(runs), Ok(slots)) = (runs, live) {
+        let seen = Seen {
+            runs: Arc::new(runs),
+            slots,
+        };
+        checks.push(check("seam", source.name(), check_views(&seen, views)));
     }
     checks
 }
 
-/// Views that are counted live only since their definition came are no reason not to be ready: what they alone
-/// answer is refused until the next run, and everything else is not.
-fn check_views(metric: &Metric, runs: &RunsSeen, slots: &[Option<Slot>]) -> Result<(), NotWhole> {
-    for job in &metric.views {
-        let seam = seam(runs, slots, (job.view(), metric.live(job)));
-        uncounted_is_ready(seam.check(seam.newest))?;
+/// Checks that views join their live parts. A view that is counted live only since its definition came does not make the service
+/// unready: only what that view alone answers is refused until the next run.
+fn check_views(seen: &Seen, views: &[(&str, &str)]) -> Result<(), NotWhole> {
+    for (view, live) in views {
+        let newest = newest_of(&seen.runs, view);
+        match seen.seam((view, live), newest, None).check(newest) {
+            Err(new) if new.gap == Gap::Uncounted => {
+                tracing::warn!(%new, "a view is not answered from yet");
+            }
+            checked => checked?,
+        }
     }
     Ok(())
-}
-
-fn uncounted_is_ready(checked: Result<(), NotWhole>) -> Result<(), NotWhole> {
-    match checked {
-        Err(new) if new.gap == Gap::Uncounted => {
-            tracing::warn!(%new, "a view is not answered from yet");
-            Ok(())
-        }
-        checked => checked,
-    }
-}
-
-fn seam<'a>(
-    runs: &'a RunsSeen,
-    slots: &'a [Option<Slot>],
-    (view, live): (&'a str, &'a str),
-) -> Seam<'a> {
-    Seam {
-        view,
-        live,
-        newest: newest_of(runs, view),
-        runs: &runs.runs,
-        slots,
-        only: None,
-    }
 }
 
 fn check<E: std::fmt::Display>(name: &str, of: &str, found: Result<(), E>) -> Check {
@@ -189,10 +155,7 @@ fn check<E: std::fmt::Display>(name: &str, of: &str, found: Result<(), E>) -> Ch
 )]
 pub(crate) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
     let text = api.metrics_text.as_ref().ok_or_else(|| {
-        Problem::new(
-            Kind::NotCollected,
-            "this process was started without metrics",
-        )
+        Kind::NotCollected.with_detail("this process was started without metrics")
     })?;
     let kind = (header::CONTENT_TYPE, crate::monitor::TEXT);
     Ok(([kind], text.render()).into_response())

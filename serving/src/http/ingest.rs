@@ -85,7 +85,7 @@ pub(crate) async fn ingest(
     let source: Source = source
         .parse()
         .map_err(|error: schemas::source::UnknownSource| {
-            Problem::new(Kind::UnknownSource, error.to_string())
+            Kind::UnknownSource.with_detail(error.to_string())
         })?;
     let limit = api.options.body_bytes_max;
     let coding = check_events(request.headers(), limit)?;
@@ -118,7 +118,7 @@ pub(super) fn place(api: &Api, caller: &Caller) -> Result<Place, Problem> {
         let detail = format!(
             "{most} bodies{whose} are being taken already: send this one again in a second"
         );
-        Problem::new(Kind::TooManyWriters, detail)
+        Kind::TooManyWriters.with_detail(detail)
     })
 }
 

@@ -51,11 +51,8 @@ pub(crate) async fn time_out(
     State(api): State<Arc<Api>>,
     request: Request,
     next: Next,
-) -> Response {
-    match in_time(&api, next.run(request)).await {
-        Ok(response) => response,
-        Err(problem) => problem.into_response(),
-    }
+) -> Result<Response, Problem> {
+    in_time(&api, next.run(request)).await
 }
 
 /// Waits for something no longer than an answer may take.
@@ -63,10 +60,9 @@ pub(crate) async fn in_time<T>(api: &Api, work: impl Future<Output = T>) -> Resu
     let limit = api.options.request_timeout();
     timeout(limit, work).await.map_err(|_| {
         let limit = limit.as_millis();
-        Problem::new(
-            Kind::TimedOut,
-            format!("no answer within {limit} ms: ask for less (a shorter period, fewer rows), or ask again later"),
-        )
+        Kind::TimedOut.with_detail(format!(
+            "no answer within {limit} ms: ask for less (a shorter period, fewer rows), or ask again later"
+        ))
     })
 }
 
@@ -75,7 +71,7 @@ pub(crate) async fn within_limits(
     State(api): State<Arc<Api>>,
     request: Request,
     next: Next,
-) -> Response {
+) -> Result<Response, Problem> {
     let path = request.extensions().get::<MatchedPath>();
     let path = path.map_or("", MatchedPath::as_str);
     // Whether the process lives is told however busy it is. What a page asks for has the page's place: only this process can have
@@ -86,25 +82,23 @@ pub(crate) async fn within_limits(
     let place = match is_free {
         true => None,
         false => {
-            let Ok(place) = api.requests.take(asking(&api, &request)) else {
-                let detail = "as many requests are answered at once as may be: ask again later";
-                return Problem::new(Kind::Busy, detail).into_response();
-            };
-            Some(place)
+            let detail = "as many requests are answered at once as may be: ask again later";
+            let place = api.requests.take(asking(&api, &request));
+            Some(place.map_err(|_| Kind::Busy.with_detail(detail))?)
         }
     };
     if !request.method().is_safe()
         && let Some(origin) = stranger_page(&api.options, &request)
     {
         let detail = format!("pages of {origin:?} may not write here");
-        return Problem::new(Kind::NotPermitted, detail).into_response();
+        return Err(Kind::NotPermitted.with_detail(detail));
     }
     let mut response = next.run(request).await;
     // It is over when the client has taken the answer.
     if let Some(place) = place.filter(|_| !is_endless) {
         response.extensions_mut().insert(place);
     }
-    response
+    Ok(response)
 }
 
 /// The origin of another site's page from which a browser sends a request. Browsers send `Origin` or `Sec-Fetch-Site`
@@ -175,11 +169,9 @@ pub(crate) fn on_panic(panic: Box<dyn Any + Send>) -> Response {
         .or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("unknown");
     tracing::error!(what, "a request handler panicked");
-    Problem::new(
-        Kind::Internal,
-        "the request met a fault of the service: see the service's log",
-    )
-    .into_response()
+    Kind::Internal
+        .with_detail("the request met a fault of the service: see the service's log")
+        .into_response()
 }
 
 /// Whose request is measured: those of pages and those that pages make of the API have metrics of their own, so that no error
@@ -307,7 +299,7 @@ fn with_document(
         Some(problem) => Some(problem),
         None if is_page => None,
         None if status.is_client_error() || status.is_server_error() => {
-            Some(Problem::new(kind_of(status), "the request was refused"))
+            Some(kind_of(status).with_detail("the request was refused"))
         }
         None => None,
     };

@@ -76,6 +76,8 @@ const LETTER_READS_MAX: usize = 2;
 const LARGE_SHARE: usize = 8;
 /// One address has this part of the connections, and of the requests that are answered at once.
 pub(crate) const ADDRESS_SHARE: usize = 8;
+/// One key has this part of the pages that are followed.
+const FOLLOWERS_SHARE: usize = 8;
 /// Sign-ins whose keys are looked up at once: whoever sends one has no key yet.
 const SIGN_INS_MAX: usize = 32;
 /// Keys that are looked up at once and may be made up: more than these wait for nothing.
@@ -125,10 +127,10 @@ pub(crate) struct Api {
     pub(crate) seal: Seal,
     /// Cancelled once the service is asked to end: what would go on for ever ends then.
     pub(crate) closing: CancellationToken,
-    /// How many pages are followed by key.
-    pub(crate) following: std::sync::Mutex<BTreeMap<String, usize>>,
+    /// Pages that are told when something moves, by key.
+    pub(crate) following: Arc<Places<String>>,
     /// Looks at how far sources have moved that are under way.
-    pub(crate) moves: Gather<Result<u64, Problem>>,
+    pub(crate) moves: Gather<Result<u128, Problem>>,
     /// How many more keys of sign-ins can be looked up at once.
     pub(crate) sign_ins: Semaphore,
     /// How many more keys that are not kept can be looked up at once.
@@ -174,7 +176,10 @@ impl Api {
             limits: Limits::new(&options),
             seal: Seal::of(&options.session_secret),
             closing: CancellationToken::new(),
-            following: std::sync::Mutex::default(),
+            following: Places::new(
+                options.followers_max,
+                (options.followers_max / FOLLOWERS_SHARE).max(1),
+            ),
             moves: Gather::new(),
             ports,
             options,
@@ -305,17 +310,15 @@ async fn openapi_json(State(api): State<Arc<Api>>) -> impl IntoResponse {
 }
 
 async fn unknown_path() -> Problem {
-    Problem::new(
-        Kind::UnknownPath,
+    Kind::UnknownPath.with_detail(
         "there is nothing under this path: / leads to the pages, and /openapi.json lists what may be asked for",
     )
 }
 
 async fn method_not_allowed(method: axum::http::Method) -> Problem {
-    Problem::new(
-        Kind::MethodNotAllowed,
-        format!("{method} is not allowed here: the header Allow lists what is"),
-    )
+    Kind::MethodNotAllowed.with_detail(format!(
+        "{method} is not allowed here: the header Allow lists what is"
+    ))
 }
 
 #[cfg(test)]

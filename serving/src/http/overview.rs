@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 
 use super::params::Params;
 use super::problem::{Problem, Problems};
-use super::runs::RunShown;
+use super::runs::{RunShown, drift_total};
 use super::{Api, csv};
 use crate::answer::shown_ms;
 use crate::read::newest_of;
@@ -105,28 +105,16 @@ pub(crate) async fn overview(State(api): State<Arc<Api>>, uri: Uri) -> Result<Re
 
 /// The partitions of all sources.
 fn as_csv(sources: &[SourceShown]) -> Response {
-    let names = [
-        "source",
-        "partition",
-        "log_start",
-        "log_end",
-        "next_offset",
-        "lag",
-        "as_of",
-        "epoch",
-        "replaying",
-        "generation",
-    ];
+    let header =
+        "source,partition,log_start,log_end,next_offset,lag,as_of,epoch,replaying,generation";
     let rows = sources.iter().flat_map(|of| {
         of.partitions.iter().map(|one| {
-            (
-                (of.source, one.partition, one.log_start, one.log_end),
-                (one.next_offset, one.lag, one.as_of.clone()),
-                (one.epoch, one.replaying, one.generation),
-            )
+            let mut row = serde_json::to_value(one).unwrap_or_default();
+            row["source"] = of.source.name().into();
+            row
         })
     });
-    csv::list(&names, rows.collect(), None)
+    csv::objects(header, rows, None)
 }
 
 /// Notes what is known of every source as gauges: whoever watches the API alone sees how all processes of the installation
@@ -249,14 +237,13 @@ async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
         None if newest > 0 => api.ports.views.story(source, newest).await?,
         None => None,
     };
-    let drift = |story: &RunStory| story.report.get("drift")?.get("total")?.as_u64();
     let ended_at_ms = match &complete {
         Some(complete) => complete.ended_at_ms,
         None => (stories.len() >= RUNS).then_some(0),
     };
     Ok(SourceShown {
         source,
-        complete: (ended_at_ms, complete.as_ref().and_then(drift)),
+        complete: (ended_at_ms, complete.as_ref().and_then(drift_total)),
         newest_complete: complete.map(|story| RunShown::of(source, &story, newest)),
         partitions: partitions.collect(),
         views: views.collect(),

@@ -8,6 +8,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use schemas::key::{KeyKind, KeyValue};
+use schemas::source::{Source, UnknownSource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
@@ -44,9 +45,7 @@ pub(crate) struct Params(BTreeMap<String, String>);
 
 /// A parameter that decides which others are known; the first one of this name, if there is any.
 pub(crate) fn one(uri: &Uri, name: &str) -> Option<String> {
-    let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).ok()?;
-    let mut pairs = pairs.into_iter();
-    pairs.find(|(of, _)| of == name).map(|(_, value)| value)
+    all_of(uri, name).into_iter().next()
 }
 
 /// Each value that a parameter is given, as [`Params::read`] decodes it.
@@ -95,19 +94,47 @@ pub(crate) struct PageQuery {
 impl PageQuery {
     /// Reads the parameters of a list that takes those `own` besides.
     pub(crate) fn read(uri: &Uri, own: &[&str]) -> Result<(Params, Self), Problem> {
+        Self::read_within(uri, own, LIMIT_DEFAULT, LIMIT_MAX)
+    }
+
+    /// As [`Self::read`], for a list whose pages have other limits.
+    pub(crate) fn read_within(
+        uri: &Uri,
+        own: &[&str],
+        limit_default: usize,
+        limit_max: usize,
+    ) -> Result<(Params, Self), Problem> {
         let params = Params::read(uri, &[own, &["limit", "cursor", "format"]].concat())?;
         let page = Self {
-            limit: params.limit()?,
+            limit: params.limit_within(limit_default, limit_max)?,
             cursor: params.get("cursor").map(str::to_owned),
             format: params.format()?,
         };
         Ok((params, page))
     }
-}
 
-/// The header that leads to the page of a list which begins at a cursor.
-pub(crate) fn next_link(uri: &Uri, next: Option<&str>) -> Option<[(HeaderName, HeaderValue); 1]> {
-    link_to_next(uri, next?, None).map(|link| [link])
+    /// Where the page begins, by one of the readers of [`cursor`]; `None` for the first page.
+    pub(crate) fn start<T>(
+        &self,
+        fingerprint: u64,
+        read: impl FnOnce(u64, &str) -> Result<T, Problem>,
+    ) -> Result<Option<T>, Problem> {
+        let cursor = self.cursor.as_deref();
+        cursor.map(|cursor| read(fingerprint, cursor)).transpose()
+    }
+
+    /// The page as a response, with the link to the page that begins at `next`.
+    pub(crate) fn answer<T: Serialize>(
+        &self,
+        uri: &Uri,
+        next: Option<&str>,
+        page: T,
+        as_csv: impl FnOnce(T) -> Response,
+    ) -> Response {
+        let link = next.and_then(|next| link_to_next(uri, next, None));
+        let answer = self.format.answer(page, as_csv);
+        (link.map(|link| [link]), answer).into_response()
+    }
 }
 
 /// The header that leads to the next page of a list (RFC 8288). Where the page begins is said by the
@@ -180,25 +207,64 @@ impl Params {
 
     /// How many rows a page may have at most, which may not be more than `max`.
     pub(crate) fn limit_within(&self, default: usize, max: usize) -> Result<usize, Problem> {
-        let Some(text) = self.get("limit") else {
-            return Ok(default);
-        };
-        integer(text)
-            .and_then(|limit| usize::try_from(limit).ok())
-            .filter(|limit| (1..=max).contains(limit))
-            .ok_or_else(|| {
-                Problem::parameter(format!("limit={text:?} is not a number from 1 to {max}"))
-            })
+        let limit = self.parsed("limit", |_, text| {
+            let limit = integer(text).and_then(|limit| usize::try_from(limit).ok());
+            limit
+                .filter(|limit| (1..=max).contains(limit))
+                .ok_or_else(|| {
+                    Problem::parameter(format!("limit={text:?} is not a number from 1 to {max}"))
+                })
+        });
+        Ok(limit?.unwrap_or(default))
     }
 
     pub(crate) fn format(&self) -> Result<Format, Problem> {
-        match self.get("format") {
-            None | Some("json") => Ok(Format::Json),
-            Some("csv") => Ok(Format::Csv),
-            Some(other) => Err(Problem::parameter(format!(
-                "format={other:?} is unknown: write json or csv"
-            ))),
+        let formats = [("json", Format::Json), ("csv", Format::Csv)];
+        Ok(self.choice("format", &formats)?.unwrap_or(Format::Json))
+    }
+
+    /// The value of a parameter that takes some names; `None` if it is left out.
+    pub(crate) fn choice<T: Copy>(
+        &self,
+        name: &str,
+        choices: &[(&str, T)],
+    ) -> Result<Option<T>, Problem> {
+        let Some(text) = self.get(name) else {
+            return Ok(None);
+        };
+        if let Some((_, value)) = choices.iter().find(|(choice, _)| *choice == text) {
+            return Ok(Some(*value));
         }
+        let names: Vec<&str> = choices.iter().map(|(choice, _)| *choice).collect();
+        let names = match names.as_slice() {
+            [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+            names => names.join(", "),
+        };
+        let detail = format!("{name}={text:?} is unknown: write {names}");
+        Err(Problem::parameter(detail))
+    }
+
+    /// A parameter that is true or false; false if it is left out.
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, Problem> {
+        let choices = [("true", true), ("false", false)];
+        Ok(self.choice(name, &choices)?.unwrap_or(false))
+    }
+
+    /// The value of a parameter that `read` parses, which is also given the parameter's name.
+    pub(crate) fn parsed<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(&str, &str) -> Result<T, Problem>,
+    ) -> Result<Option<T>, Problem> {
+        self.get(name).map(|text| read(name, text)).transpose()
+    }
+
+    /// The source of the parameter `source`.
+    pub(crate) fn source(&self) -> Result<Option<Source>, Problem> {
+        self.parsed("source", |_, text| {
+            let source = text.parse();
+            source.map_err(|error: UnknownSource| Problem::parameter(error.to_string()))
+        })
     }
 
     /// What is asked, whatever the page and the form: the same for two requests that a cursor may

@@ -1,7 +1,7 @@
 //! Problem documents (RFC 9457): the only form in which an error goes out.
 
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{AppendHeaders, IntoResponse, Response};
 use problem_details::{ProblemDetails, ProblemType};
 use serde_json::{Map, Value};
 use utoipa::{IntoResponses, ToSchema};
@@ -106,141 +106,88 @@ pub(crate) enum Problems {
 }
 
 impl Kind {
+    /// The status, the last part of the document's `type`, and its title.
+    const fn parts(self) -> (u16, &'static str, &'static str) {
+        match self {
+            Self::NoKey => (401, "no-key", "Nobody knows who is asking"),
+            Self::NotPermitted => (403, "not-permitted", "This is not permitted"),
+            Self::TooOften => (429, "too-often", "This was asked too often"),
+            Self::Busy => (503, "busy", "Too many are asking at once"),
+            Self::BadParameter => (400, "bad-parameter", "A parameter can't be used"),
+            Self::BadBody => (400, "bad-body", "The body can't be read"),
+            Self::UnknownPath => (404, "unknown-path", "There is nothing here"),
+            Self::UnknownMetric => (404, "unknown-metric", "There is no such metric"),
+            Self::UnknownSource => (404, "unknown-source", "There is no such source"),
+            Self::UnknownRun => (404, "unknown-run", "There is no such run"),
+            Self::UnknownBoard => (404, "unknown-board", "There is no such board"),
+            Self::UnknownApplication => {
+                (404, "unknown-application", "There is no such application")
+            }
+            Self::UnknownRequest => (404, "unknown-request", "There is no such request"),
+            Self::UnknownDeadLetter => (404, "unknown-dead-letter", "There is no such dead letter"),
+            Self::UnknownComparison => (404, "unknown-comparison", "There is no such comparison"),
+            Self::NotOnBoard => (404, "not-on-board", "The athlete is not on the board"),
+            Self::AthleteDeleted => (409, "athlete-deleted", "The athlete was deleted"),
+            Self::AthleteErased => (409, "athlete-erased", "The athlete was erased"),
+            Self::CapacityExceeded => (403, "capacity-exceeded", "The application is full"),
+            Self::RequestOpen => (409, "request-open", "A request is open already"),
+            Self::AlreadyDecided => (409, "already-decided", "The request is decided already"),
+            Self::NothingToApprove => (409, "nothing-to-approve", "There is nothing to approve"),
+            Self::ManagedElsewhere => (409, "managed-elsewhere", "The app changes this itself"),
+            Self::NotCollected => (404, "not-collected", "Metrics are not collected here"),
+            Self::MethodNotAllowed => (405, "method-not-allowed", "The method is not allowed here"),
+            Self::SlowBody => (408, "slow-body", "The body came too slowly"),
+            Self::BodyTooLarge => (413, "body-too-large", "The body is too large"),
+            Self::EncodedBody => (
+                415,
+                "encoded-body",
+                "The body is encoded in a way that is not read here",
+            ),
+            Self::TooManyWriters => (429, "too-many-writers", "Too many are writing at once"),
+            Self::CountOverflow => (500, "count-overflow", "The count is too large"),
+            Self::Internal => (500, "internal", "The service failed"),
+            Self::NotWhole => (
+                503,
+                "not-whole",
+                "Live state and batch rows do not join yet",
+            ),
+            Self::NotReady => (503, "not-ready", "The service is not ready"),
+            Self::StoreUnavailable => (503, "store-unavailable", "A store could not be used"),
+            Self::TimedOut => (503, "timed-out", "The answer took too long"),
+        }
+    }
+
     /// The `type` of the document.
-    const fn path(self) -> &'static str {
-        match self {
-            Self::NoKey => "/problems/no-key",
-            Self::NotPermitted => "/problems/not-permitted",
-            Self::TooOften => "/problems/too-often",
-            Self::Busy => "/problems/busy",
-            Self::BadParameter => "/problems/bad-parameter",
-            Self::BadBody => "/problems/bad-body",
-            Self::UnknownPath => "/problems/unknown-path",
-            Self::UnknownMetric => "/problems/unknown-metric",
-            Self::UnknownSource => "/problems/unknown-source",
-            Self::UnknownRun => "/problems/unknown-run",
-            Self::UnknownBoard => "/problems/unknown-board",
-            Self::UnknownApplication => "/problems/unknown-application",
-            Self::UnknownRequest => "/problems/unknown-request",
-            Self::UnknownDeadLetter => "/problems/unknown-dead-letter",
-            Self::UnknownComparison => "/problems/unknown-comparison",
-            Self::NotOnBoard => "/problems/not-on-board",
-            Self::AthleteDeleted => "/problems/athlete-deleted",
-            Self::AthleteErased => "/problems/athlete-erased",
-            Self::CapacityExceeded => "/problems/capacity-exceeded",
-            Self::RequestOpen => "/problems/request-open",
-            Self::AlreadyDecided => "/problems/already-decided",
-            Self::NothingToApprove => "/problems/nothing-to-approve",
-            Self::ManagedElsewhere => "/problems/managed-elsewhere",
-            Self::NotCollected => "/problems/not-collected",
-            Self::MethodNotAllowed => "/problems/method-not-allowed",
-            Self::SlowBody => "/problems/slow-body",
-            Self::BodyTooLarge => "/problems/body-too-large",
-            Self::EncodedBody => "/problems/encoded-body",
-            Self::TooManyWriters => "/problems/too-many-writers",
-            Self::CountOverflow => "/problems/count-overflow",
-            Self::Internal => "/problems/internal",
-            Self::NotWhole => "/problems/not-whole",
-            Self::NotReady => "/problems/not-ready",
-            Self::StoreUnavailable => "/problems/store-unavailable",
-            Self::TimedOut => "/problems/timed-out",
-        }
+    fn path(self) -> ProblemType {
+        let path = format!("/problems/{}", self.parts().1);
+        ProblemType::from(path.parse::<Uri>().unwrap_or_default())
     }
 
-    /// The kind in a few words.
+    /// The title of the document.
     pub(crate) const fn title(self) -> &'static str {
-        match self {
-            Self::NoKey => "Nobody knows who is asking",
-            Self::NotPermitted => "This is not permitted",
-            Self::TooOften => "This was asked too often",
-            Self::Busy => "Too many are asking at once",
-            Self::BadParameter => "A parameter can't be used",
-            Self::BadBody => "The body can't be read",
-            Self::UnknownPath => "There is nothing here",
-            Self::UnknownMetric => "There is no such metric",
-            Self::UnknownSource => "There is no such source",
-            Self::UnknownRun => "There is no such run",
-            Self::UnknownBoard => "There is no such board",
-            Self::UnknownApplication => "There is no such application",
-            Self::NotOnBoard => "The athlete is not on the board",
-            Self::AthleteDeleted => "The athlete was deleted",
-            Self::AthleteErased => "The athlete was erased",
-            Self::CapacityExceeded => "The application is full",
-            Self::UnknownRequest => "There is no such request",
-            Self::UnknownDeadLetter => "There is no such dead letter",
-            Self::UnknownComparison => "There is no such comparison",
-            Self::NothingToApprove => "There is nothing to approve",
-            Self::RequestOpen => "A request is open already",
-            Self::AlreadyDecided => "The request is decided already",
-            Self::ManagedElsewhere => "The app changes this itself",
-            Self::NotCollected => "Metrics are not collected here",
-            Self::MethodNotAllowed => "The method is not allowed here",
-            Self::SlowBody => "The body came too slowly",
-            Self::BodyTooLarge => "The body is too large",
-            Self::EncodedBody => "The body is encoded in a way that is not read here",
-            Self::TooManyWriters => "Too many are writing at once",
-            Self::CountOverflow => "The count is too large",
-            Self::Internal => "The service failed",
-            Self::NotWhole => "Live state and batch rows do not join yet",
-            Self::NotReady => "The service is not ready",
-            Self::StoreUnavailable => "A store could not be used",
-            Self::TimedOut => "The answer took too long",
-        }
+        self.parts().2
     }
 
-    pub(crate) const fn status(self) -> StatusCode {
-        match self {
-            Self::NoKey => StatusCode::UNAUTHORIZED,
-            Self::NotPermitted => StatusCode::FORBIDDEN,
-            Self::TooOften => StatusCode::TOO_MANY_REQUESTS,
-            Self::BadParameter | Self::BadBody => StatusCode::BAD_REQUEST,
-            Self::UnknownPath
-            | Self::UnknownMetric
-            | Self::UnknownSource
-            | Self::UnknownRun
-            | Self::UnknownBoard
-            | Self::UnknownApplication
-            | Self::UnknownRequest
-            | Self::UnknownDeadLetter
-            | Self::UnknownComparison
-            | Self::NotOnBoard
-            | Self::NotCollected => StatusCode::NOT_FOUND,
-            Self::CapacityExceeded => StatusCode::FORBIDDEN,
-            Self::RequestOpen
-            | Self::AlreadyDecided
-            | Self::NothingToApprove
-            | Self::ManagedElsewhere
-            | Self::AthleteDeleted
-            | Self::AthleteErased => StatusCode::CONFLICT,
-            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
-            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::EncodedBody => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::TooManyWriters => StatusCode::TOO_MANY_REQUESTS,
-            Self::CountOverflow | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::NotWhole
-            | Self::NotReady
-            | Self::StoreUnavailable
-            | Self::TimedOut
-            | Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
-        }
+    pub(crate) fn status(self) -> StatusCode {
+        StatusCode::from_u16(self.parts().0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
-}
 
-impl Problem {
-    pub(crate) fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self {
-            kind,
+    /// A problem of this kind. The text says what is wrong this time, and what to do.
+    pub(crate) fn with_detail(self, detail: impl Into<String>) -> Problem {
+        Problem {
+            kind: self,
             detail: detail.into(),
             extensions: Map::new(),
             retry_after_s: None,
             accept_encoding: None,
         }
     }
+}
 
+impl Problem {
     /// A parameter that can't be used; the text says which, and what is expected.
     pub(crate) fn parameter(detail: impl Into<String>) -> Self {
-        Self::new(Kind::BadParameter, detail)
+        Kind::BadParameter.with_detail(detail)
     }
 
     /// The same of what stands in a body.
@@ -292,29 +239,23 @@ impl Problem {
             extensions.insert("request_id".to_owned(), id.into());
         }
         let document = ProblemDetails::from_status_code(status)
-            .with_type(ProblemType::from(axum::http::Uri::from_static(
-                self.kind.path(),
-            )))
+            .with_type(self.kind.path())
             .with_title(self.kind.title())
             .with_detail(&self.detail)
             .with_extensions(extensions);
-        let mut response = document.into_response();
-        if let Some(soon) = self.ask_again() {
-            response.headers_mut().insert(header::RETRY_AFTER, soon);
-        }
-        if let Some(codings) = self.accept_encoding {
-            let codings = HeaderValue::from_static(codings);
-            response
-                .headers_mut()
-                .insert(header::ACCEPT_ENCODING, codings);
-        }
-        if status == StatusCode::UNAUTHORIZED {
-            let bearer = HeaderValue::from_static("Bearer realm=\"backstitch\"");
-            response
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, bearer);
-        }
-        response
+        let bearer = HeaderValue::from_static("Bearer realm=\"backstitch\"");
+        let codings = self.accept_encoding.map(HeaderValue::from_static);
+        let headers = [
+            (header::RETRY_AFTER, self.ask_again()),
+            (header::ACCEPT_ENCODING, codings),
+            (
+                header::WWW_AUTHENTICATE,
+                (status == StatusCode::UNAUTHORIZED).then_some(bearer),
+            ),
+        ];
+        let headers = headers.into_iter();
+        let headers = headers.filter_map(|(name, value)| Some((name, value?)));
+        (AppendHeaders(headers), document).into_response()
     }
 }
 
@@ -332,24 +273,21 @@ impl From<ReadError> for Problem {
         match error {
             ReadError::Plan(error) => Self::parameter(error.to_string()),
             ReadError::Series(error) => Self::parameter(error.to_string()),
-            ReadError::NotWhole(not_whole) => Self::new(Kind::NotWhole, not_whole.to_string())
+            ReadError::NotWhole(not_whole) => Kind::NotWhole
+                .with_detail(not_whole.to_string())
                 .with("partition", not_whole.partition)
                 .with("view", not_whole.view.clone()),
             ReadError::Store(error) => (&*error).into(),
-            ReadError::Replaced => Self::new(Kind::NotWhole, error.to_string()),
+            ReadError::Replaced => Kind::NotWhole.with_detail(error.to_string()),
             ReadError::DamagedBoard(what) => {
                 tracing::error!(what, "a stored board can't be read");
-                Self::new(
-                    Kind::StoreUnavailable,
-                    "stored rows could not be read: see the service's log",
-                )
+                Kind::StoreUnavailable
+                    .with_detail("stored rows could not be read: see the service's log")
             }
             ReadError::Damaged(error) => {
                 tracing::error!(%error, "a stored key does not decode");
-                Self::new(
-                    Kind::StoreUnavailable,
-                    "stored rows could not be read: see the service's log",
-                )
+                Kind::StoreUnavailable
+                    .with_detail("stored rows could not be read: see the service's log")
             }
         }
     }
@@ -365,18 +303,13 @@ impl From<&stores::Error> for Problem {
     fn from(error: &stores::Error) -> Self {
         tracing::error!(%error, "a store could not be used");
         match error.kind() {
-            stores::ErrorKind::Retry => Self::new(
-                Kind::StoreUnavailable,
-                "a store did not answer in time: ask again",
-            ),
-            stores::ErrorKind::Fatal => Self::new(
-                Kind::StoreUnavailable,
-                "a store is damaged, full or not accessible: see the service's log",
-            ),
-            stores::ErrorKind::Reject => Self::new(
-                Kind::Internal,
-                "a store refused what it was asked for: see the service's log",
-            ),
+            stores::ErrorKind::Retry => {
+                Kind::StoreUnavailable.with_detail("a store did not answer in time: ask again")
+            }
+            stores::ErrorKind::Fatal => Kind::StoreUnavailable
+                .with_detail("a store is damaged, full or not accessible: see the service's log"),
+            stores::ErrorKind::Reject => Kind::Internal
+                .with_detail("a store refused what it was asked for: see the service's log"),
         }
     }
 }
@@ -389,6 +322,6 @@ impl From<KeyError> for Problem {
 
 impl From<Overflow> for Problem {
     fn from(error: Overflow) -> Self {
-        Self::new(Kind::CountOverflow, error.to_string())
+        Kind::CountOverflow.with_detail(error.to_string())
     }
 }

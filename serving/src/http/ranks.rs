@@ -3,20 +3,19 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::Uri;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use jobs::{Board, Job};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::boards::{date, find, members, read_boards, today};
-use super::params::{Format, Params, Path};
+use super::params::{Params, Path};
 use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::{Api, body, csv};
-use crate::board::answer::{BoardRanks, csv_row, field_names, of_reading};
+use crate::board::answer::{BoardRanks, field_names, of_reading};
 use crate::board::entries::{Entries, Entry};
 use crate::board::question::{Section, has_sections, named, section, window};
 use crate::board::read::{BoardQuestion, BoardReading, Want};
@@ -122,16 +121,11 @@ pub(crate) async fn ranks(
     }
     let reach = reach.unwrap_or_else(|| Standing::nothing(job.source(), 0));
     let provenance = of_reading(&boards, reach);
-    Ok(match format {
-        Format::Json => Json(BoardRanks { rows, provenance }).into_response(),
-        Format::Csv => {
-            let names = [vec![key_name(job)], field_names(job), vec!["total"]].concat();
-            let rows = rows
-                .iter()
-                .map(|row| csv_row(&names, |name| row.get(name).cloned()));
-            csv::list(&names, rows.collect(), Some(&provenance))
-        }
-    })
+    let ranks = BoardRanks { rows, provenance };
+    Ok(format.answer(ranks, |ranks| {
+        let names = [vec![key_name(job)], field_names(job), vec!["total"]].concat();
+        csv::objects(&names.join(","), &ranks.rows, Some(&ranks.provenance))
+    }))
 }
 
 /// What the key is called in rows.
@@ -195,7 +189,7 @@ fn check_bounds(keys: &[i64], athletes: &[i64]) -> Result<(), Problem> {
 }
 
 fn wrong(why: String) -> Problem {
-    Problem::new(Kind::BadBody, why)
+    Kind::BadBody.with_detail(why)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::{Extension, Json};
 use futures::future::try_join_all;
 use schemas::provenance::Provenance;
@@ -20,7 +20,7 @@ use stores::views::RunStory;
 use utoipa::ToSchema;
 
 use super::access::Caller;
-use super::params::{PageQuery, Params, next_link, stored_number};
+use super::params::{PageQuery, Params, stored_number};
 use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::runs::of_runs;
 use super::{Api, csv, cursor};
@@ -81,6 +81,9 @@ pub(crate) struct Reconciliations {
     #[schema(value_type = ProvenanceShape)]
     pub(crate) provenance: Provenance,
 }
+
+/// The kinds of comparisons: by a batch run, and by the Reconciler.
+const KINDS: [&str; 2] = ["batch-run", "restorate"];
 
 /// What is told of a comparison beside what all have.
 const TOLD_APART: [&str; 4] = ["worst", "source", "epoch", "total"];
@@ -144,7 +147,7 @@ impl ReconciliationShown {
         }
         let is_told = text("error").is_none();
         Self {
-            kind: "restorate".to_owned(),
+            kind: KINDS[1].to_owned(),
             source,
             epoch: number("epoch").unwrap_or_default(),
             at: shown_ms(one.at_ms),
@@ -169,7 +172,7 @@ impl ReconciliationShown {
         };
         let text = |name: &str| told(name).and_then(Value::as_str).map(str::to_owned);
         Self {
-            kind: "batch-run".to_owned(),
+            kind: KINDS[0].to_owned(),
             source,
             epoch: story.run.epoch,
             at: shown_ms(ended_ms(story)),
@@ -235,19 +238,12 @@ fn ended_ms(story: &RunStory) -> i64 {
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
     let (params, query) = PageQuery::read(&uri, &["source", "kind"])?;
-    let only = params.get("source").map(str::parse::<Source>).transpose();
-    let only = only.map_err(|error| Problem::parameter(error.to_string()))?;
-    let kind = params.get("kind");
-    if let Some(other) = kind.filter(|kind| !["batch-run", "restorate"].contains(kind)) {
-        return Err(Problem::parameter(format!(
-            "kind is {other:?}: batch-run or restorate is expected"
-        )));
-    }
+    let only = params.source()?;
+    let kind = params.choice("kind", &KINDS.map(|kind| (kind, kind)))?;
     let is_asked = |of: &str| kind.is_none_or(|kind| kind == of);
     let fingerprint = cursor::fingerprint(&format!("reconciliations {only:?} {kind:?}"));
-    let before = query.cursor.as_deref();
-    let before = before.map(|text| cursor::runs(fingerprint, text));
-    let (before, limit) = (before.transpose()?.unwrap_or_default(), query.limit);
+    let before = query.start(fingerprint, cursor::runs)?.unwrap_or_default();
+    let limit = query.limit;
     let sources: Vec<Source> = Source::LOGGED
         .into_iter()
         .filter(|source| only.is_none_or(|only| only == *source))
@@ -258,7 +254,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         .copied()
         .zip(seen.iter().map(|seen| &seen.runs));
     let provenance = of_runs(seen);
-    let kinds = (is_asked("batch-run"), is_asked("restorate"));
+    let kinds = KINDS.map(is_asked);
     let found = sources.into_iter();
     let found = found.map(|source| of_source(&api, source, kinds, (&before, limit + 1)));
     let mut found: Vec<_> = try_join_all(found).await?.into_iter().flatten().collect();
@@ -272,22 +268,18 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
             let (list, number) = one.place();
             epochs.insert(list, number);
         }
-        cursor::of_runs(fingerprint, &epochs)
+        cursor::after(fingerprint, &epochs)
     });
-    let link = next_link(&uri, next.as_deref());
     let approvals = approvals::list(&*api.ports.records).await?;
-    let reconciliations = found
-        .iter()
-        .map(|one| ReconciliationShown::of(one, &approvals));
-    let reconciliations: Vec<ReconciliationShown> = reconciliations.collect();
+    let found = found.iter();
+    let reconciliations = found.map(|one| ReconciliationShown::of(one, &approvals));
     let page = Reconciliations {
-        reconciliations,
-        cursor: next,
+        reconciliations: reconciliations.collect(),
+        cursor: next.clone(),
         provenance,
     };
-    let answer =
-        (query.format).answer(page, |page| as_csv(&page.reconciliations, &page.provenance));
-    Ok((link, answer).into_response())
+    let as_csv = |page: Reconciliations| as_csv(&page.reconciliations, &page.provenance);
+    Ok(query.answer(&uri, next.as_deref(), page, as_csv))
 }
 
 /// Approves that the schedule of a comparison puts right what that found of its view, as much as it found at most: the next time that
@@ -314,19 +306,14 @@ pub(crate) async fn approve(
     uri: Uri,
 ) -> Result<Json<ApprovalShown>, Problem> {
     let params = Params::read(&uri, &["source", "number", "reason"])?;
-    let needed = |name: &str| {
-        let value = params.get(name);
-        value.ok_or_else(|| Problem::parameter(format!("{name} is missing")))
-    };
-    let source = needed("source")?
-        .parse::<Source>()
-        .map_err(|error| Problem::parameter(error.to_string()))?;
-    let number = needed("number")?;
-    let number = stored_number(number).ok_or_else(|| {
-        Problem::parameter(format!(
-            "number={number:?} is not the number of a comparison"
-        ))
-    })?;
+    let missing = |name: &str| Problem::parameter(format!("{name} is missing"));
+    let source = params.source()?.ok_or_else(|| missing("source"))?;
+    let number = params.parsed("number", |_, text| {
+        stored_number(text).ok_or_else(|| {
+            Problem::parameter(format!("number={text:?} is not the number of a comparison"))
+        })
+    });
+    let number = number?.ok_or_else(|| missing("number"))?;
     let reason = params.get("reason").unwrap_or_default();
     if reason.chars().count() > REASON_CHARS_MAX {
         let detail = format!("reason has more than {REASON_CHARS_MAX} characters");
@@ -343,11 +330,11 @@ pub(crate) async fn approve(
             let detail = format!(
                 "there is no comparison {number} of {source}: /api/v1/reconciliations lists those there are"
             );
-            Err(Problem::new(Kind::UnknownComparison, detail))
+            Err(Kind::UnknownComparison.with_detail(detail))
         }
         Err(NotApproved::NotApprovable(why)) => {
             let detail = format!("comparison {number} can't be approved: {why}");
-            Err(Problem::new(Kind::NothingToApprove, detail))
+            Err(Kind::NothingToApprove.with_detail(detail))
         }
     }
 }
@@ -356,7 +343,7 @@ pub(crate) async fn approve(
 async fn of_source(
     api: &Api,
     source: Source,
-    (runs, restorate): (bool, bool),
+    [runs, restorate]: [bool; 2],
     (before, limit): (&BTreeMap<String, u64>, usize),
 ) -> Result<Vec<Compared>, Problem> {
     let mut found = Vec::new();
@@ -426,35 +413,13 @@ fn has_compared(story: &RunStory) -> bool {
 }
 
 fn as_csv(found: &[ReconciliationShown], provenance: &Provenance) -> Response {
-    let names = [
-        "kind",
-        "source",
-        "epoch",
-        "at",
-        "total",
-        "keys",
-        "is_lower_bound",
-        "unknown",
-        "number",
-        "view",
-        "expected",
-        "outcome",
-        "schedule",
-        "by",
-    ];
+    let header = "kind,source,epoch,at,total,keys,is_lower_bound,unknown,number,view,expected,outcome,schedule,by";
     let rows = found.iter().map(|one| {
-        (
-            (one.kind.clone(), one.source, one.epoch, one.at.clone()),
-            (one.total, one.keys, one.is_lower_bound),
-            one.unknown.clone(),
-            one.comparison.get("number").and_then(Value::as_u64),
-            ["view", "expected", "outcome", "schedule", "by"].map(|name| {
-                one.comparison
-                    .get(name)
-                    .and_then(Value::as_str)
-                    .map(str::to_owned)
-            }),
-        )
+        let mut row = serde_json::to_value(one).unwrap_or_default();
+        for name in ["number", "view", "expected", "outcome", "schedule", "by"] {
+            row[name] = one.comparison[name].clone();
+        }
+        row
     });
-    csv::list(&names, rows.collect(), Some(provenance))
+    csv::objects(header, rows, Some(provenance))
 }

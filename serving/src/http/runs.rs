@@ -15,7 +15,7 @@ use serde_json::Value;
 use stores::views::RunStory;
 use utoipa::ToSchema;
 
-use super::params::{Format, PageQuery, Params, Path, next_link, stored_number};
+use super::params::{Format, PageQuery, Params, Path, stored_number};
 use super::problem::{Kind, Problem, ProblemShape, Problems};
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, shown_ms};
@@ -128,6 +128,11 @@ impl RunShown {
     }
 }
 
+/// How much the run found that live state had counted otherwise, in all; `None` where that is not known.
+pub(super) fn drift_total(story: &RunStory) -> Option<u64> {
+    story.report.get("drift")?.get("total")?.as_u64()
+}
+
 /// The seconds of all stages together; they come by the stage's name.
 fn seconds(told: &Value) -> Option<f64> {
     let stages = told.as_object()?.values().filter_map(Value::as_f64);
@@ -150,27 +155,23 @@ fn seconds(told: &Value) -> Option<f64> {
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
     let (params, query) = PageQuery::read(&uri, &["source"])?;
-    let source = source_of(&params)?;
+    let source = params.source()?.unwrap_or(Source::Plays);
     let fingerprint = cursor::fingerprint(&format!("runs {source}"));
-    let before = query.cursor.as_deref();
-    let before = before.map(|text| cursor::run(fingerprint, text));
-    let (before, limit) = (before.transpose()?, query.limit);
+    let (before, limit) = (query.start(fingerprint, cursor::run)?, query.limit);
     let mut stories = api.ports.views.stories(source, before, limit + 1).await?;
-    let after = |last: &RunStory| cursor::of_run(fingerprint, last.run.epoch);
+    let after = |last: &RunStory| cursor::after(fingerprint, &last.run.epoch);
     let next = cursor::page(&mut stories, limit, after);
     let seen = api.ports.views.runs(source).await?.runs;
     let provenance = of_runs([(source, &seen)]);
     let runs = stories.iter();
     let runs = runs.map(|story| RunShown::of(source, story, seen.newest()));
-    let runs: Vec<RunShown> = runs.collect();
-    let link = next_link(&uri, next.as_deref());
     let page = RunsPage {
-        runs,
-        cursor: next,
+        runs: runs.collect(),
+        cursor: next.clone(),
         provenance,
     };
-    let answer = (query.format).answer(page, |page| as_csv(&page.runs, &page.provenance));
-    Ok((link, answer).into_response())
+    let as_csv = |page: RunsPage| as_csv(&page.runs, &page.provenance);
+    Ok(query.answer(&uri, next.as_deref(), page, as_csv))
 }
 
 /// One batch run, with all that is told of it.
@@ -195,11 +196,12 @@ pub(crate) async fn show(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let params = Params::read(&uri, &["source", "format"])?;
-    let (source, format) = (source_of(&params)?, params.format()?);
+    let source = params.source()?.unwrap_or(Source::Plays);
+    let format = params.format()?;
     let unknown = || {
         let detail =
             format!("there is no run {epoch:?} of {source}: /api/v1/batch/runs lists them");
-        Problem::new(Kind::UnknownRun, detail)
+        Kind::UnknownRun.with_detail(detail)
     };
     let number = stored_number(&epoch).ok_or_else(unknown)?;
     let story = api.ports.views.story(source, number).await?;
@@ -214,50 +216,13 @@ pub(crate) async fn show(
     Ok(Json(RunTold { run, provenance }).into_response())
 }
 
-fn source_of(params: &Params) -> Result<Source, Problem> {
-    match params.get("source") {
-        None => Ok(Source::Plays),
-        Some(name) => name
-            .parse()
-            .map_err(|error: schemas::source::UnknownSource| Problem::parameter(error.to_string())),
-    }
-}
-
 fn as_csv(runs: &[RunShown], provenance: &Provenance) -> Response {
-    let names = [
-        "source",
-        "epoch",
-        "state",
-        "started_at",
-        "ended_at",
-        "rows_read",
-        "rows_written",
-        "rows_skipped",
-        "seconds",
-        "drift",
-        "cuts",
-        "reason",
-        "to_do",
-    ];
-    let text = |value: &Value| match value {
-        Value::Null => String::new(),
-        other => other.to_string(),
-    };
-    let rows = runs.iter().map(|run| {
-        let cuts: Vec<String> = run.cuts.iter().map(i64::to_string).collect();
-        (
-            (run.source, run.epoch, run.state.clone()),
-            (run.started_at.clone(), run.ended_at.clone()),
-            (
-                text(&run.rows_read),
-                text(&run.rows_written),
-                text(&run.rows_skipped),
-            ),
-            (run.seconds, text(&run.drift["total"]), cuts.join(" ")),
-            (run.reason.clone(), run.to_do.clone()),
-        )
+    let header = "source,epoch,state,started_at,ended_at,rows_read,rows_written,rows_skipped,seconds,drift,cuts,reason,to_do";
+    let rows = runs.iter().map(|run| RunShown {
+        drift: run.drift["total"].clone(),
+        ..run.clone()
     });
-    csv::list(&names, rows.collect(), Some(provenance))
+    csv::objects(header, rows, Some(provenance))
 }
 
 #[cfg(test)]

@@ -137,7 +137,15 @@ pub(crate) async fn series(
     let (time, previous) = asked.points()?;
     let reading = asked.answer(&api, Counted::Amounts, time).await?;
     let series = answer::series(reading, &frame, previous)?;
-    Ok(format.answer(series, |series| csv::points(&series)))
+    Ok(format.answer(series, |series| {
+        let previous = series.previous.as_deref();
+        csv::points(
+            "at,count,source",
+            &series.points,
+            previous,
+            &series.provenance,
+        )
+    }))
 }
 
 /// A ranking: the total of each track, listener, country, referrer or application. Where periods
@@ -178,21 +186,16 @@ pub(crate) async fn breakdown(
     ));
     let after = asked
         .params
-        .get("cursor")
-        .map(|text| cursor::place(fingerprint, text))
-        .transpose()?;
+        .parsed("cursor", |_, text| cursor::place(fingerprint, text))?;
     let segments = Segments::new(asked.ranges().collect());
     let reading = asked
         .answer(&api, Counted::By(by.to_owned()), Time::Segments(segments))
         .await?;
     let page = answer::breakdown(reading, &frame, after.as_ref(), limit)?;
-    let next = page
-        .last
-        .as_ref()
-        .map(|place| cursor::of_place(fingerprint, place));
-    let link = next
-        .as_deref()
-        .and_then(|next| link_to_next(&uri, next, None));
+    let last = page.last.as_ref();
+    let next = last.map(|place| cursor::after_place(fingerprint, place));
+    let next_page = next.as_deref();
+    let link = next_page.and_then(|next| link_to_next(&uri, next, None));
     let mut response = match format {
         Format::Csv => csv::rows(&page, frame.compared),
         Format::Json => Json(Breakdown {
@@ -280,16 +283,16 @@ pub(crate) async fn uniques_series(
     let (time, previous) = asked.points()?;
     let reading = asked.answer(&api, Counted::Distinct(column), time).await?;
     let series = answer::uniques_series(reading, &frame, &name, previous);
-    Ok(format.answer(series, |series| csv::uniques(&series)))
+    Ok(format.answer(series, |series| {
+        let (header, previous) = ("at,count,relative_error,source", series.previous.as_deref());
+        csv::points(header, &series.points, previous, &series.provenance)
+    }))
 }
 
 fn unknown(api: &Api, name: &str) -> Problem {
     let known: Vec<&str> = api.metrics.keys().map(String::as_str).collect();
     let known = known.join(", ");
-    Problem::new(
-        Kind::UnknownMetric,
-        format!("there is no metric {name:?}; there is: {known}"),
-    )
+    Kind::UnknownMetric.with_detail(format!("there is no metric {name:?}; there is: {known}"))
 }
 
 /// What is counted: amounts, amounts by the values of a column, or different values of one.
@@ -341,14 +344,13 @@ impl<'a> Asked<'a> {
     }
 
     fn prefer(&self) -> Result<Prefer, Problem> {
-        match self.params.get("prefer") {
-            None | Some("merged") => Ok(Prefer::Newest),
-            Some("batch") => Ok(Prefer::Batch),
-            Some("realtime") => Ok(Prefer::Realtime),
-            Some(other) => Err(Problem::parameter(format!(
-                "prefer={other:?} is unknown: write batch, realtime or merged, or leave it out"
-            ))),
-        }
+        let choices = [
+            ("batch", Prefer::Batch),
+            ("realtime", Prefer::Realtime),
+            ("merged", Prefer::Newest),
+        ];
+        let prefer = self.params.choice("prefer", &choices)?;
+        Ok(prefer.unwrap_or(Prefer::Newest))
     }
 
     pub(super) fn frame(&self) -> Result<Frame, Problem> {

@@ -10,7 +10,7 @@ pub(crate) use crate::http::applications::ApplicationShown;
 pub(crate) use crate::http::applications::history::HistoryShown;
 pub(crate) use crate::http::applications::list::Applications;
 pub(crate) use crate::http::dead_letters::{
-    LetterBytes, LetterCounts, LettersPage, LettersReplayed,
+    LetterCounts, LetterKind, LettersPage, LettersReplayed,
 };
 pub(crate) use crate::http::overview::{Overview, PartitionShown, SourceShown};
 pub(crate) use crate::http::reconciliations::{

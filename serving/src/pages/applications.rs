@@ -5,11 +5,12 @@ use jiff::tz::TimeZone;
 use serde_json::Value;
 
 use super::api;
-use super::ask::{Asker, path};
+use super::ask::{Answer, ApiClient, path};
 use super::chart::{Chart, Step};
-use super::parts::{Choice, Frame, From, Here, Part, Tools, TroubleShown, about, choices};
+use super::parts::{Choice, Frame, From, Tools, about, choices};
+use super::plays::SeriesShown;
 use super::query::Query;
-use super::shown::{Moment, key, number, percent};
+use super::shown::{self, Moment, number};
 use crate::http::owner_text;
 
 const SORTS: [(&str, &str); 4] = [
@@ -33,29 +34,12 @@ pub(crate) struct ApplicationsPage {
     owner: String,
     sorts: Vec<Choice>,
     parts: Vec<Choice>,
-    page: Part<ListShown>,
-}
-
-about!(ApplicationsPage, page);
-
-#[derive(Debug)]
-struct ListShown {
-    rows: Vec<Row>,
+    page: Answer<api::Applications>,
     more: Option<String>,
-    from: From,
     tools: Tools,
 }
 
-#[derive(Debug)]
-struct Row {
-    id: i64,
-    name: String,
-    owner: String,
-    connected: String,
-    capacity: String,
-    usage: Option<(String, String)>,
-    is_full: bool,
-}
+about!(ApplicationsPage, page);
 
 fn name(of: &api::ApplicationShown) -> String {
     match of.name.trim() {
@@ -69,24 +53,15 @@ fn is_full(of: &api::ApplicationShown) -> bool {
     of.enforced && of.connected_athletes >= capacity
 }
 
-fn row(of: &api::ApplicationShown) -> Row {
-    Row {
-        id: of.id,
-        name: name(of),
-        owner: key(&of.owner),
-        connected: number(of.connected_athletes),
-        capacity: number(of.athlete_capacity),
-        usage: of
-            .usage
-            .map(|part| (format!("{:.4}", part.min(1.0)), percent(part))),
-        is_full: is_full(of),
-    }
+/// How much of a capacity is in use, for a meter.
+fn meter(usage: f64) -> String {
+    format!("{:.4}", usage.min(1.0))
 }
 
-pub(crate) async fn list(asker: &Asker, here: &Here, query: &Query) -> ApplicationsPage {
+pub(crate) async fn list(client: &ApiClient, query: &Query) -> ApplicationsPage {
     let of = "/api/v1/applications";
     // A key of one owner has to say whose it asks for.
-    let owner = query.get("owner").or_else(|| asker.caller.only_owner());
+    let owner = query.get("owner").or_else(|| client.caller.only_owner());
     let sort = query.get("sort").unwrap_or("usage");
     let parameters = [
         ("sort", Some(sort)),
@@ -96,26 +71,20 @@ pub(crate) async fn list(asker: &Asker, here: &Here, query: &Query) -> Applicati
     ];
     let mut with_cursor = parameters.to_vec();
     with_cursor.push(("cursor", query.get("cursor")));
-    let page = asker
+    let page = client
         .get::<api::Applications>(&path(of, &with_cursor))
         .await;
-    let page = page.map_err(TroubleShown::of).map(|page| ListShown {
-        rows: page.applications.iter().map(row).collect(),
-        more: page
-            .cursor
-            .as_deref()
-            .map(|next| query.with("/applications", &[("cursor", Some(next))])),
-        from: From::of(&page.provenance),
-        tools: here.tools(&path(of, &parameters), true, &asker.caller),
-    });
+    let next = page.as_ref().ok().and_then(|page| page.cursor.as_deref());
     ApplicationsPage {
-        frame: Frame::new("Applications", "applications", &asker.caller)
+        frame: Frame::new("Applications", "applications", &client.caller)
             .following("authorizations")
             .of_kind("application"),
         search: query.get("search").unwrap_or_default().to_owned(),
         owner: owner.unwrap_or_default().to_owned(),
         sorts: choices(&SORTS, sort),
         parts: choices(&PARTS, query.get("usage_from").unwrap_or_default()),
+        more: next.map(|next| query.at("/applications", next)),
+        tools: client.tools(&path(of, &parameters), true),
         page,
     }
 }
@@ -125,144 +94,83 @@ pub(crate) async fn list(asker: &Asker, here: &Here, query: &Query) -> Applicati
 pub(crate) struct ApplicationPage {
     frame: Frame,
     id: String,
-    shown: Part<Shown>,
+    shown: Answer<api::ApplicationShown>,
+    tools: Tools,
     /// The first day that is asked for, and the one after the last.
     days: (String, String),
-    history: Part<HistoryShown>,
-    audit: Part<AuditShown>,
+    history: Answer<SeriesShown>,
+    audit: Answer<api::Audit>,
+    audit_tools: Tools,
 }
 
 about!(ApplicationPage, shown);
 
-#[derive(Debug)]
-struct Shown {
-    name: String,
-    owner: String,
-    connected: String,
-    capacity: String,
-    enforced: bool,
-    usage: Option<String>,
-    usage_text: String,
-    is_full: bool,
-    /// Whether more are connected than may be.
-    is_over: bool,
-    strategy: &'static str,
-    counted_at: Option<Moment>,
-    from: From,
-    tools: Tools,
+/// Whether more athletes are connected than the capacity permits.
+fn is_over(of: &api::ApplicationShown) -> bool {
+    i64::try_from(of.connected_athletes).is_ok_and(|connected| connected > of.athlete_capacity)
 }
 
-#[derive(Debug)]
-struct HistoryShown {
-    chart: Option<Chart>,
-    from: From,
-    tools: Tools,
+/// How the connected athletes of an application are counted.
+fn strategy(of: &api::ApplicationShown) -> &'static str {
+    match of.counting.strategy.as_str() {
+        "recount" => "Anew, now and then",
+        _ => "With each change, at once",
+    }
 }
 
-#[derive(Debug)]
-struct AuditShown {
-    rows: Vec<AuditRow>,
-    tools: Tools,
-}
-
-#[derive(Debug)]
-struct AuditRow {
-    at: Moment,
-    by: String,
-    changed: String,
-    before: String,
-    after: String,
-    reason: String,
-}
-
-fn setting(of: &Value) -> String {
-    match of {
+/// A setting of the audit log as text.
+fn setting(changed: &str, value: &Value) -> String {
+    match value {
+        _ if changed == "owner" => owner_text(value),
         Value::Bool(is_on) => if *is_on { "on" } else { "off" }.to_owned(),
         Value::Number(of) => of.as_i64().map_or_else(|| of.to_string(), number),
         other => other.to_string(),
     }
 }
 
-fn history_shown(history: &api::HistoryShown, tools: Tools) -> HistoryShown {
+fn history_shown(history: &api::HistoryShown, tools: Tools) -> SeriesShown {
     let points = history.days.iter().map(|day| api::Point {
         at: format!("{}T00:00:00Z", day.date),
         count: i64::try_from(day.connected_athletes).unwrap_or(i64::MAX),
         source: history.provenance.source,
     });
     let points: Vec<api::Point> = points.collect();
-    HistoryShown {
+    SeriesShown {
         chart: Chart::of(&points, None, (Step::Day, &TimeZone::UTC)),
         from: From::of(&history.provenance),
         tools,
     }
 }
 
-pub(crate) async fn page(asker: &Asker, here: &Here, id: &str, query: &Query) -> ApplicationPage {
+pub(crate) async fn page(client: &ApiClient, id: &str, query: &Query) -> ApplicationPage {
     let of = format!("/api/v1/applications/{id}");
     let days = ["from", "to"].map(|name| (name, query.get(name)));
     let history_path = path(&format!("{of}/history"), &days);
     let audit_path = format!("{of}/audit");
     let (shown, history, audit) = tokio::join!(
-        asker.get::<api::ApplicationShown>(&of),
-        asker.get::<api::HistoryShown>(&history_path),
-        asker.get::<api::Audit>(&audit_path),
+        client.get::<api::ApplicationShown>(&of),
+        client.get::<api::HistoryShown>(&history_path),
+        client.get::<api::Audit>(&audit_path),
     );
-    let shown = shown.map_err(TroubleShown::of).map(|of_api| Shown {
-        name: name(&of_api),
-        owner: key(&of_api.owner),
-        connected: number(of_api.connected_athletes),
-        capacity: number(of_api.athlete_capacity),
-        enforced: of_api.enforced,
-        usage: of_api.usage.map(|part| format!("{:.4}", part.min(1.0))),
-        usage_text: of_api.usage.map_or_else(|| "–".to_owned(), percent),
-        is_full: is_full(&of_api),
-        is_over: i64::try_from(of_api.connected_athletes)
-            .is_ok_and(|connected| connected > of_api.athlete_capacity),
-        strategy: match of_api.counting.strategy.as_str() {
-            "recount" => "Anew, now and then",
-            _ => "With each change, at once",
-        },
-        counted_at: of_api.counting.counted_at.as_deref().map(Moment::utc),
-        from: From::of(&of_api.provenance),
-        tools: here.tools(&of, false, &asker.caller),
-    });
-    let tools = here.tools(&history_path, true, &asker.caller);
+    let tools = client.tools(&history_path, true);
     let history = history.map(|found| history_shown(&found, tools));
-    let audit = audit.map_err(TroubleShown::of).map(|audit| {
-        let rows = audit.entries.iter().map(|entry| {
-            let shown = match entry.changed.as_str() {
-                "owner" => owner_text,
-                _ => setting,
-            };
-            AuditRow {
-                at: Moment::utc(&entry.at),
-                by: entry.by.clone(),
-                changed: entry.changed.clone(),
-                before: shown(&entry.before),
-                after: shown(&entry.after),
-                reason: entry.reason.clone().unwrap_or_default(),
-            }
-        });
-        AuditShown {
-            rows: rows.collect(),
-            tools: here.tools(&audit_path, true, &asker.caller),
-        }
-    });
-    let title = shown.as_ref().map(|shown| shown.name.clone());
+    let title = shown.as_ref().map(name);
     ApplicationPage {
         frame: Frame::new(
             title.unwrap_or_else(|_| format!("Application {id}")),
             "applications",
-            &asker.caller,
+            &client.caller,
         )
         .following("authorizations")
         .of_kind("application"),
         id: id.to_owned(),
         shown,
+        tools: client.tools(&of, false),
         days: days
             .map(|(_, day)| day.unwrap_or_default().to_owned())
             .into(),
-        history: history.map_err(TroubleShown::of),
+        history,
+        audit_tools: client.tools(&audit_path, true),
         audit,
     }
 }

@@ -2,11 +2,15 @@
 //! nobody sees on it what their key does not read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use askama::Template;
 use axum::Router;
 use axum::body::{Body, to_bytes};
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use axum::http::{Method, Request, StatusCode};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -16,7 +20,10 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-use crate::http::{Api, Caller};
+use super::Pages;
+use super::cookie::is_over_tls;
+use super::parts::Tools;
+use crate::http::{Api, Caller, asked_host};
 
 /// The largest answer that a page takes in, in bytes.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
@@ -29,9 +36,10 @@ const FIND_WAIT: Duration = Duration::from_secs(5);
 /// Of those who look for names so many are answered at once.
 static FINDING: Semaphore = Semaphore::const_new(2);
 
-/// Why there is no answer.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(crate) struct Trouble {
+/// An error of the API as pages show it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Template)]
+#[template(path = "trouble.html")]
+pub(crate) struct ApiError {
     pub(crate) status: u16,
     pub(crate) title: String,
     pub(crate) detail: String,
@@ -39,7 +47,7 @@ pub(crate) struct Trouble {
     pub(crate) request_id: String,
 }
 
-impl Trouble {
+impl ApiError {
     pub(crate) fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
@@ -71,8 +79,8 @@ impl Trouble {
     }
 }
 
-/// An answer, or why there is none.
-pub(crate) type Answer<T> = Result<T, Trouble>;
+/// An answer of the API or a part of a page that shows it, or why there is none.
+pub(crate) type Answer<T> = Result<T, ApiError>;
 
 /// What things are called, as far as that is known.
 #[derive(Debug, Clone, Default)]
@@ -89,17 +97,40 @@ impl Called {
     }
 }
 
-/// Who asks the API.
+/// The client by which a page asks the API, with the permissions of its reader.
 #[derive(Debug, Clone)]
-pub(crate) struct Asker {
+pub(crate) struct ApiClient {
     api: Router,
     state: Arc<Api>,
     pub(crate) caller: Caller,
+    /// The address of the service, as the reader reached it.
+    base: String,
 }
 
-impl Asker {
-    pub(crate) const fn new(api: Router, state: Arc<Api>, caller: Caller) -> Self {
-        Self { api, state, caller }
+impl FromRequestParts<Pages> for ApiClient {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, pages: &Pages) -> Result<Self, Infallible> {
+        let host = asked_host(&parts.headers, &parts.uri).unwrap_or("localhost:8080");
+        let scheme = match is_over_tls(&parts.headers) {
+            true => "https",
+            false => "http",
+        };
+        // Without a key, a reader sees what everybody may see.
+        let caller = parts.extensions.get::<Caller>().cloned();
+        Ok(Self {
+            api: pages.api.clone(),
+            state: Arc::clone(&pages.state),
+            caller: caller.unwrap_or_else(Caller::stranger),
+            base: format!("{scheme}://{host}"),
+        })
+    }
+}
+
+impl ApiClient {
+    /// How to ask the API for the same; of a list that is shown page by page, as many rows as CSV as it gives at once.
+    pub(crate) fn tools(&self, path: &str, is_paged: bool) -> Tools {
+        Tools::new((&self.base, path), is_paged, &self.caller)
     }
 
     /// The moment at which is asked.
@@ -118,20 +149,16 @@ impl Asker {
         if ids.is_empty() {
             return Called::default();
         }
-        match timeout(NAMES_WAIT, self.state.ports.canon.names(of, &ids)).await {
+        let why = match timeout(NAMES_WAIT, self.state.ports.canon.names(of, &ids)).await {
             Ok(Ok(names)) => {
                 let names = names.into_iter();
-                Called(names.filter(|(_, name)| !name.trim().is_empty()).collect())
+                return Called(names.filter(|(_, name)| !name.trim().is_empty()).collect());
             }
-            Ok(Err(error)) => {
-                tracing::warn!(%of, %error, "names are not shown");
-                Called::default()
-            }
-            Err(_) => {
-                tracing::warn!(%of, "names are not shown: the canonical store does not answer in time");
-                Called::default()
-            }
-        }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the entity store does not answer in time".to_owned(),
+        };
+        tracing::warn!(%of, why, "names are not shown");
+        Called::default()
     }
 
     /// The names of a kind that have a text in them: ask only for who may read all of them.
@@ -153,7 +180,7 @@ impl Asker {
         tracing::warn!(%of, %why, "names can't be looked for");
         let title = "Names can't be looked for at the moment";
         let detail = "The canonical store does not answer: ask again, or by the number.";
-        Err(Trouble::own(503, title, detail))
+        Err(ApiError::own(503, title, detail))
     }
 
     /// The answer to a GET; `path` is percent-encoded.
@@ -161,7 +188,7 @@ impl Asker {
         self.answer(Method::GET, path).await
     }
 
-    /// The answer to a POST without a body, as of [`Asker::get`].
+    /// The answer to a POST without a body, as of [`ApiClient::get`].
     pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str) -> Answer<T> {
         self.answer(Method::POST, path).await
     }
@@ -169,19 +196,19 @@ impl Asker {
     async fn answer<T: DeserializeOwned>(&self, method: Method, path: &str) -> Answer<T> {
         let request = Request::builder().method(method).uri(path);
         let request = request.extension(self.caller.clone());
-        let request = request.body(Body::empty()).map_err(Trouble::broken)?;
+        let request = request.body(Body::empty()).map_err(ApiError::broken)?;
         let Ok(response) = self.api.clone().oneshot(request).await;
         let status = response.status();
         // What is asked for may name somebody.
         let route = path.split('?').next().unwrap_or_default();
         let body = to_bytes(response.into_body(), ANSWER_BYTES_MAX).await;
-        let body = body.map_err(Trouble::broken)?;
+        let body = body.map_err(ApiError::broken)?;
         if status.is_success() {
             return serde_json::from_slice(&body)
-                .map_err(|error| Trouble::broken(format!("{route}: {error}")));
+                .map_err(|error| ApiError::broken(format!("{route}: {error}")));
         }
-        let trouble = serde_json::from_slice::<Trouble>(&body);
-        Err(trouble.unwrap_or_else(|error| Trouble::broken(format!("{route}: {error}"))))
+        let error = serde_json::from_slice::<ApiError>(&body);
+        Err(error.unwrap_or_else(|error| ApiError::broken(format!("{route}: {error}"))))
     }
 }
 

@@ -4,8 +4,8 @@ use askama::Template;
 use stores::names::Named;
 
 use super::api;
-use super::ask::{Asker, Called, path};
-use super::parts::{Choice, Frame, From, Here, Part, Tools, TroubleShown, about};
+use super::ask::{Answer, ApiClient, Called, path};
+use super::parts::{Choice, Frame, From, Tools, about};
 use super::query::Query;
 use super::shown::{Moment, duration, number};
 
@@ -26,7 +26,7 @@ pub(crate) struct AthletePage {
     name: Option<String>,
     heading: String,
     kinds: Vec<Choice>,
-    page: Part<PageShown>,
+    page: Answer<PageShown>,
 }
 
 about!(AthletePage, page);
@@ -77,36 +77,33 @@ fn row(of: &api::AchievementShape, athlete: &str, (people, segments): (&Called, 
     }
 }
 
-pub(crate) async fn page(asker: &Asker, here: &Here, athlete: &str, query: &Query) -> AthletePage {
+pub(crate) async fn page(client: &ApiClient, athlete: &str, query: &Query) -> AthletePage {
     let of = format!("/api/v1/athletes/{athlete}/achievements");
     let kind = query.get("kind");
     let asked = path(&of, &[("kind", kind), ("cursor", query.get("cursor"))]);
     let this = format!("/athletes/{athlete}");
-    let page = asker.get::<api::Achievements>(&asked).await;
+    let page = client.get::<api::Achievements>(&asked).await;
     let found = page.as_ref().ok();
     let achieved = || found.iter().flat_map(|page| &page.achievements);
     let own = found.and_then(|_| crate::http::integer(athlete));
     let (people, segments) = tokio::join!(
-        asker.names(
+        client.names(
             Named::Athlete,
             achieved().filter_map(|of| of.taken_by).chain(own)
         ),
-        asker.names(Named::Segment, achieved().map(|of| of.segment_id))
+        client.names(Named::Segment, achieved().map(|of| of.segment_id))
     );
     let name = own.and_then(|id| people.get(id).map(str::to_owned));
     let heading = name.clone().unwrap_or_else(|| format!("Athlete {athlete}"));
-    let page = page.map_err(TroubleShown::of).map(|page| PageShown {
+    let page = page.map(|page| PageShown {
         rows: page
             .achievements
             .iter()
             .map(|of| row(of, athlete, (&people, &segments)))
             .collect(),
-        more: page
-            .cursor
-            .as_deref()
-            .map(|next| query.with(&this, &[("cursor", Some(next))])),
+        more: page.cursor.as_deref().map(|next| query.at(&this, next)),
         from: From::of(&page.provenance),
-        tools: here.tools(&path(&of, &[("kind", kind)]), true, &asker.caller),
+        tools: client.tools(&path(&of, &[("kind", kind)]), true),
     });
     let kinds = KINDS.iter().map(|(value, title)| Choice {
         value: query.with(
@@ -120,7 +117,7 @@ pub(crate) async fn page(asker: &Asker, here: &Here, athlete: &str, query: &Quer
         is_chosen: *value == kind.unwrap_or_default(),
     });
     AthletePage {
-        frame: Frame::new(heading.clone(), "boards", &asker.caller)
+        frame: Frame::new(heading.clone(), "boards", &client.caller)
             .following("efforts")
             .of_kind("athlete"),
         athlete: athlete.to_owned(),

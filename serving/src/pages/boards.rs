@@ -7,13 +7,10 @@ use jiff::tz::TimeZone;
 use stores::names::Named;
 
 use super::api;
-use super::ask::{Answer, Asker, Called, Trouble, path};
-use super::parts::{
-    Choice, Frame, From, Here, Moved, Part, Places, Tools, TroubleShown, about, choices, moved,
-    places,
-};
+use super::ask::{Answer, ApiClient, ApiError, Called, path};
+use super::parts::{Choice, Frame, From, Moved, Places, Tools, about, choices, moved, places};
 use super::query::Query;
-use super::shown::{duration, number};
+use super::shown::{self, duration, number};
 
 const BOARDS: [(&str, &str); 21] = [
     ("overall", "Overall"),
@@ -61,27 +58,20 @@ pub(crate) struct BoardPage {
     /// What the segment is called, if it is.
     name: Option<String>,
     heading: String,
-    counts: Part<CountsShown>,
+    counts: Answer<api::Counts>,
+    counts_tools: Tools,
     boards: Vec<Choice>,
     windows: Vec<Choice>,
     date: String,
     club: String,
     following: String,
     athlete: String,
-    place: Option<Part<PlaceShown>>,
+    place: Option<Answer<PlaceShown>>,
     board_title: String,
-    page: Part<PageShown>,
+    page: Answer<PageShown>,
 }
 
 about!(BoardPage, page);
-
-#[derive(Debug)]
-struct CountsShown {
-    efforts: String,
-    athletes: String,
-    from: From,
-    tools: Tools,
-}
 
 #[derive(Debug)]
 struct PlaceShown {
@@ -176,15 +166,6 @@ fn page_shown(
     }
 }
 
-fn counts_shown(counts: &api::Counts, tools: Tools) -> CountsShown {
-    CountsShown {
-        efforts: number(counts.efforts),
-        athletes: number(counts.athletes),
-        from: From::of(&counts.provenance),
-        tools,
-    }
-}
-
 /// What a board is called, with its window.
 fn board_title(board: &str, window: &str) -> String {
     let title = BOARDS.iter().find(|(name, _)| *name == board);
@@ -206,7 +187,7 @@ fn window_title(window: &str, date: Option<&str>, now: Timestamp) -> String {
 
 /// What the athletes of a page are called, and the segment; nothing is told to who does not read the page.
 async fn names(
-    asker: &Asker,
+    client: &ApiClient,
     segment: &str,
     page: Option<&api::BoardPage>,
     found: Option<&api::BoardPlace>,
@@ -220,8 +201,8 @@ async fn names(
     }
     let id = page.and_then(|_| crate::http::integer(segment));
     let (athletes, segments) = tokio::join!(
-        asker.names(Named::Athlete, ids),
-        asker.names(Named::Segment, id)
+        client.names(Named::Athlete, ids),
+        client.names(Named::Segment, id)
     );
     let name = id.and_then(|id| segments.get(id).map(str::to_owned));
     (athletes, name)
@@ -251,10 +232,10 @@ fn paths(
 }
 
 /// A page of the board, with the places of an earlier day if these can be told; `path` is what was asked for then.
-async fn board_page(asker: &Asker, path: &mut String) -> Answer<api::BoardPage> {
+async fn board_page(client: &ApiClient, path: &mut String) -> Answer<api::BoardPage> {
     let with_history = format!("{path}&history=true");
-    match asker.get(&with_history).await {
-        Err(trouble) if trouble.status >= 500 => asker.get(path).await,
+    match client.get(&with_history).await {
+        Err(error) if error.status >= 500 => client.get(path).await,
         answered => {
             *path = with_history;
             answered
@@ -263,19 +244,19 @@ async fn board_page(asker: &Asker, path: &mut String) -> Answer<api::BoardPage> 
 }
 
 /// The athlete whom somebody looks for, by number or by a part of the name.
-async fn looked_for(asker: &Asker, query: &Query) -> Answer<Option<String>> {
+async fn looked_for(client: &ApiClient, query: &Query) -> Answer<Option<String>> {
     let text = query.get("athlete").map(str::trim).unwrap_or_default();
     if text.is_empty() || crate::http::integer(text).is_some() {
         return Ok(Some(text.to_owned()).filter(|text| !text.is_empty()));
     }
-    let none = |title: &str, detail: String| Err(Trouble::own(404, title, detail));
-    if !asker.caller.may_read_all() || text.contains(char::is_control) {
+    let none = |title: &str, detail: String| Err(ApiError::own(404, title, detail));
+    if !client.caller.may_read_all() || text.contains(char::is_control) {
         return none(
             "No athlete is called so",
             "Write the athlete's number.".to_owned(),
         );
     }
-    let found = asker.find(Named::Athlete, text, NAMES_MAX).await?;
+    let found = client.find(Named::Athlete, text, NAMES_MAX).await?;
     match found.as_slice() {
         [] => none(
             "No athlete is called so",
@@ -295,8 +276,8 @@ async fn looked_for(asker: &Asker, query: &Query) -> Answer<Option<String>> {
     }
 }
 
-fn board_frame(heading: String, asker: &Asker) -> Frame {
-    Frame::new(heading, "boards", &asker.caller)
+fn board_frame(heading: String, client: &ApiClient) -> Frame {
+    Frame::new(heading, "boards", &client.caller)
         .following("efforts")
         .of_kind("segment")
         .with_keys(&[("b", "board"), ("w", "window"), ("f", "find an athlete")])
@@ -327,37 +308,36 @@ fn page_links(
     }
 }
 
-pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Query) -> BoardPage {
+pub(crate) async fn page(client: &ApiClient, segment: &str, query: &Query) -> BoardPage {
     let board = query.get("board").unwrap_or("overall");
     let window = query.get("window").unwrap_or("all");
     let offset: u64 = query
         .get("offset")
         .and_then(|text| text.parse().ok())
         .unwrap_or(0);
-    let athlete = looked_for(asker, query).await;
+    let athlete = looked_for(client, query).await;
     let known = athlete.as_ref().ok().and_then(Option::as_deref);
     let (mut page_path, place_path) = paths(segment, query, offset, known);
     let counts_path = format!("/api/v1/segments/{segment}/counts");
     let found = async {
         match &place_path {
-            Some(path) => Some(asker.get::<api::BoardPlace>(path).await),
+            Some(path) => Some(client.get::<api::BoardPlace>(path).await),
             None => None,
         }
     };
     let (page, found, counts) = tokio::join!(
-        board_page(asker, &mut page_path),
+        board_page(client, &mut page_path),
         found,
-        asker.get::<api::Counts>(&counts_path)
+        client.get::<api::Counts>(&counts_path)
     );
     let found_place = found.as_ref().and_then(|found| found.as_ref().ok());
-    let (called, name) = names(asker, segment, page.as_ref().ok(), found_place).await;
+    let (called, name) = names(client, segment, page.as_ref().ok(), found_place).await;
     let this = format!("/segments/{segment}");
     let link = |athlete: i64| query.with(&this, &[("athlete", Some(&athlete.to_string()))]);
     let is_first = offset == 0 && query.get("cursor").is_none();
-    let at = page_links(query, &this, board_date(query, window, asker.now()));
+    let at = page_links(query, &this, board_date(query, window, client.now()));
     let own = known.and_then(|athlete| athlete.parse().ok());
-    let tools = here.tools(&page_path, true, &asker.caller);
-    let page = page.map_err(TroubleShown::of);
+    let tools = client.tools(&page_path, true);
     let before = page.as_ref().ok().and_then(|page| page.previous.as_ref());
     let since = before.map(|before| before.date.to_string());
     let page = page.map(|page| {
@@ -365,24 +345,22 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
         page_shown(&page, places, tools, (is_first, at))
     });
     let place = match (athlete, found.zip(place_path)) {
-        (Err(trouble), _) => Some(Err(TroubleShown::of(trouble))),
+        (Err(error), _) => Some(Err(error)),
         (Ok(_), None) => None,
         (Ok(_), Some((found, path))) => {
-            let tools = here.tools(&path, false, &asker.caller);
-            let found = found.map_err(TroubleShown::of);
+            let tools = client.tools(&path, false);
             Some(found.map(|found| place(found, (&called, link), (since, tools))))
         }
     };
     let heading = name.clone().unwrap_or_else(|| format!("Segment {segment}"));
     let text = |name: &str| query.get(name).unwrap_or_default().to_owned();
     BoardPage {
-        frame: board_frame(heading.clone(), asker),
+        frame: board_frame(heading.clone(), client),
         segment: segment.to_owned(),
         name,
         heading,
-        counts: counts
-            .map_err(TroubleShown::of)
-            .map(|counts| counts_shown(&counts, here.tools(&counts_path, false, &asker.caller))),
+        counts,
+        counts_tools: client.tools(&counts_path, false),
         boards: choices(&BOARDS, board),
         windows: choices(&WINDOWS, window),
         date: text("date"),
@@ -390,7 +368,10 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
         following: text("following"),
         athlete: text("athlete"),
         place,
-        board_title: board_title(board, &window_title(window, query.get("date"), asker.now())),
+        board_title: board_title(
+            board,
+            &window_title(window, query.get("date"), client.now()),
+        ),
         page,
     }
 }

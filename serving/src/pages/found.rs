@@ -5,8 +5,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use stores::names::{NAME_CHARS_MAX, Named};
 
-use super::ask::{Asker, Trouble, path};
-use super::parts::{About, Frame, KINDS, Part, ProblemPage, TroubleShown, about, rendered};
+use super::ask::{Answer, ApiClient, ApiError, path};
+use super::parts::{About, Frame, KINDS, ProblemPage, about, rendered};
 use super::query::Query;
 
 /// As many names as a page shows.
@@ -18,7 +18,7 @@ struct FoundPage {
     frame: Frame,
     title: &'static str,
     text: String,
-    page: Part<FoundShown>,
+    page: Answer<FoundShown>,
 }
 
 about!(FoundPage, page);
@@ -42,37 +42,37 @@ fn page_of(what: &str, id: i64) -> String {
 }
 
 /// Leads to what a number or a single name is of; else the names that there are.
-pub(crate) async fn find(asker: &Asker, query: &Query) -> Response {
+pub(crate) async fn find(client: &ApiClient, query: &Query) -> Response {
     let what = query.get("what").unwrap_or("owner");
     let text = query.get("id").map(str::trim).unwrap_or_default();
     let kind = KINDS.iter().find(|(kind, _)| *kind == what);
     let Some(((_, title), of)) = kind.zip(Named::of_name(what)) else {
-        return refused(asker, "Choose what to look for.");
+        return refused(client, "Choose what to look for.");
     };
     if let Some(id) = crate::http::integer(text) {
         return Redirect::to(&page_of(what, id)).into_response();
     }
     if text.is_empty() || text.chars().count() > NAME_CHARS_MAX || text.contains(char::is_control) {
-        return refused(asker, "Write its number, or a part of its name.");
+        return refused(client, "Write its number, or a part of its name.");
     }
     // The API finds them itself, also for who reads of one owner alone.
     if of == Named::Application {
         let list = path("/applications", &[("search", Some(text))]);
         return Redirect::to(&list).into_response();
     }
-    if !asker.caller.may_read_all() {
+    if !client.caller.may_read_all() {
         return refused(
-            asker,
+            client,
             "Write its number: names are looked for among all, which your key does not read.",
         );
     }
-    let found = asker.find(of, text, NAMES_MAX).await;
+    let found = client.find(of, text, NAMES_MAX).await;
     if let Ok(found) = &found
         && let [(id, _)] = found.as_slice()
     {
         return Redirect::to(&page_of(what, *id)).into_response();
     }
-    let page = found.map_err(TroubleShown::of).map(|found| FoundShown {
+    let page = found.map(|found| FoundShown {
         is_cut: found.len() >= NAMES_MAX,
         rows: found
             .into_iter()
@@ -85,7 +85,7 @@ pub(crate) async fn find(asker: &Asker, query: &Query) -> Response {
     });
     let heading = format!("{title}: {text}");
     FoundPage {
-        frame: Frame::new(heading, "", &asker.caller).looking_for(what),
+        frame: Frame::new(heading, "", &client.caller).looking_for(what),
         title,
         text: text.to_owned(),
         page,
@@ -111,10 +111,10 @@ struct OwnerRow {
 }
 
 /// The owners of whom somebody's key reads, for who reads of some alone; what else is asked of applications goes on from there.
-pub(crate) async fn own(asker: &Asker, query: &Query) -> Response {
+pub(crate) async fn own(client: &ApiClient, query: &Query) -> Response {
     let numbered = |owner: &str| crate::http::integer(owner);
-    let called = asker
-        .names(Named::Owner, asker.caller.owners().filter_map(numbered))
+    let called = client
+        .names(Named::Owner, client.caller.owners().filter_map(numbered))
         .await;
     let row = |owner: &str| OwnerRow {
         name: match numbered(owner) {
@@ -125,14 +125,14 @@ pub(crate) async fn own(asker: &Asker, query: &Query) -> Response {
         applications: query.with("/applications", &[("owner", Some(owner)), ("cursor", None)]),
     };
     let page = OwnersPage {
-        frame: Frame::new("What your key reads", "overview", &asker.caller),
+        frame: Frame::new("What your key reads", "overview", &client.caller),
         search: query.get("search").map(str::to_owned),
-        rows: asker.caller.owners().map(row).collect(),
+        rows: client.caller.owners().map(row).collect(),
     };
     rendered(StatusCode::OK, &page)
 }
 
-fn refused(asker: &Asker, detail: &str) -> Response {
-    let trouble = Trouble::own(400, "This can't be looked for", detail);
-    ProblemPage::response(&asker.caller, trouble)
+fn refused(client: &ApiClient, detail: &str) -> Response {
+    let error = ApiError::own(400, "This can't be looked for", detail);
+    ProblemPage::response(&client.caller, error)
 }

@@ -1,9 +1,7 @@
 //! Telling pages that something has moved: server-sent events. What has changed they read from the page itself.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::hash::Hash;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
@@ -21,63 +19,21 @@ use tokio::time::{Instant, sleep};
 use super::Pages;
 use super::query::Query;
 use crate::gather::key_of;
-use crate::http::{Api, Caller, Kind, Problem};
+use crate::http::{Api, Caller, Kind, Place, Problem};
 
 /// How often is looked whether something has moved.
 const EVERY: Duration = Duration::from_secs(2);
 /// A page asks again after this time, so that nobody is followed for ever.
 const FOLLOWED: Duration = Duration::from_secs(15 * 60);
-/// One key has one part in so many of all places.
-const SHARES: usize = 8;
 
-/// A place among those who are told, of the share that one key has.
-#[derive(Debug)]
-struct Place {
+/// Sends an event whenever one of the sources has moved, until it is time to end. A client that does not read is not followed for
+/// longer, and its place is released then.
+async fn tell(
     api: Arc<Api>,
-    of: String,
-}
-
-impl Place {
-    fn taken(api: &Arc<Api>, caller: &Caller) -> Option<Self> {
-        let of = caller.key_id().unwrap_or_default().to_owned();
-        let all = api.options.followers_max;
-        let mut following = following(api);
-        let count = following.get(&of).copied().unwrap_or_default();
-        // Without keys all are one.
-        let is_share_taken = count >= (all / SHARES).max(1) && !of.is_empty();
-        if is_share_taken || following.values().sum::<usize>() >= all {
-            return None;
-        }
-        following.insert(of.clone(), count + 1);
-        drop(following);
-        Some(Self {
-            api: Arc::clone(api),
-            of,
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut following = following(&self.api);
-        if let Some(count) = following.get_mut(&self.of) {
-            *count -= 1;
-            if *count == 0 {
-                following.remove(&self.of);
-            }
-        }
-    }
-}
-
-fn following(api: &Api) -> MutexGuard<'_, BTreeMap<String, usize>> {
-    let following = api.following.lock();
-    following.unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Tells that something of these sources has moved until it is time to end, whether somebody listens or not: who does not read is not
-/// followed for longer, and keeps no place.
-async fn tell(place: Place, sources: Vec<Source>, moved: mpsc::Sender<()>) {
-    let api = &place.api;
+    (key, _place): (Option<String>, Place),
+    sources: Vec<Source>,
+    moved: mpsc::Sender<()>,
+) {
     let until = Instant::now() + FOLLOWED;
     let mut seen = None;
     loop {
@@ -86,10 +42,10 @@ async fn tell(place: Place, sources: Vec<Source>, moved: mpsc::Sender<()>) {
             () = moved.closed() => return,
             () = sleep(EVERY) => {}
         }
-        if Instant::now() >= until || !is_valid(api, &place.of).await {
+        if Instant::now() >= until || !is_valid(&api, key.as_deref()).await {
             return;
         }
-        let states = sources.iter().map(|source| state(api, *source));
+        let states = sources.iter().map(|source| state(&api, *source));
         let Ok(states) = try_join_all(states).await else {
             // The page says itself that a store does not answer.
             continue;
@@ -103,10 +59,8 @@ async fn tell(place: Place, sources: Vec<Source>, moved: mpsc::Sender<()>) {
 }
 
 /// Whether a key still lets in who has it.
-async fn is_valid(api: &Api, key: &str) -> bool {
-    if key.is_empty() {
-        return true;
-    }
+async fn is_valid(api: &Api, key: Option<&str>) -> bool {
+    let Some(key) = key else { return true };
     match api.key_ring.found(key).await {
         Ok(Some(kept)) => kept.key.state(api.ports.clock.now_ms()) == KeyState::Valid,
         Ok(None) => false,
@@ -117,7 +71,7 @@ async fn is_valid(api: &Api, key: &str) -> bool {
 
 /// What stands for the state of a source: how far it is counted, and its newest run. Who asks at the same time is answered
 /// by one read.
-async fn state(api: &Arc<Api>, source: Source) -> Result<u64, Problem> {
+async fn state(api: &Arc<Api>, source: Source) -> Result<u128, Problem> {
     let of = Arc::clone(api);
     let read = async move {
         let runs = of.ports.views.runs(source).await?;
@@ -126,20 +80,9 @@ async fn state(api: &Arc<Api>, source: Source) -> Result<u64, Problem> {
         let slots = of.ports.live.partition_states(source, 0..count).await?;
         let positions = slots.iter().flatten();
         let positions: Vec<i64> = positions.map(|slot| slot.position.next_offset).collect();
-        Ok(Moved(positions, runs.runs.newest()).of())
+        Ok(key_of(&(positions, runs.runs.newest())))
     };
     api.moves.read(key_of(&source.name()), read).await
-}
-
-#[derive(Hash)]
-struct Moved(Vec<i64>, u64);
-
-impl Moved {
-    fn of(&self) -> u64 {
-        #[expect(clippy::cast_possible_truncation, reason = "a hash")]
-        let low = key_of(self) as u64;
-        low
-    }
 }
 
 /// A source that has a log, by its name.
@@ -170,24 +113,20 @@ pub(crate) async fn follow(
     State(pages): State<Pages>,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
-) -> Response {
+) -> Result<Response, Problem> {
     let query = Query::of(query.as_deref());
-    let sources = match sources(query.get("source").unwrap_or("plays")) {
-        Ok(sources) => sources,
-        Err(problem) => return problem.into_response(),
-    };
+    let sources = sources(query.get("source").unwrap_or("plays"))?;
     let api = &pages.state;
-    let Some(place) = Place::taken(api, &caller) else {
+    let key = caller.key_id().map(str::to_owned);
+    let place = api.following.take(key.clone()).map_err(|_| {
         let detail = "as many pages are followed as may be: ask again later";
-        return Problem::new(Kind::Busy, detail)
-            .retry_after(30)
-            .into_response();
-    };
+        Kind::Busy.with_detail(detail).retry_after(30)
+    })?;
     let (moved, heard) = mpsc::channel(1);
     let names: Vec<&str> = sources.iter().map(|source| source.name()).collect();
     let names = names.join(",");
     let mut telling = JoinSet::new();
-    telling.spawn(tell(place, sources, moved));
+    telling.spawn(tell(Arc::clone(api), (key, place), sources, moved));
     let events = stream::unfold(
         (heard, telling, names),
         |(mut heard, telling, names)| async move {
@@ -196,7 +135,6 @@ pub(crate) async fn follow(
             Some((Ok::<_, Infallible>(event), (heard, telling, names)))
         },
     );
-    Sse::new(events)
-        .keep_alive(KeepAlive::default())
-        .into_response()
+    let events = Sse::new(events).keep_alive(KeepAlive::default());
+    Ok(events.into_response())
 }

@@ -34,11 +34,13 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, get, post};
 
-use self::ask::{Answer, Asker, Trouble};
+use self::ask::{Answer, ApiClient, ApiError};
 use self::done::Done;
-use self::parts::{About, Here, ProblemPage, rendered};
+pub(crate) use self::parts::rendered;
+use self::parts::{About, ProblemPage};
 use self::plays::Of;
 use self::query::Query;
+pub(crate) use self::shown::number;
 use crate::http::{Api, Caller, Path, Problem, body, time_out};
 
 /// The largest form, in bytes.
@@ -132,26 +134,6 @@ pub(crate) fn paths() -> Vec<&'static str> {
     all.map(|(path, _)| path).collect()
 }
 
-/// Who looks at a page, and how it is reached.
-struct Looking {
-    asker: Asker,
-    here: Here,
-}
-
-impl FromRequestParts<Pages> for Looking {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, pages: &Pages) -> Result<Self, Infallible> {
-        // Whom nobody has let in sees what everybody may.
-        let caller = parts.extensions.get::<Caller>().cloned();
-        let caller = caller.unwrap_or_else(Caller::stranger);
-        Ok(Self {
-            asker: Asker::new(pages.api.clone(), Arc::clone(&pages.state), caller),
-            here: Here::of(&parts.headers, &parts.uri),
-        })
-    }
-}
-
 impl<S: Sync> FromRequestParts<S> for Query {
     type Rejection = Infallible;
 
@@ -172,109 +154,79 @@ impl FromRequest<Pages> for Form {
     }
 }
 
-/// The page that says that what a path names is no number; nothing if it is one.
-fn not_numbered(looking: &Looking, what: &str, id: &str) -> Option<Response> {
+/// Answers with the page of a number in the path; 404 if it is none.
+async fn numbered<P: About>(
+    client: &ApiClient,
+    (what, id): (&str, &str),
+    page: impl Future<Output = P>,
+) -> Response {
     if crate::http::integer(id).is_some() {
-        return None;
+        return page.await.response();
     }
     let detail = format!("{what} have numbers, and {id:?} is none");
-    let trouble = Trouble::own(404, NOTHING, detail);
-    Some(ProblemPage::response(&looking.asker.caller, trouble))
+    ProblemPage::response(&client.caller, ApiError::own(404, NOTHING, detail))
 }
 
-async fn overview(looking: Looking) -> Response {
+async fn overview(client: ApiClient) -> Response {
     // Who reads of some owners alone sees nothing of all.
-    let caller = &looking.asker.caller;
-    let owner = caller.only_owner();
+    let owner = client.caller.only_owner();
     if let Some(owner) = owner.filter(|owner| crate::http::integer(owner).is_some()) {
         return Redirect::to(&Of::Owner.page(owner)).into_response();
     }
-    if !caller.may_read_all() {
-        return found::own(&looking.asker, &Query::of(None)).await;
+    if !client.caller.may_read_all() {
+        return found::own(&client, &Query::of(None)).await;
     }
-    overview::page(&looking.asker, &looking.here)
-        .await
-        .response()
+    overview::page(&client).await.response()
 }
 
-async fn find(looking: Looking, query: Query) -> Response {
-    found::find(&looking.asker, &query).await
+async fn find(client: ApiClient, query: Query) -> Response {
+    found::find(&client, &query).await
 }
 
-async fn plays_of(looking: Looking, (of, what): (Of, &str), id: &str, query: &Query) -> Response {
-    if let Some(response) = not_numbered(&looking, what, id) {
-        return response;
+async fn owner(client: ApiClient, Path(id): Path<String>, query: Query) -> Response {
+    let page = plays::page(&client, (Of::Owner, &id), &query);
+    numbered(&client, ("owners", &id), page).await
+}
+
+async fn track(client: ApiClient, Path(id): Path<String>, query: Query) -> Response {
+    let page = plays::page(&client, (Of::Track, &id), &query);
+    numbered(&client, ("tracks", &id), page).await
+}
+
+async fn segment(client: ApiClient, Path(id): Path<String>, query: Query) -> Response {
+    let page = boards::page(&client, &id, &query);
+    numbered(&client, ("segments", &id), page).await
+}
+
+async fn athlete(client: ApiClient, Path(id): Path<String>, query: Query) -> Response {
+    let page = athletes::page(&client, &id, &query);
+    numbered(&client, ("athletes", &id), page).await
+}
+
+async fn applications(client: ApiClient, query: Query) -> Response {
+    let is_of_one = query.get("owner").is_some() || client.caller.only_owner().is_some();
+    if !client.caller.may_read_all() && !is_of_one {
+        return found::own(&client, &query).await;
     }
-    plays::page(&looking.asker, &looking.here, (of, id), query)
-        .await
-        .response()
+    applications::list(&client, &query).await.response()
 }
 
-async fn owner(looking: Looking, Path(id): Path<String>, query: Query) -> Response {
-    plays_of(looking, (Of::Owner, "owners"), &id, &query).await
+async fn application(client: ApiClient, Path(id): Path<String>, query: Query) -> Response {
+    let page = applications::page(&client, &id, &query);
+    numbered(&client, ("applications", &id), page).await
 }
 
-async fn track(looking: Looking, Path(id): Path<String>, query: Query) -> Response {
-    plays_of(looking, (Of::Track, "tracks"), &id, &query).await
+async fn pipeline(client: ApiClient) -> Response {
+    pipeline::page(&client).await.response()
 }
 
-async fn segment(looking: Looking, Path(id): Path<String>, query: Query) -> Response {
-    if let Some(response) = not_numbered(&looking, "segments", &id) {
-        return response;
-    }
-    boards::page(&looking.asker, &looking.here, &id, &query)
-        .await
-        .response()
+async fn run(client: ApiClient, Path((source, epoch)): Path<(String, String)>) -> Response {
+    let page = pipeline::run(&client, (&source, &epoch));
+    numbered(&client, ("runs", &epoch), page).await
 }
 
-async fn athlete(looking: Looking, Path(id): Path<String>, query: Query) -> Response {
-    if let Some(response) = not_numbered(&looking, "athletes", &id) {
-        return response;
-    }
-    athletes::page(&looking.asker, &looking.here, &id, &query)
-        .await
-        .response()
-}
-
-async fn applications(looking: Looking, query: Query) -> Response {
-    let caller = &looking.asker.caller;
-    let is_of_one = query.get("owner").is_some() || caller.only_owner().is_some();
-    if !caller.may_read_all() && !is_of_one {
-        return found::own(&looking.asker, &query).await;
-    }
-    applications::list(&looking.asker, &looking.here, &query)
-        .await
-        .response()
-}
-
-async fn application(looking: Looking, Path(id): Path<String>, query: Query) -> Response {
-    if let Some(response) = not_numbered(&looking, "applications", &id) {
-        return response;
-    }
-    applications::page(&looking.asker, &looking.here, &id, &query)
-        .await
-        .response()
-}
-
-async fn pipeline(looking: Looking) -> Response {
-    pipeline::page(&looking.asker, &looking.here)
-        .await
-        .response()
-}
-
-async fn run(looking: Looking, Path((source, epoch)): Path<(String, String)>) -> Response {
-    if let Some(response) = not_numbered(&looking, "runs", &epoch) {
-        return response;
-    }
-    let of = (source.as_str(), epoch.as_str());
-    pipeline::run(&looking.asker, &looking.here, of)
-        .await
-        .response()
-}
-
-async fn dead_letters(looking: Looking, done: Done, query: Query) -> Response {
-    let Looking { asker, here } = &looking;
-    let page = pipeline::dead_letters(asker, here, &query, done.answer()).await;
+async fn dead_letters(client: ApiClient, done: Done, query: Query) -> Response {
+    let page = pipeline::dead_letters(&client, &query, done.answer()).await;
     done.told(page.response())
 }
 
@@ -286,9 +238,9 @@ async fn led<P: Template>(
 ) -> Response {
     match did {
         Ok(text) => lead(&text),
-        Err(trouble) => {
-            let status = trouble.status();
-            let page = page(Query::of(None), Some(Err(trouble))).await;
+        Err(error) => {
+            let status = error.status();
+            let page = page(Query::of(None), Some(Err(error))).await;
             rendered(status, &page)
         }
     }
@@ -297,34 +249,31 @@ async fn led<P: Template>(
 /// Tries letters again, and leads to all of them, where it is told what became of these.
 async fn replay_letters(
     State(pages): State<Pages>,
-    looking: Looking,
+    client: ApiClient,
     done: Done,
     Form(form): Form,
 ) -> Response {
-    let Looking { asker, here } = &looking;
-    let did = pipeline::replayed(asker, &form).await;
+    let did = pipeline::replayed(&client, &form).await;
     let lead = |text: &str| done.lead(pipeline::LETTERS_PAGE, text, pages.now_s());
-    let page = async |all: Query, told| pipeline::dead_letters(asker, here, &all, told).await;
+    let page = async |all: Query, told| pipeline::dead_letters(&client, &all, told).await;
     led(did, lead, page).await
 }
 
-async fn reconciliations(looking: Looking, done: Done, query: Query) -> Response {
-    let Looking { asker, here } = &looking;
-    let page = pipeline::reconciliations(asker, here, &query, done.answer()).await;
+async fn reconciliations(client: ApiClient, done: Done, query: Query) -> Response {
+    let page = pipeline::reconciliations(&client, &query, done.answer()).await;
     done.told(page.response())
 }
 
 /// Approves what a comparison found, and leads to all of them, where it is told what that means.
 async fn approve(
     State(pages): State<Pages>,
-    looking: Looking,
+    client: ApiClient,
     done: Done,
     Form(form): Form,
 ) -> Response {
-    let Looking { asker, here } = &looking;
-    let did = pipeline::approved(asker, &form).await;
+    let did = pipeline::approved(&client, &form).await;
     let lead = |text: &str| done.lead(pipeline::RECONCILIATIONS_PAGE, text, pages.now_s());
-    let page = async |all: Query, told| pipeline::reconciliations(asker, here, &all, told).await;
+    let page = async |all: Query, told| pipeline::reconciliations(&client, &all, told).await;
     led(did, lead, page).await
 }
 

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::api;
-use super::ask::{Asker, path};
+use super::ask::{Answer, ApiClient, path};
 use super::chart::Step;
-use super::parts::{Frame, Here, Part, Tools, TroubleShown, about};
+use super::parts::{Frame, Tools, about};
 use super::plays::{SeriesShown, Tile, series_shown, total_tile};
 use super::shown::{Moment, number};
 
@@ -24,10 +24,10 @@ const PERIODS: [(&str, &str); 3] = [
 #[template(path = "overview.html")]
 pub(crate) struct OverviewPage {
     frame: Frame,
-    overview: Part<Shown>,
+    overview: Answer<Shown>,
     tools: Tools,
     /// All plays together; nothing for who does not read them, and where they are not counted.
-    plays: Option<Part<PlaysShown>>,
+    plays: Option<Answer<PlaysShown>>,
 }
 
 about!(OverviewPage, overview);
@@ -73,15 +73,20 @@ pub(crate) fn title(source: &str) -> &'static str {
     }
 }
 
-/// What a run says of its drift.
+/// A count, which may be a lower bound.
+pub(crate) fn or_least(count: Option<u64>, is_least: bool) -> String {
+    let least = if is_least { "≥ " } else { "" };
+    count.map_or_else(
+        || "–".to_owned(),
+        |count| format!("{least}{}", number(count)),
+    )
+}
+
+/// The drift that a run found, and whether there is any.
 pub(crate) fn drift(of: &serde_json::Value) -> (String, bool) {
     let total = of.get("total").and_then(serde_json::Value::as_u64);
     let is_least = of.get("is_lower_bound") == Some(&true.into());
-    match total {
-        None => ("–".to_owned(), false),
-        Some(total) if is_least => (format!("≥ {}", number(total)), total > 0),
-        Some(total) => (number(total), total > 0),
-    }
+    (or_least(total, is_least), total > Some(0))
 }
 
 /// How far events of a source are counted.
@@ -167,36 +172,36 @@ fn of_plays(what: &str, more: &[(&str, Option<&str>)]) -> String {
     path(&format!("/api/v1/stats/plays/{what}"), &parameters)
 }
 
-async fn plays(asker: &Asker, here: &Here) -> Option<Part<PlaysShown>> {
-    if !asker.caller.may_read_all() {
+async fn plays(client: &ApiClient) -> Option<Answer<PlaysShown>> {
+    if !client.caller.may_read_all() {
         return None;
     }
     let compare = ("compare", Some("previous"));
     let totals = PERIODS.map(|(period, title)| async move {
         let asked = of_plays("total", &[("period", Some(period)), compare]);
-        let total = asker.get::<api::Total>(&asked).await?;
-        let tools = here.tools(&asked, false, &asker.caller);
+        let total = client.get::<api::Total>(&asked).await?;
+        let tools = client.tools(&asked, false);
         Ok(total_tile(title, Ok(total), tools))
     });
     let asked = of_plays(
         "series",
         &[("period", Some("30d")), ("interval", Some("day"))],
     );
-    let series = asker.get::<api::Series>(&asked);
+    let series = client.get::<api::Series>(&asked);
     let (tiles, series) = match tokio::try_join!(try_join_all(totals), series) {
         Ok(plays) => plays,
         // No view counts them: views are the installation's own.
-        Err(trouble) if matches!(trouble.status, 400 | 404) => return None,
-        Err(trouble) => return Some(Err(TroubleShown::of(trouble))),
+        Err(error) if matches!(error.status, 400 | 404) => return None,
+        Err(error) => return Some(Err(error)),
     };
-    let tools = here.tools(&asked, false, &asker.caller);
+    let tools = client.tools(&asked, false);
     let series = series_shown(&series, (Step::Day, &TimeZone::UTC), tools);
     Some(Ok(PlaysShown { tiles, series }))
 }
 
-pub(crate) async fn page(asker: &Asker, here: &Here) -> OverviewPage {
-    let (answer, plays) = tokio::join!(asker.get::<api::Overview>(PATH), plays(asker, here));
-    let overview = answer.map_err(TroubleShown::of).map(|overview| Shown {
+pub(crate) async fn page(client: &ApiClient) -> OverviewPage {
+    let (answer, plays) = tokio::join!(client.get::<api::Overview>(PATH), plays(client));
+    let overview = answer.map(|overview| Shown {
         now: Moment::utc(&overview.now),
         sources: overview
             .sources
@@ -206,9 +211,9 @@ pub(crate) async fn page(asker: &Asker, here: &Here) -> OverviewPage {
             .collect(),
     });
     OverviewPage {
-        frame: Frame::new("Overview", "overview", &asker.caller).following_all(),
+        frame: Frame::new("Overview", "overview", &client.caller).following_all(),
         overview,
-        tools: here.tools(PATH, false, &asker.caller),
+        tools: client.tools(PATH, false),
         plays,
     }
 }

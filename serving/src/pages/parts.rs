@@ -1,14 +1,13 @@
 //! What several pages have in common: the frame around each, choices, and small parts that are written alike.
 
 use askama::Template;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use schemas::source::Source;
 
 use super::api::{EntryShape, Provenance};
-use super::ask::{Called, Trouble};
+use super::ask::{ApiError, Called};
 use super::assets::{ASSETS, Assets};
-use super::cookie::is_over_tls;
 use super::shown::{self, Moment, duration, number};
 use crate::http::{Caller, LIMIT_MAX, Page, Problem};
 
@@ -123,22 +122,9 @@ pub(crate) struct Tools {
     curl: String,
 }
 
-/// Where the service is, as the reader reached it.
-#[derive(Debug, Clone)]
-pub(crate) struct Here(String);
-
-impl Here {
-    pub(crate) fn of(headers: &HeaderMap, uri: &Uri) -> Self {
-        let host = crate::http::asked_host(headers, uri);
-        let scheme = match is_over_tls(headers) {
-            true => "https",
-            false => "http",
-        };
-        Self(format!("{scheme}://{}", host.unwrap_or("localhost:8080")))
-    }
-
-    /// How to ask the API for the same; of a list that is shown page by page, as many rows as CSV as it gives at once.
-    pub(crate) fn tools(&self, path: &str, is_paged: bool, caller: &Caller) -> Tools {
+impl Tools {
+    /// The tools for a path of the service at `base`.
+    pub(crate) fn new((base, path): (&str, &str), is_paged: bool, caller: &Caller) -> Self {
         let (of, query) = path.split_once('?').unwrap_or((path, ""));
         let is_kept = |pair: &&str| !(pair.is_empty() || is_paged && pair.starts_with("limit="));
         let mut pairs: Vec<&str> = query.split('&').filter(is_kept).collect();
@@ -149,50 +135,30 @@ impl Here {
             Some(_) => "-H \"Authorization: Bearer $BACKSTITCH_KEY\" ",
             None => "",
         };
-        Tools {
+        Self {
             csv: format!("{of}?{}", pairs.join("&")),
             is_part: is_paged,
-            curl: format!("curl {key}'{}{}'", self.0, path.replace('\'', "%27")),
+            curl: format!("curl {key}'{base}{}'", path.replace('\'', "%27")),
         }
     }
 }
 
-/// Why something is not shown.
-#[derive(Debug, Clone, Template)]
-#[template(path = "trouble.html")]
-pub(crate) struct TroubleShown {
-    trouble: Trouble,
-}
-
-impl TroubleShown {
-    pub(crate) const fn of(trouble: Trouble) -> Self {
-        Self { trouble }
-    }
-
-    pub(crate) const fn is_refusal(&self) -> bool {
-        self.trouble.is_refusal()
-    }
-}
-
-/// A part of a page, or why it is not there.
-pub(crate) type Part<T> = Result<T, TroubleShown>;
-
 /// A page that is about something.
 pub(crate) trait About: Template {
     /// Why that is not shown; what else the page has may be there.
-    fn trouble(&self) -> Option<&TroubleShown>;
+    fn error(&self) -> Option<&ApiError>;
 
     /// The page, with the status of what it is about.
     fn response(&self) -> Response
     where
         Self: Sized,
     {
-        let Some(trouble) = self.trouble() else {
+        let Some(error) = self.error() else {
             return rendered(StatusCode::OK, self);
         };
-        let response = rendered(trouble.trouble.status(), self);
+        let response = rendered(error.status(), self);
         let soon = HeaderValue::from_static("1");
-        asked_again(response, trouble.trouble.may_pass().then_some(soon))
+        asked_again(response, error.may_pass().then_some(soon))
     }
 }
 
@@ -200,7 +166,7 @@ pub(crate) trait About: Template {
 macro_rules! about {
     ($page:ty, $part:ident) => {
         impl $crate::pages::parts::About for $page {
-            fn trouble(&self) -> Option<&$crate::pages::parts::TroubleShown> {
+            fn error(&self) -> Option<&$crate::pages::ask::ApiError> {
                 self.$part.as_ref().err()
             }
         }
@@ -308,7 +274,7 @@ pub(crate) fn places(
 #[template(path = "problem.html")]
 pub(crate) struct ProblemPage {
     pub(crate) frame: Frame,
-    pub(crate) trouble: Trouble,
+    pub(crate) error: ApiError,
 }
 
 /// A response which says after how many seconds to ask again, where that may help.
@@ -323,15 +289,15 @@ impl ProblemPage {
     /// The page for who reads pages rather than documents.
     pub(crate) fn of(caller: &Caller, problem: &Problem, request_id: Option<&str>) -> Response {
         let kind = problem.kind();
-        let mut trouble = Trouble::own(kind.status().as_u16(), kind.title(), problem.detail());
-        trouble.request_id = request_id.unwrap_or_default().to_owned();
-        asked_again(Self::response(caller, trouble), problem.ask_again())
+        let mut error = ApiError::own(kind.status().as_u16(), kind.title(), problem.detail());
+        error.request_id = request_id.unwrap_or_default().to_owned();
+        asked_again(Self::response(caller, error), problem.ask_again())
     }
 
-    pub(crate) fn response(caller: &Caller, trouble: Trouble) -> Response {
-        let frame = Frame::new(trouble.title.clone(), "", caller);
-        let status = trouble.status();
-        rendered(status, &Self { frame, trouble })
+    pub(crate) fn response(caller: &Caller, error: ApiError) -> Response {
+        let frame = Frame::new(error.title.clone(), "", caller);
+        let status = error.status();
+        rendered(status, &Self { frame, error })
     }
 }
 

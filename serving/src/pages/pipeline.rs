@@ -8,13 +8,13 @@ use serde_json::Value;
 use stores::dead_letters::OTHER_KINDS;
 
 use super::api;
-use super::ask::{Answer, Asker, Trouble, path};
+use super::ask::{Answer, ApiClient, ApiError, path};
 use super::differences::Differences;
 use super::live::logged;
-use super::overview::{drift, lag, title};
-use super::parts::{Frame, Here, Part, Tools, TroubleShown, about};
+use super::overview::{drift, lag, or_least, title};
+use super::parts::{Frame, Tools, about};
 use super::query::Query;
-use super::shown::{Moment, number, percent, took};
+use super::shown::{self, Moment, number, percent, took};
 
 const OVERVIEW: &str = "/api/v1/overview";
 const RUNS: &str = "/api/v1/batch/runs";
@@ -29,61 +29,26 @@ fn or_dash<T: Into<i128>>(of: Option<T>) -> String {
     of.map_or_else(|| "–".to_owned(), number)
 }
 
-/// A count, which may be the least that it can be.
-fn or_least(count: Option<u64>, is_least: bool) -> String {
-    let least = if is_least { "≥ " } else { "" };
-    count.map_or_else(
-        || "–".to_owned(),
-        |count| format!("{least}{}", number(count)),
-    )
-}
-
-/// A run, as a row of a table.
-#[derive(Debug)]
-struct RunRow {
-    link: String,
-    epoch: String,
-    state: String,
-    /// good, bad or nothing.
-    class: &'static str,
-    why: Option<String>,
-    started: Moment,
-    took: String,
-    read: String,
-    written: String,
-    skipped: String,
-    drift: String,
-}
-
-impl RunRow {
-    fn of(run: &api::RunShown) -> Self {
-        let class = match run.state.as_str() {
-            "complete" => "good",
-            "abandoned" => "bad",
-            _ if run.reason.is_some() => "bad",
-            _ => "",
-        };
-        Self {
-            link: format!("/pipeline/runs/{}/{}", run.source.name(), run.epoch),
-            epoch: number(run.epoch),
-            state: run.state.clone(),
-            class,
-            why: run.reason.clone(),
-            started: Moment::utc(&run.started_at),
-            took: run.seconds.map_or_else(|| "–".to_owned(), took),
-            read: or_dash(run.rows_read.as_u64()),
-            written: or_dash(run.rows_written.as_u64()),
-            skipped: or_dash(run.rows_skipped.as_u64()),
-            drift: drift(&run.drift).0,
-        }
+/// The class of a run's state: good, bad or none.
+fn class(run: &api::RunShown) -> &'static str {
+    match run.state.as_str() {
+        "complete" => "good",
+        "abandoned" => "bad",
+        _ if run.reason.is_some() => "bad",
+        _ => "",
     }
+}
+
+/// How long a run took.
+fn run_time(run: &api::RunShown) -> String {
+    run.seconds.map_or_else(|| "–".to_owned(), took)
 }
 
 #[derive(Debug, Template)]
 #[template(path = "pipeline.html")]
 pub(crate) struct PipelinePage {
     frame: Frame,
-    shown: Part<Shown>,
+    shown: Answer<Shown>,
     tools: Tools,
 }
 
@@ -100,52 +65,32 @@ struct SourceShown {
     name: &'static str,
     title: &'static str,
     summary: String,
-    partitions: Vec<PartitionRow>,
-    runs: Vec<RunRow>,
+    partitions: Vec<api::PartitionShown>,
+    runs: Vec<api::RunShown>,
     /// All runs, also older ones.
     all_runs: Tools,
     views: Vec<(String, u64)>,
 }
 
-#[derive(Debug)]
-struct PartitionRow {
-    partition: usize,
-    from: String,
-    to: String,
-    counted: String,
-    lag: String,
-    epoch: String,
-    /// When its live state began.
-    since: Option<Moment>,
-    state: &'static str,
+/// When the live state of a partition began.
+fn began(one: &api::PartitionShown) -> Option<Moment> {
+    let began_ms = i64::try_from(one.generation?).ok()?;
+    let began = Timestamp::from_millisecond(began_ms).ok()?;
+    Some(Moment::utc(&began.to_string()))
 }
 
-impl PartitionRow {
-    fn of(one: &api::PartitionShown) -> Self {
-        Self {
-            partition: one.partition,
-            from: number(one.log_start),
-            to: number(one.log_end),
-            counted: or_dash(one.next_offset),
-            lag: or_dash(one.lag),
-            epoch: or_dash(one.epoch),
-            since: one
-                .generation
-                .and_then(|began_ms| i64::try_from(began_ms).ok())
-                .and_then(|began_ms| Timestamp::from_millisecond(began_ms).ok())
-                .map(|began| Moment::utc(&began.to_string())),
-            state: match (one.next_offset, one.replaying) {
-                (None, _) => "none yet",
-                (Some(_), Some(true)) => "catching up",
-                _ => "whole",
-            },
-        }
+/// The state of a partition's live state.
+const fn state(one: &api::PartitionShown) -> &'static str {
+    match (one.next_offset, one.replaying) {
+        (None, _) => "none yet",
+        (Some(_), Some(true)) => "catching up",
+        _ => "whole",
     }
 }
 
-pub(crate) async fn page(asker: &Asker, here: &Here) -> PipelinePage {
-    let answer = asker.get::<api::Overview>(OVERVIEW).await;
-    let shown = answer.map_err(TroubleShown::of).map(|overview| {
+pub(crate) async fn page(client: &ApiClient) -> PipelinePage {
+    let answer = client.get::<api::Overview>(OVERVIEW).await;
+    let shown = answer.map(|overview| {
         let sources = overview
             .sources
             .into_iter()
@@ -153,13 +98,9 @@ pub(crate) async fn page(asker: &Asker, here: &Here) -> PipelinePage {
         let sources = sources.map(|source| SourceShown {
             title: title(source.source.name()),
             summary: format!("{} not counted yet", lag(&source.partitions).0),
-            partitions: source.partitions.iter().map(PartitionRow::of).collect(),
-            runs: source.runs.iter().map(RunRow::of).collect(),
-            all_runs: here.tools(
-                &path(RUNS, &[("source", Some(source.source.name()))]),
-                true,
-                &asker.caller,
-            ),
+            partitions: source.partitions,
+            runs: source.runs,
+            all_runs: client.tools(&path(RUNS, &[("source", Some(source.source.name()))]), true),
             views: source.views.into_iter().collect(),
             name: source.source.name(),
         });
@@ -169,9 +110,9 @@ pub(crate) async fn page(asker: &Asker, here: &Here) -> PipelinePage {
         }
     });
     PipelinePage {
-        frame: Frame::new("Pipeline", "pipeline", &asker.caller).following_all(),
+        frame: Frame::new("Pipeline", "pipeline", &client.caller).following_all(),
         shown,
-        tools: here.tools(OVERVIEW, false, &asker.caller),
+        tools: client.tools(OVERVIEW, false),
     }
 }
 
@@ -181,15 +122,14 @@ pub(crate) struct RunPage {
     frame: Frame,
     source: String,
     epoch: String,
-    run: Part<RunShown>,
+    run: Answer<RunShown>,
 }
 
 about!(RunPage, run);
 
 #[derive(Debug)]
 struct RunShown {
-    row: RunRow,
-    to_do: Option<String>,
+    told: api::RunShown,
     stages: Vec<Stage>,
     cuts: String,
     drifted: Vec<DriftRow>,
@@ -285,12 +225,10 @@ fn told<'a>(run: &'a api::RunShown, what: &str) -> &'a Value {
     drift.and_then(|drift| drift.get(what)).unwrap_or(NOTHING)
 }
 
-pub(crate) async fn run(asker: &Asker, here: &Here, (source, epoch): (&str, &str)) -> RunPage {
+pub(crate) async fn run(client: &ApiClient, (source, epoch): (&str, &str)) -> RunPage {
     let asked = path(&format!("{RUNS}/{epoch}"), &[("source", Some(source))]);
-    let run = asker.get::<api::RunShown>(&asked).await;
-    let run = run.map_err(TroubleShown::of).map(|run| RunShown {
-        row: RunRow::of(&run),
-        to_do: run.to_do.clone(),
+    let run = client.get::<api::RunShown>(&asked).await;
+    let run = run.map(|run| RunShown {
         stages: stages(run.report.as_ref()),
         cuts: run
             .cuts
@@ -305,9 +243,10 @@ pub(crate) async fn run(asker: &Asker, here: &Here, (source, epoch): (&str, &str
             .as_ref()
             .and_then(|report| serde_json::to_string_pretty(report).ok())
             .unwrap_or_default(),
-        tools: here.tools(&asked, false, &asker.caller),
+        tools: client.tools(&asked, false),
+        told: run,
     });
-    let frame = Frame::new(format!("Run {epoch}"), "pipeline", &asker.caller);
+    let frame = Frame::new(format!("Run {epoch}"), "pipeline", &client.caller);
     RunPage {
         frame: match logged(source) {
             Some(source) => frame.following(source.name()),
@@ -326,66 +265,43 @@ pub(crate) struct LettersPage {
     /// Whether who looks may try letters again.
     may_replay: bool,
     /// What became of letters that were just tried again.
-    done: Option<Part<String>>,
+    done: Option<Answer<String>>,
     reason: Option<String>,
-    counts: Part<CountsShown>,
-    page: Part<LettersShown>,
-}
-
-about!(LettersPage, page);
-
-#[derive(Debug)]
-struct CountsShown {
-    letters: String,
-    complete: bool,
-    rows: Vec<KindRow>,
-    tools: Tools,
-}
-
-#[derive(Debug)]
-struct KindRow {
-    kind: String,
-    link: String,
-    source: &'static str,
-    letters: String,
-    last: Moment,
-    /// Whether letters can be asked for by it.
-    is_one: bool,
-}
-
-#[derive(Debug)]
-struct LettersShown {
-    rows: Vec<LetterRow>,
+    counts: Answer<api::LetterCounts>,
+    counts_tools: Tools,
+    page: Answer<api::LettersPage>,
     more: Option<String>,
     tools: Tools,
 }
 
-#[derive(Debug)]
-struct LetterRow {
-    id: String,
-    source: &'static str,
-    reason: String,
-    origin: String,
-    at: Moment,
-    bytes: String,
-    raw: String,
+about!(LettersPage, page);
+
+/// The page of the dead letters of a kind.
+fn page_of_kind(kind: &api::LetterKind) -> String {
+    let source = ("source", Some(kind.source.name()));
+    path(LETTERS_PAGE, &[source, ("reason", Some(&kind.kind))])
+}
+
+/// Whether dead letters can be asked for by the kind.
+fn is_searchable(kind: &api::LetterKind) -> bool {
+    !kind.kind.trim().is_empty() && kind.kind != OTHER_KINDS
 }
 
 /// Tries letters again: the one that a form names, or those of a source and a reason.
-pub(crate) async fn replayed(asker: &Asker, form: &Query) -> Answer<String> {
+pub(crate) async fn replayed(client: &ApiClient, form: &Query) -> Answer<String> {
     let fields = ["id", "source", "reason"];
     let is_there = |field: &str| form.get(field).is_some();
     let is_said = is_there("id") || (is_there("source") && is_there("reason"));
     if !is_said {
         // By the API nothing stands for all.
         let detail = "The form does not say which letters: use a button of the page.";
-        return Err(Trouble::own(400, "Nothing was tried again", detail));
+        return Err(ApiError::own(400, "Nothing was tried again", detail));
     }
     let asked = path(
         &format!("{LETTERS}/replay"),
         &fields.map(|field| (field, form.get(field))),
     );
-    let done = asker.post::<api::LettersReplayed>(&asked).await?;
+    let done = client.post::<api::LettersReplayed>(&asked).await?;
     let mut text = format!(
         "{} taken, {} still can't be.",
         number(done.accepted),
@@ -413,8 +329,7 @@ pub(crate) async fn replayed(asker: &Asker, form: &Query) -> Answer<String> {
 }
 
 pub(crate) async fn dead_letters(
-    asker: &Asker,
-    here: &Here,
+    client: &ApiClient,
     query: &Query,
     done: Option<Answer<String>>,
 ) -> LettersPage {
@@ -427,59 +342,18 @@ pub(crate) async fn dead_letters(
     let page_path = path(LETTERS, &with_cursor);
     let counts_path = format!("{LETTERS}/counts");
     let (counts, page) = tokio::join!(
-        asker.get::<api::LetterCounts>(&counts_path),
-        asker.get::<api::LettersPage>(&page_path)
+        client.get::<api::LetterCounts>(&counts_path),
+        client.get::<api::LettersPage>(&page_path)
     );
-    let counts = counts.map_err(TroubleShown::of).map(|counts| CountsShown {
-        letters: number(counts.letters),
-        complete: counts.complete,
-        tools: here.tools(&counts_path, false, &asker.caller),
-        rows: counts
-            .counts
-            .into_iter()
-            .map(|one| KindRow {
-                link: path(
-                    LETTERS_PAGE,
-                    &[
-                        ("source", Some(one.source.name())),
-                        ("reason", Some(&one.kind)),
-                    ],
-                ),
-                is_one: !one.kind.trim().is_empty() && one.kind != OTHER_KINDS,
-                kind: one.kind,
-                source: one.source.name(),
-                letters: number(one.letters),
-                last: Moment::utc(&one.last_at),
-            })
-            .collect(),
-    });
-    let page = page.map_err(TroubleShown::of).map(|page| LettersShown {
-        more: page
-            .cursor
-            .as_deref()
-            .map(|next| query.with(LETTERS_PAGE, &[("cursor", Some(next))])),
-        tools: here.tools(&path(LETTERS, &parameters), true, &asker.caller),
-        rows: page
-            .dead_letters
-            .into_iter()
-            .map(|letter| LetterRow {
-                id: letter.id,
-                source: letter.source.name(),
-                reason: letter.reason,
-                origin: letter.origin,
-                at: Moment::utc(&letter.at),
-                bytes: number(letter.raw_bytes),
-                raw: match letter.raw {
-                    api::LetterBytes::Text(text) | api::LetterBytes::Hex(text) => text,
-                },
-            })
-            .collect(),
-    });
+    let next = page.as_ref().ok().and_then(|page| page.cursor.as_deref());
     LettersPage {
-        frame: Frame::new("Dead letters", "pipeline", &asker.caller).following_all(),
-        may_replay: asker.caller.may_administer(),
-        done: done.map(|done| done.map_err(TroubleShown::of)),
+        frame: Frame::new("Dead letters", "pipeline", &client.caller).following_all(),
+        may_replay: client.caller.may_administer(),
+        done,
         reason: query.get("reason").map(str::to_owned),
+        counts_tools: client.tools(&counts_path, false),
+        more: next.map(|next| query.at(LETTERS_PAGE, next)),
+        tools: client.tools(&path(LETTERS, &parameters), true),
         counts,
         page,
     }
@@ -490,8 +364,8 @@ pub(crate) async fn dead_letters(
 pub(crate) struct ReconciliationsPage {
     frame: Frame,
     /// What was just approved.
-    done: Option<Part<String>>,
-    page: Part<ReconciliationsShown>,
+    done: Option<Answer<String>>,
+    page: Answer<ReconciliationsShown>,
 }
 
 about!(ReconciliationsPage, page);
@@ -526,23 +400,18 @@ const TO_APPROVE: [&str; 2] = ["differs", "held_back"];
 
 impl ReconciliationRow {
     /// A row; `seen` are the schedules with views of which newer comparisons are above.
-    fn of(one: &api::ReconciliationShown, seen: &mut BTreeSet<(String, String)>) -> Self {
+    fn of(
+        one: &api::ReconciliationShown,
+        may_approve: bool,
+        seen: &mut BTreeSet<(String, String)>,
+    ) -> Self {
         let told = |name: &str| one.comparison.get(name).and_then(Value::as_str);
         let of = told("schedule").zip(told("view"));
         let is_newest =
             of.is_some_and(|(schedule, view)| seen.insert((schedule.to_owned(), view.to_owned())));
         let is_open = told("outcome").is_some_and(|outcome| TO_APPROVE.contains(&outcome));
-        let number = one.comparison.get("number").and_then(Value::as_u64);
-        let to_approve = number.filter(|_| is_newest && is_open && one.approval.is_none());
-        Self {
-            approved: one.approval.as_ref().map(|approval| approval.by.clone()),
-            to_approve,
-            ..Self::of_any(one)
-        }
-    }
-
-    fn of_any(one: &api::ReconciliationShown) -> Self {
-        let told = |name: &str| one.comparison.get(name).and_then(Value::as_str);
+        let can_approve = may_approve && is_newest && is_open && one.approval.is_none();
+        let compared = one.comparison.get("number").and_then(Value::as_u64);
         let outcome = told("outcome").map_or_else(
             || match (one.total, one.keys) {
                 (None, _) => "unknown".to_owned(),
@@ -578,20 +447,20 @@ impl ReconciliationRow {
                 .clone()
                 .or_else(|| told("held_back").map(str::to_owned)),
             differences: Differences::of(&one.worst),
-            approved: None,
-            to_approve: None,
+            approved: one.approval.as_ref().map(|approval| approval.by.clone()),
+            to_approve: compared.filter(|_| can_approve),
         }
     }
 }
 
 /// Approves what the comparison found that a form names.
-pub(crate) async fn approved(asker: &Asker, form: &Query) -> Answer<String> {
+pub(crate) async fn approved(client: &ApiClient, form: &Query) -> Answer<String> {
     let fields = ["source", "number", "reason"];
     let asked = path(
         &format!("{RECONCILIATIONS}/approve"),
         &fields.map(|field| (field, form.get(field))),
     );
-    let done = asker.post::<api::ApprovalShown>(&asked).await?;
+    let done = client.post::<api::ApprovalShown>(&asked).await?;
     Ok(format!(
         "Approved: {} puts right up to {} of {} the next time that schedules are carried out.",
         done.schedule,
@@ -601,36 +470,28 @@ pub(crate) async fn approved(asker: &Asker, form: &Query) -> Answer<String> {
 }
 
 pub(crate) async fn reconciliations(
-    asker: &Asker,
-    here: &Here,
+    client: &ApiClient,
     query: &Query,
     done: Option<Answer<String>>,
 ) -> ReconciliationsPage {
     let asked = path(RECONCILIATIONS, &[("cursor", query.get("cursor"))]);
-    let page = asker.get::<api::Reconciliations>(&asked).await;
-    let page = page
-        .map_err(TroubleShown::of)
-        .map(|page| ReconciliationsShown {
-            more: page
-                .cursor
-                .as_deref()
-                .map(|next| query.with(RECONCILIATIONS_PAGE, &[("cursor", Some(next))])),
-            tools: here.tools(RECONCILIATIONS, true, &asker.caller),
-            rows: rows(&page.reconciliations, asker.caller.may_administer()),
-        });
+    let (may_approve, mut seen) = (client.caller.may_administer(), BTreeSet::new());
+    let page = client.get::<api::Reconciliations>(&asked).await;
+    let page = page.map(|page| ReconciliationsShown {
+        more: page
+            .cursor
+            .as_deref()
+            .map(|next| query.at(RECONCILIATIONS_PAGE, next)),
+        tools: client.tools(RECONCILIATIONS, true),
+        rows: page
+            .reconciliations
+            .iter()
+            .map(|one| ReconciliationRow::of(one, may_approve, &mut seen))
+            .collect(),
+    });
     ReconciliationsPage {
-        frame: Frame::new("Reconciliations", "pipeline", &asker.caller).following_all(),
-        done: done.map(|done| done.map_err(TroubleShown::of)),
+        frame: Frame::new("Reconciliations", "pipeline", &client.caller).following_all(),
+        done,
         page,
     }
-}
-
-fn rows(all: &[api::ReconciliationShown], may_approve: bool) -> Vec<ReconciliationRow> {
-    let mut seen = BTreeSet::new();
-    let rows = all.iter().map(|one| ReconciliationRow::of(one, &mut seen));
-    let mut rows: Vec<ReconciliationRow> = rows.collect();
-    for row in rows.iter_mut().filter(|_| !may_approve) {
-        row.to_approve = None;
-    }
-    rows
 }

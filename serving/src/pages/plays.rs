@@ -7,12 +7,13 @@ use jiff::{Timestamp, ToSpan};
 use stores::names::Named;
 
 use super::api;
-use super::ask::{Answer, Asker, Called, path};
+use super::ask::{Answer, ApiClient, ApiError, Called, path};
 use super::chart::{Chart, Step};
-use super::parts::{About, Choice, Frame, From, Here, Part, Tools, TroubleShown, choices, share};
+use super::parts::{About, Choice, Frame, From, Tools, choices, share};
 use super::query::Query;
 use super::shown::{Change, Moment, key, number, percent};
 use crate::http::Caller;
+use crate::metric::by_name;
 
 const PERIODS: [(&str, &str); 7] = [
     ("today", "Today"),
@@ -73,21 +74,21 @@ pub(crate) struct PlaysPage {
     shown: String,
     /// Where the same period before and after this one is shown.
     around: (Option<String>, Option<String>),
-    series: Part<SeriesShown>,
+    series: Answer<SeriesShown>,
     apart_title: &'static str,
     bys: Vec<Choice>,
-    apart: Part<Apart>,
+    apart: Answer<Apart>,
 }
 
 impl PlaysPage {
     /// Why nothing of the page is answered: each part would say the same.
-    fn refused(&self) -> Option<&TroubleShown> {
-        self.trouble().filter(|trouble| trouble.is_refusal())
+    fn refused(&self) -> Option<&ApiError> {
+        self.error().filter(|error| error.is_refusal())
     }
 }
 
 impl About for PlaysPage {
-    fn trouble(&self) -> Option<&TroubleShown> {
+    fn error(&self) -> Option<&ApiError> {
         // The total is the first of them.
         self.tiles.first()?.shown.as_ref().err()
     }
@@ -107,7 +108,7 @@ struct Filter {
 #[derive(Debug)]
 pub(super) struct Tile {
     pub(super) title: &'static str,
-    pub(super) shown: Part<TileShown>,
+    pub(super) shown: Answer<TileShown>,
     pub(super) tools: Tools,
 }
 
@@ -283,13 +284,8 @@ fn zone(query: &Query) -> TimeZone {
     named.unwrap_or(TimeZone::UTC)
 }
 
-pub(crate) async fn page(
-    asker: &Asker,
-    here: &Here,
-    (of, id): (Of, &str),
-    query: &Query,
-) -> PlaysPage {
-    let asked = Asked::new(of, id, query, &asker.caller);
+pub(crate) async fn page(client: &ApiClient, (of, id): (Of, &str), query: &Query) -> PlaysPage {
+    let asked = Asked::new(of, id, query, &client.caller);
     let zone = zone(query);
     let total_path = asked.path("total", &[asked.compare()]);
     let uniques_path = asked.path("uniques", &[asked.compare()]);
@@ -301,18 +297,19 @@ pub(crate) async fn page(
         ("by", Some(asked.by)),
         ("limit", Some(ROWS)),
         asked.compare(),
+        ("cursor", query.get("cursor")),
     ];
-    let apart_path = asked.path("breakdown", &by);
-    let more_path = path_with(&apart_path, "cursor", query.get("cursor"));
+    let apart_path = asked.path("breakdown", &by[..3]);
+    let more_path = asked.path("breakdown", &by);
     let (total, uniques, series, apart) = tokio::join!(
-        asker.get::<api::Total>(&total_path),
-        asker.get::<api::Uniques>(&uniques_path),
-        asker.get::<api::Series>(&series_path),
-        asker.get::<api::Breakdown>(&more_path),
+        client.get::<api::Total>(&total_path),
+        client.get::<api::Uniques>(&uniques_path),
+        client.get::<api::Series>(&series_path),
+        client.get::<api::Breakdown>(&more_path),
     );
-    let called = names(asker, &asked, total.is_ok(), apart.as_ref().ok()).await;
+    let called = names(client, &asked, total.is_ok(), apart.as_ref().ok()).await;
     let name = called.own.clone();
-    let tools = |of: &str, is_paged: bool| here.tools(of, is_paged, &asker.caller);
+    let tools = |of: &str, is_paged: bool| client.tools(of, is_paged);
     let tiles = vec![
         total_tile("Plays", total, tools(&total_path, false)),
         uniques_tile(uniques, tools(&uniques_path, false)),
@@ -327,7 +324,7 @@ pub(crate) async fn page(
     let title = name.clone();
     let title = title.unwrap_or_else(|| format!("{} {id}", of.title()));
     PlaysPage {
-        frame: Frame::new(title.clone(), "plays", &asker.caller)
+        frame: Frame::new(title.clone(), "plays", &client.caller)
             .following("plays")
             .of_kind(of.name())
             .with_keys(&[
@@ -351,11 +348,11 @@ pub(crate) async fn page(
         filters: filters(&asked, &called.filters),
         tiles,
         shown: asked.period.to_owned(),
-        around: around(&asked, asker.now(), &zone),
-        series: series.map_err(TroubleShown::of),
+        around: around(&asked, client.now(), &zone),
+        series,
         apart_title: by_title.map_or("Value", |(_, title)| title),
         bys: bys(&asked),
-        apart: apart.map_err(TroubleShown::of),
+        apart,
     }
 }
 
@@ -381,13 +378,13 @@ struct AllCalled {
 
 /// What things on a page are called; nothing is told to who does not read them.
 async fn names(
-    asker: &Asker,
+    client: &ApiClient,
     asked: &Asked<'_>,
     is_read: bool,
     apart: Option<&api::Breakdown>,
 ) -> AllCalled {
     // An owner is answered about any track, with what this owner has of it: nothing, of another's.
-    let is_told = is_read && (asked.of == Of::Owner || asker.caller.may_read_all());
+    let is_told = is_read && (asked.of == Of::Owner || client.caller.may_read_all());
     let id = crate::http::integer(asked.id).filter(|_| is_told);
     let of = match asked.of {
         Of::Owner => Named::Owner,
@@ -398,21 +395,21 @@ async fn names(
             return Called::default();
         };
         let ids = apart.rows.iter().filter_map(row_id);
-        asker.names(by, ids.collect::<Vec<i64>>()).await
+        client.names(by, ids.collect::<Vec<i64>>()).await
     };
     // By a filter an owner would hear what another's track is called.
-    let may_hear = is_read && asker.caller.may_read_all();
+    let may_hear = is_read && client.caller.may_read_all();
     let filtered = |parameter: &str| {
         let value = asked.query.get(parameter).filter(|_| may_hear)?;
         crate::http::integer(value)
     };
     let [track, owner, app] = ["track_id", "owner_id", "app_id"].map(filtered);
     let (own, rows, tracks, owners, apps) = tokio::join!(
-        asker.names(of, id),
+        client.names(of, id),
         rows,
-        asker.names(Named::Track, track),
-        asker.names(Named::Owner, owner),
-        asker.names(Named::Application, app),
+        client.names(Named::Track, track),
+        client.names(Named::Owner, owner),
+        client.names(Named::Application, app),
     );
     let found = [
         ("track_id", track, tracks),
@@ -431,7 +428,7 @@ async fn names(
 }
 
 pub(super) fn total_tile(title: &'static str, total: Answer<api::Total>, tools: Tools) -> Tile {
-    let shown = total.map_err(TroubleShown::of).map(|total| TileShown {
+    let shown = total.map(|total| TileShown {
         value: number(total.count),
         note: total
             .previous
@@ -448,7 +445,7 @@ pub(super) fn total_tile(title: &'static str, total: Answer<api::Total>, tools: 
 }
 
 fn uniques_tile(uniques: Answer<api::Uniques>, tools: Tools) -> Tile {
-    let shown = uniques.map_err(TroubleShown::of).map(|uniques| TileShown {
+    let shown = uniques.map(|uniques| TileShown {
         value: number(uniques.count),
         note: (uniques.relative_error > 0.0)
             .then(|| format!("give or take {}", percent(uniques.relative_error))),
@@ -492,17 +489,6 @@ fn apart_shown(asked: &Asked<'_>, apart: &api::Breakdown, called: &Called, tools
 fn zones() -> Vec<String> {
     let known = jiff::tz::db().available();
     known.map(|name| name.to_string()).collect()
-}
-
-fn path_with(path: &str, name: &str, value: Option<&str>) -> String {
-    match value {
-        None => path.to_owned(),
-        Some(value) => {
-            let mut query = form_urlencoded::Serializer::new(String::new());
-            query.append_pair(name, value);
-            format!("{path}&{}", query.finish())
-        }
-    }
 }
 
 fn range(series: Option<&api::Series>, zone: &TimeZone) -> String {
@@ -549,7 +535,7 @@ fn filters(asked: &Asked<'_>, called: &[(&str, String)]) -> Vec<Filter> {
         };
         Some(Filter {
             page: id.and_then(page),
-            title: format!("{}: {value}", name.strip_suffix("_id").unwrap_or(name)),
+            title: format!("{}: {value}", by_name(name)),
             link: asked_for.map(|_| asked.link(&[(name, None), ("cursor", None)])),
         })
     });
@@ -607,15 +593,7 @@ fn bys(asked: &Asked<'_>) -> Vec<Choice> {
 
 /// The parameter that filters by what is counted apart.
 fn filter_of(by: &str) -> Option<&'static str> {
-    Some(match by {
-        "track" => "track_id",
-        "owner" => "owner_id",
-        "country" => "country",
-        "referrer" => "referrer",
-        "app" => "app_id",
-        "listener" => "listener_id",
-        _ => return None,
-    })
+    FILTERS.into_iter().find(|filter| by_name(filter) == by)
 }
 
 /// The id that a row is of, if it is of one.

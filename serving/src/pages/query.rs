@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::ask::path;
+
 /// Parameters of a page; of those that come twice the last one counts, and empty ones are as those that are not there, since
 /// forms send every field.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +24,11 @@ impl Query {
         self.0.get(name).map(String::as_str)
     }
 
+    /// The address of the part of a list that begins at a cursor.
+    pub(crate) fn at(&self, page: &str, cursor: &str) -> String {
+        self.with(page, &[("cursor", Some(cursor))])
+    }
+
     /// The address of a page with these parameters, some of them changed or taken away.
     pub(crate) fn with(&self, page: &str, changes: &[(&str, Option<&str>)]) -> String {
         let mut parameters = self.0.clone();
@@ -31,13 +38,9 @@ impl Query {
                 None => parameters.remove(*name),
             };
         }
-        let mut query = form_urlencoded::Serializer::new(String::new());
-        query.extend_pairs(parameters);
-        let query = query.finish();
-        match query.is_empty() {
-            true => page.to_owned(),
-            false => format!("{page}?{query}"),
-        }
+        let parameters = parameters.iter();
+        let parameters = parameters.map(|(name, value)| (name.as_str(), Some(value.as_str())));
+        path(page, &parameters.collect::<Vec<_>>())
     }
 }
 

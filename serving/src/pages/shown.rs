@@ -1,5 +1,6 @@
 //! Numbers, times and shares as people read them.
 
+use askama::Template;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::Value;
@@ -64,7 +65,11 @@ pub(crate) fn took(seconds: f64) -> String {
 }
 
 /// A moment, for machines and for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Template)]
+#[template(
+    ext = "html",
+    source = "<time datetime=\"{{ iso }}\">{{ text }}</time>"
+)]
 pub(crate) struct Moment {
     pub(crate) iso: String,
     pub(crate) text: String,

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use stores::keys::{ID_CHARS, KeyDigest, KeyState, Token};
 use tokio::time::timeout;
 
+use super::ask::path;
 use super::cookie::Cookie;
 use super::parts::{Frame, rendered};
 use super::query::Query;
@@ -127,18 +128,16 @@ pub(crate) async fn show(RawQuery(query): RawQuery) -> Response {
     page(own(query.get("next")), None)
 }
 
-pub(crate) async fn sign_in(State(pages): State<Pages>, request: Request) -> Response {
+pub(crate) async fn sign_in(
+    State(pages): State<Pages>,
+    request: Request,
+) -> Result<Response, Problem> {
     let (headers, uri) = (request.headers().clone(), request.uri().clone());
     let api = &pages.state;
     let form = timeout(FORM_WAIT, body::text_up_to(api, request, FORM_BYTES_MAX)).await;
-    let form = match form {
-        Ok(Ok(form)) => form,
-        Ok(Err(problem)) => return problem.into_response(),
-        Err(_) => {
-            let detail = "the form did not come in time: send it again";
-            return Problem::new(Kind::SlowBody, detail).into_response();
-        }
-    };
+    let form = form.map_err(|_| {
+        Kind::SlowBody.with_detail("the form did not come in time: send it again")
+    })??;
     let field = |name: &str| {
         let mut fields = form_urlencoded::parse(&form);
         fields.find_map(|(of, value)| (of == name).then(|| value.into_owned()))
@@ -147,29 +146,27 @@ pub(crate) async fn sign_in(State(pages): State<Pages>, request: Request) -> Res
     let wrong = "There is no such key: look whether it was copied whole.";
     let key = field("key").unwrap_or_default();
     let Some(token) = Token::of(key.trim()) else {
-        return page(next, Some(wrong));
+        return Ok(page(next, Some(wrong)));
     };
     // Who sends a form slowly keeps nobody else out: a place is for looking up alone.
-    let Ok(_place) = api.sign_ins.try_acquire() else {
+    let _place = api.sign_ins.try_acquire().map_err(|_| {
         let detail = "as many sign in at once as may: try again in some seconds";
-        return Problem::new(Kind::TooOften, detail)
-            .retry_after(5)
-            .into_response();
-    };
+        Kind::TooOften.with_detail(detail).retry_after(5)
+    })?;
     let now_ms = api.ports.clock.now_ms();
-    let kept = match in_time(api, api.key_ring.key(&token, now_ms)).await {
-        Ok(Ok(Some(kept))) => kept,
-        Ok(Ok(None)) => return page(next, Some(wrong)),
-        Ok(Err(problem)) | Err(problem) => return problem.into_response(),
+    let kept = in_time(api, api.key_ring.key(&token, now_ms)).await??;
+    let Some(kept) = kept else {
+        return Ok(page(next, Some(wrong)));
     };
     if kept.key.state(now_ms) != KeyState::Valid {
-        return page(next, Some("This key is over: ask for a new one."));
+        return Ok(page(next, Some("This key is over: ask for a new one.")));
     }
     let Some(session) = Session::new(token.id(), now_ms / 1_000, &api.seal, &kept.digest) else {
-        return page(next, Some(wrong));
+        return Ok(page(next, Some(wrong)));
     };
     let led = Redirect::to(&next).into_response();
-    Cookie::of(COOKIE, &headers, &uri).set(&session.text(), SIGNED_IN_S, led)
+    let cookie = Cookie::of(COOKIE, &headers, &uri);
+    Ok(cookie.set(&session.text(), SIGNED_IN_S, led))
 }
 
 pub(crate) async fn sign_out(headers: HeaderMap, uri: Uri) -> Response {
@@ -180,9 +177,8 @@ pub(crate) async fn sign_out(headers: HeaderMap, uri: Uri) -> Response {
 /// Where somebody is led who looks at a page and is not signed in.
 pub(crate) fn led_from(uri: &OriginalUri) -> Response {
     let next = uri.0.path_and_query().map(|next| next.as_str());
-    let mut query = form_urlencoded::Serializer::new(String::new());
-    query.append_pair("next", &own(next));
-    Redirect::to(&format!("/signin?{}", query.finish())).into_response()
+    let sign_in = path("/signin", &[("next", Some(&own(next)))]);
+    Redirect::to(&sign_in).into_response()
 }
 
 #[cfg(test)]

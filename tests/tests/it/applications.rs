@@ -213,7 +213,7 @@ fn requests(place: &Place, client: &Client) {
 fn pages(client: &Client) {
     let (status, page) = client.get(&format!("{APPLICATION}/limit"));
     assert_eq!(status, 200, "{page}");
-    let name = "Pacer &lt;b&gt;&amp;amp;&lt;/b&gt; {{x}} @NAME@";
+    let name = "Pacer &#60;b&#62;&#38;amp;&#60;/b&#62; {{x}} @NAME@";
     assert!(
         page.contains(&format!("{name} can\u{2019}t connect more athletes")),
         "{page}"

@@ -1,11 +1,10 @@
 //! Changing how many athletes may connect, and what was changed.
 
-use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::Uri;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -16,9 +15,9 @@ use super::{ApplicationShown, CAPACITY_MAX, Canonical, one, refused, unknown, us
 use crate::answer::shown_ms;
 use crate::http::boards::id;
 use crate::http::layers::in_time;
-use crate::http::params::{PageQuery, Params, Path, next_link};
+use crate::http::params::{PageQuery, Params, Path};
 use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
-use crate::http::{Api, Caller, body, csv, cursor, owner_text};
+use crate::http::{Api, Caller, body, csv, cursor};
 
 /// Who changes something where nobody says who it is.
 const SOMEBODY: &str = "http";
@@ -48,16 +47,6 @@ pub(crate) enum Setting {
     /// The owner; one that is a number is an integer, as a capacity is.
     #[schema(value_type = String)]
     Owner(Value),
-}
-
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Capacity(athletes) => athletes.fmt(f),
-            Self::Enforced(is_enforced) => is_enforced.fmt(f),
-            Self::Owner(owner) => f.write_str(&owner_text(owner)),
-        }
-    }
 }
 
 /// The record of a change.
@@ -118,7 +107,7 @@ pub(crate) async fn change(
     let asked: Change = body::object(&api, request, "{\"athlete_capacity\": 100}").await?;
     if asked.athlete_capacity.is_none() && asked.enforced.is_none() {
         let detail = "nothing is to be changed: send athlete_capacity, enforced or both";
-        return Err(Problem::new(Kind::BadBody, detail));
+        return Err(Kind::BadBody.with_detail(detail));
     }
     if let Some(capacity) = asked.athlete_capacity {
         in_range("athlete_capacity", capacity)?;
@@ -168,41 +157,25 @@ pub(crate) async fn audit(
     let (_, query) = PageQuery::read(&uri, &[])?;
     let application = id("id", &application)?;
     let fingerprint = cursor::fingerprint(&format!("audit of {application}"));
-    let before = cursor::number(fingerprint, query.cursor.as_deref())?;
+    let before = query.start(fingerprint, cursor::last)?;
     let limit = query.limit;
     let canon = &api.ports.canon;
     let mut found = canon.audit(application, before, limit + 1).await?;
     if found.is_empty() {
         usage_of(&api, application).await?;
     }
-    let after = |last: &AuditEntry| cursor::of_number(fingerprint, last.id);
+    let after = |last: &AuditEntry| cursor::after(fingerprint, &last.id);
     let next = cursor::page(&mut found, limit, after);
-    let link = next_link(&uri, next.as_deref());
     let page = Audit {
         application_id: application,
         entries: found.into_iter().map(EntryShown::of).collect(),
-        cursor: next,
+        cursor: next.clone(),
         provenance: Canonical::default(),
     };
-    let answer = query.format.answer(page, |page| {
-        let names = [
-            "id",
-            "at",
-            "by",
-            "changed",
-            "before",
-            "after",
-            "reason",
-            "request_id",
-        ];
-        let rows = page.entries.into_iter().map(|entry| {
-            let values = (entry.before.to_string(), entry.after.to_string());
-            let why = (entry.reason, entry.request_id);
-            (entry.id, entry.at, entry.by, entry.changed, values, why)
-        });
-        csv::list(&names, rows.collect(), None)
-    });
-    Ok((link, answer).into_response())
+    Ok(query.answer(&uri, next.as_deref(), page, |page| {
+        let header = "id,at,by,changed,before,after,reason,request_id";
+        csv::objects(header, page.entries, None)
+    }))
 }
 
 impl EntryShown {
@@ -238,7 +211,7 @@ pub(super) fn in_range(name: &str, capacity: i64) -> Result<(), Problem> {
         return Ok(());
     }
     let detail = format!("{name}: {capacity} is not from 0 to {CAPACITY_MAX}");
-    Err(Problem::new(Kind::BadBody, detail))
+    Err(Kind::BadBody.with_detail(detail))
 }
 
 /// Who does something and why, as a body says it; whose key it was is said beside it.
@@ -254,16 +227,16 @@ pub(super) fn by(
                 "{name}: {} bytes are more than the {TEXT_BYTES_MAX} that are kept",
                 text.len()
             );
-            return Err(Problem::new(Kind::BadBody, detail));
+            return Err(Kind::BadBody.with_detail(detail));
         }
         if text.contains('\0') {
             let detail = format!("{name}: holds U+0000, which is not kept; leave it out");
-            return Err(Problem::new(Kind::BadBody, detail));
+            return Err(Kind::BadBody.with_detail(detail));
         }
     }
     if actor.as_deref().is_some_and(is_reserved) {
         let detail = format!("by: {INGEST:?} stands for lines that are ingested; write who it is");
-        return Err(Problem::new(Kind::BadBody, detail));
+        return Err(Kind::BadBody.with_detail(detail));
     }
     let actor = actor.filter(|actor| !actor.trim().is_empty());
     let actor = match (actor, caller.actor()) {

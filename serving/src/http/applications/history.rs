@@ -3,10 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use jiff::civil::Date;
 use schemas::key::KeyValue;
 use schemas::provenance::{Origin, Provenance};
@@ -19,7 +18,7 @@ use utoipa::ToSchema;
 use super::{APPLICATIONS, usage_of};
 use crate::answer::{ProvenanceShape, provenance};
 use crate::http::boards::{date, find, id};
-use crate::http::params::{Format, Params, Path, next_link};
+use crate::http::params::{PageQuery, Params, Path};
 use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
 use crate::http::{Api, csv, cursor};
 use crate::read::{Reach, Standing};
@@ -93,21 +92,19 @@ pub(crate) async fn history(
     Path(application): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["from", "to", "limit", "cursor", "format"])?;
-    let limit = params.limit_within(LIMIT_DEFAULT, LIMIT_MAX)?;
-    let format = params.format()?;
+    let (params, query) = PageQuery::read_within(&uri, &["from", "to"], LIMIT_DEFAULT, LIMIT_MAX)?;
     let application = id("id", &application)?;
     let days = days(&params, day_of(api.ports.clock.now_ms()))?;
     let question = format!("history of {application} {}", params.question());
     let fingerprint = cursor::fingerprint(&question);
-    let begin = cursor::number(fingerprint, params.get("cursor"))?;
+    let begin: Option<i64> = query.start(fingerprint, cursor::last)?;
     let begin = begin.and_then(|day| Day::try_from(day).ok());
     let days = begin.unwrap_or(days.start)..days.end;
     usage_of(&api, application).await?;
     let job = find(&api, APPLICATIONS)?;
     if !job.keeps_counts() {
         let detail = "the history of applications is not kept: add the section [history] to the job.toml of their board";
-        return Err(Problem::new(Kind::UnknownPath, detail));
+        return Err(Kind::UnknownPath.with_detail(detail));
     }
     let key = job.key().encode_values(&[KeyValue::Int(application)]);
     let key = key.map_err(|error| Problem::parameter(format!("id: {error}")))?;
@@ -117,38 +114,25 @@ pub(crate) async fn history(
         key: &key,
     };
     let from = (&*api.ports.counts, &*api.ports.views);
-    let found = past(from, of, days, limit).await?;
-    let next = found
-        .next
-        .map(|day| cursor::of_number(fingerprint, day.into()));
-    let link = next_link(&uri, next.as_deref());
-    let shown: Vec<DayShown> = found.days.into_iter().map(DayShown::from).collect();
-    let provenance = of_runs(job.source(), &found.runs);
-    let answer = match format {
-        Format::Json => Json(HistoryShown {
-            application_id: application,
-            days: shown,
-            cursor: next,
-            provenance,
-        })
-        .into_response(),
-        Format::Csv => {
-            let names = ["date", "connected_athletes", "epoch"];
-            csv::list(&names, shown, Some(&provenance))
-        }
+    let found = past(from, of, days, query.limit).await?;
+    let next = found.next.map(|day| cursor::after(fingerprint, &day));
+    let page = HistoryShown {
+        application_id: application,
+        days: found.days.into_iter().map(DayShown::from).collect(),
+        cursor: next.clone(),
+        provenance: of_runs(job.source(), &found.runs),
     };
-    Ok((link, answer).into_response())
+    Ok(query.answer(&uri, next.as_deref(), page, |page| {
+        let header = "date,connected_athletes,epoch";
+        csv::objects(header, page.days, Some(&page.provenance))
+    }))
 }
 
 /// The days that are asked for.
 fn days(params: &Params, today: Day) -> Result<Range<Day>, Problem> {
-    let given = |name: &str| {
-        let date = params.get(name).map(|text| date(name, text));
-        Ok::<_, Problem>(date.transpose()?.map(day_of_date))
-    };
-    let (from, to) = (given("from")?, given("to")?);
-    let to = to.unwrap_or_else(|| today.saturating_add(1));
-    let from = from.unwrap_or_else(|| to.saturating_sub(DAYS_DEFAULT));
+    let (from, to) = (params.parsed("from", date)?, params.parsed("to", date)?);
+    let to = to.map_or_else(|| today.saturating_add(1), day_of_date);
+    let from = from.map_or_else(|| to.saturating_sub(DAYS_DEFAULT), day_of_date);
     if from < to {
         return Ok(from..to);
     }

@@ -2,21 +2,33 @@
 
 use std::sync::Arc;
 
+use askama::Template;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
-use axum::response::{Html, IntoResponse, Response};
-use html_escape::encode_text;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::Response;
 use jiff::Timestamp;
 use stores::admin::Usage;
 
 use super::usage_of;
 use crate::http::Api;
 use crate::http::boards::id;
-use crate::http::layers::Page;
 use crate::http::params::{Params, Path};
 use crate::http::problem::{Problem, ProblemShape};
+use crate::pages::{number, rendered};
 
-const PAGE: &str = include_str!("limit.html");
+/// The page of an application for people whose athlete is not let in.
+#[derive(Debug, Template)]
+#[template(path = "limit.html")]
+struct LimitPage {
+    nonce: String,
+    title: String,
+    state: String,
+    name: String,
+    counted: String,
+    has_room: bool,
+    wish: i64,
+    id: i64,
+}
 
 /// How many athletes are connected to an application, how many may be, and what to do when it is full: a
 /// page to which an app may send somebody whom it can't connect.
@@ -51,10 +63,9 @@ pub(super) fn page(status: StatusCode, usage: &Usage, now_ms: i64) -> Response {
         "" => format!("Application {}", usage.application.id),
         name => name.to_owned(),
     };
-    let name = encode_text(&name).into_owned();
     let athletes = |count: i64| match count {
         1 => "1 athlete".to_owned(),
-        count => format!("{} athletes", grouped(count)),
+        count => format!("{} athletes", number(count)),
     };
     let are = if connected == 1 { "is" } else { "are" };
     let has_room = connected < capacity || !usage.is_enforced;
@@ -72,7 +83,7 @@ pub(super) fn page(status: StatusCode, usage: &Usage, now_ms: i64) -> Response {
         let state = format!(
             "{} {are} connected, and {} may be.",
             athletes(connected),
-            grouped(capacity)
+            number(capacity)
         );
         let title = match has_room {
             true => format!("{name} has room"),
@@ -86,79 +97,36 @@ pub(super) fn page(status: StatusCode, usage: &Usage, now_ms: i64) -> Response {
         Some(_) => format!("As of {}, by the counter that decides.", instant(now_ms)),
         None => String::new(),
     };
-    let hidden = |is: bool| if is { "hidden" } else { "" };
-    let text = filled(&[
-        ("NONCE", &nonce),
-        ("TITLE", &title),
-        ("STATE", &state),
-        ("NAME", &name),
-        ("COUNTED", &counted),
-        ("FULL", hidden(has_room)),
-        ("ROOM", hidden(!has_room)),
-        ("WISH", &wish.to_string()),
-        ("ID", &usage.application.id.to_string()),
-    ]);
-    sealed((status, Html(text)).into_response(), &nonce)
-}
-
-/// The page with what it may do in a browser: use its own style.
-fn sealed(mut response: Response, nonce: &str) -> Response {
-    response.extensions_mut().insert(Page);
     let policy = format!(
         "default-src 'none'; style-src 'nonce-{nonce}'; img-src data:; base-uri 'none'; \
          form-action 'none'; frame-ancestors 'none'"
     );
+    let page = LimitPage {
+        nonce,
+        title,
+        state,
+        name,
+        counted,
+        has_room,
+        wish,
+        id: usage.application.id,
+    };
+    let mut response = rendered(status, &page);
     let headers = response.headers_mut();
+    // The page may use its own style, and nothing else.
     if let Ok(policy) = HeaderValue::try_from(policy) {
         headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     }
     headers.insert(header::VARY, HeaderValue::from_static("accept"));
-    headers.insert(
-        header::REFERRER_POLICY,
-        HeaderValue::from_static("no-referrer"),
-    );
-    headers.insert(
-        HeaderName::from_static("cross-origin-opener-policy"),
-        HeaderValue::from_static("same-origin"),
-    );
+    let no_referrer = HeaderValue::from_static("no-referrer");
+    headers.insert(header::REFERRER_POLICY, no_referrer);
     response
-}
-
-/// The page with texts in the place of their names, which stand between two `@`. What is put in is not
-/// looked at again.
-fn filled(texts: &[(&str, &str)]) -> String {
-    let pieces = PAGE.split('@').enumerate();
-    let piece = |(index, piece): (usize, &'static str)| match index % 2 {
-        0 => piece.to_owned(),
-        _ => {
-            let mut texts = texts.iter();
-            let text = texts.find_map(|(name, text)| (*name == piece).then_some(*text));
-            text.unwrap_or_default().to_owned()
-        }
-    };
-    pieces.map(piece).collect()
 }
 
 /// A moment as people read it.
 fn instant(at_ms: i64) -> String {
     let at = Timestamp::from_millisecond(at_ms).unwrap_or_default();
     at.strftime("%-d %b %Y, %H:%M:%S UTC").to_string()
-}
-
-/// A number with a comma between thousands.
-fn grouped(count: i64) -> String {
-    let digits = count.unsigned_abs().to_string();
-    let (first, rest) = digits.split_at((digits.len() - 1) % 3 + 1);
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3 + 1);
-    if count < 0 {
-        text.push('-');
-    }
-    text.push_str(first);
-    for thousands in rest.as_bytes().chunks(3) {
-        text.push(',');
-        text.extend(thousands.iter().copied().map(char::from));
-    }
-    text
 }
 
 /// Whether somebody would rather read a page than JSON: a browser says so.
@@ -214,7 +182,7 @@ mod tests {
 
     #[test]
     fn thousands_are_told_apart() {
-        let shown = [0, 999, 1_000, 12_345_678, -1_234].map(grouped);
-        assert_eq!(shown, ["0", "999", "1,000", "12,345,678", "-1,234"]);
+        let shown = [0_i64, 999, 1_000, 12_345_678, -1_234].map(number);
+        assert_eq!(shown, ["0", "999", "1,000", "12,345,678", "\u{2212}1,234"]);
     }
 }

@@ -4,18 +4,16 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use schemas::provenance::Provenance;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use stores::admin::Usage;
 use stores::listing::{Listed, Listing, Place, Sort};
 use utoipa::ToSchema;
 
-use super::counting::CountingShown;
 use super::{ApplicationShown, shown};
 use crate::answer::ProvenanceShape;
-use crate::http::params::{PageQuery, Params, next_link};
+use crate::http::params::{PageQuery, Params};
 use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
 use crate::http::{Api, csv, cursor};
 
@@ -59,93 +57,51 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let (params, query) = PageQuery::read(&uri, &own)?;
     let listing = listing(&params)?;
     let fingerprint = cursor::fingerprint(&format!("applications?{}", params.question()));
-    let after = query.cursor.as_deref();
-    let after = after.map(|text| cursor::of_application(fingerprint, text));
-    let (after, limit) = (after.transpose()?, query.limit);
+    let (after, limit) = (query.start(fingerprint, cursor::last)?, query.limit);
     // Each may look through all of them.
     let _turn = api.listings.acquire().await;
     let listed = listing.first(&*api.ports.canon, after, limit + 1).await?;
     let Listed::Found(mut found) = listed else {
-        return Err(Problem::new(
-            Kind::ManagedElsewhere,
+        return Err(Kind::ManagedElsewhere.with_detail(
             "authorizations are a view of an app's own tables, and the database does not count their athletes: sort by id or name, and leave usage_from out",
         ));
     };
-    let after = |(place, _): &(Place, Usage)| cursor::after_application(fingerprint, place);
+    let after = |(place, _): &(Place, Usage)| cursor::after(fingerprint, place);
     let next = cursor::page(&mut found, limit, after);
     let usages = found.into_iter().map(|(_, usage)| usage).collect();
     let (applications, provenance) = shown(&api, usages).await?;
-    let link = next_link(&uri, next.as_deref());
     let page = Applications {
         applications,
-        cursor: next,
+        cursor: next.clone(),
         provenance,
     };
-    let answer = (query.format).answer(page, |page| as_csv(page.applications, &page.provenance));
-    Ok((link, answer).into_response())
+    Ok(query.answer(&uri, next.as_deref(), page, |page| {
+        as_csv(&page.applications, &page.provenance)
+    }))
 }
 
-pub(super) fn as_csv(applications: Vec<ApplicationShown>, provenance: &Provenance) -> Response {
-    let names = [
-        "id",
-        "name",
-        "owner",
-        "connected_athletes",
-        "athlete_capacity",
-        "enforced",
-        "usage",
-        "strategy",
-        "class",
-        "counted_at",
-    ];
-    let rows = applications.into_iter().map(|application| {
-        let owner = match application.owner {
-            Value::String(text) => text,
-            other => other.to_string(),
-        };
-        let counts = (application.connected_athletes, application.athlete_capacity);
-        let limits = (application.enforced, application.usage);
-        let CountingShown {
-            strategy,
-            class,
-            counted_at,
-        } = application.counting;
-        let counting = (strategy, class, counted_at);
-        (
-            application.id,
-            application.name,
-            owner,
-            counts,
-            limits,
-            counting,
-        )
+pub(super) fn as_csv(applications: &[ApplicationShown], provenance: &Provenance) -> Response {
+    let header = "id,name,owner,connected_athletes,athlete_capacity,enforced,usage,strategy,class,counted_at";
+    let rows = applications.iter().map(|application| {
+        let mut row = serde_json::to_value(application).unwrap_or_default();
+        for name in ["strategy", "class", "counted_at"] {
+            row[name] = row["counting"][name].clone();
+        }
+        row
     });
-    csv::list(&names, rows.collect(), Some(provenance))
+    csv::objects(header, rows, Some(provenance))
 }
 
 /// What is asked of the list.
 fn listing(params: &Params) -> Result<Listing, Problem> {
-    let sort = match params.get("sort") {
-        None | Some("id") => Sort::Id,
-        Some("name") => Sort::Name,
-        Some("connected") => Sort::Connected,
-        Some("usage") => Sort::Usage,
-        Some(other) => {
-            return Err(Problem::parameter(format!(
-                "sort={other:?} is unknown: write id, name, connected or usage"
-            )));
-        }
-    };
-    let descends = match params.get("order") {
-        None => sort.descends(),
-        Some("asc") => false,
-        Some("desc") => true,
-        Some(other) => {
-            return Err(Problem::parameter(format!(
-                "order={other:?} is unknown: write asc or desc"
-            )));
-        }
-    };
+    let sorts = [
+        ("id", Sort::Id),
+        ("name", Sort::Name),
+        ("connected", Sort::Connected),
+        ("usage", Sort::Usage),
+    ];
+    let sort = params.choice("sort", &sorts)?.unwrap_or(Sort::Id);
+    let descends = params.choice("order", &[("asc", false), ("desc", true)])?;
     let search = params.get("search").map(str::to_owned);
     if search
         .as_ref()
@@ -155,9 +111,9 @@ fn listing(params: &Params) -> Result<Listing, Problem> {
             "search is empty or longer than {SEARCH_BYTES_MAX} bytes: write a part of a name, or leave it out"
         )));
     }
-    let usage_from = params.get("usage_from").map(|text| {
-        let part = text.parse::<f64>().ok();
-        part.filter(|part| part.is_finite() && *part >= 0.0)
+    let usage_from = params.parsed("usage_from", |_, text| {
+        let part = text.parse().ok();
+        part.filter(|part: &f64| part.is_finite() && *part >= 0.0)
             .ok_or_else(|| {
                 Problem::parameter(format!(
                     "usage_from={text:?} is not a part of the capacity such as 0.8"
@@ -166,9 +122,9 @@ fn listing(params: &Params) -> Result<Listing, Problem> {
     });
     Ok(Listing {
         sort,
-        descends,
+        descends: descends.unwrap_or(sort.descends()),
         search,
         owner: params.get("owner").map(str::to_owned),
-        usage_from: usage_from.transpose()?,
+        usage_from: usage_from?,
     })
 }

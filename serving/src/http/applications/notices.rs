@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::Serialize;
 use stores::notices::Notice;
 use utoipa::ToSchema;
@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use super::{Canonical, usage_of};
 use crate::answer::shown_ms;
 use crate::http::boards::id;
-use crate::http::params::{PageQuery, Path, next_link};
+use crate::http::params::{PageQuery, Path};
 use crate::http::problem::{Problem, ProblemShape, Problems};
 use crate::http::{Api, csv, cursor};
 
@@ -118,36 +118,22 @@ async fn listed(
 ) -> Result<Response, Problem> {
     let (_, query) = PageQuery::read(uri, &[])?;
     let fingerprint = cursor::fingerprint(&format!("notices of {application_id:?}"));
-    let before = cursor::number(fingerprint, query.cursor.as_deref())?;
+    let before = query.start(fingerprint, cursor::last)?;
     let limit = query.limit;
     let canon = &api.ports.canon;
     let mut found = canon.notices(application_id, before, limit + 1).await?;
     if let (Some(application), true) = (application_id, found.is_empty()) {
         usage_of(api, application).await?;
     }
-    let after = |last: &Notice| cursor::of_number(fingerprint, last.id);
+    let after = |last: &Notice| cursor::after(fingerprint, &last.id);
     let next = cursor::page(&mut found, limit, after);
-    let link = next_link(uri, next.as_deref());
     let page = NoticesShown {
         notices: found.into_iter().map(NoticeShown::from).collect(),
-        cursor: next,
+        cursor: next.clone(),
         provenance: Canonical::default(),
     };
-    let answer = query.format.answer(page, |page| {
-        let names = [
-            "id",
-            "application_id",
-            "threshold_percent",
-            "connected_athletes",
-            "athlete_capacity",
-            "at",
-            "logged_at",
-            "delivered_at",
-            "failed_at",
-            "tries",
-            "error",
-        ];
-        csv::list(&names, page.notices, None)
-    });
-    Ok((link, answer).into_response())
+    Ok(query.answer(uri, next.as_deref(), page, |page| {
+        let header = "id,application_id,threshold_percent,connected_athletes,athlete_capacity,at,logged_at,delivered_at,failed_at,tries,error";
+        csv::objects(header, page.notices, None)
+    }))
 }

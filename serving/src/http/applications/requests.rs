@@ -14,7 +14,7 @@ use super::admin::{by, in_range};
 use super::{Canonical, refused, unknown, usage_of};
 use crate::answer::shown_ms;
 use crate::http::boards::id;
-use crate::http::params::{PageQuery, Params, Path, next_link};
+use crate::http::params::{PageQuery, Params, Path};
 use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
 use crate::http::{Api, Caller, body, csv, cursor};
 
@@ -139,16 +139,13 @@ pub(crate) async fn ask(
                 request.athlete_capacity
             );
             Err(with_request(
-                Problem::new(Kind::RequestOpen, detail),
+                Kind::RequestOpen.with_detail(detail),
                 request,
             ))
         }
-        Requested::Enough { athlete_capacity } => Err(Problem::new(
-            Kind::BadBody,
-            format!(
+        Requested::Enough { athlete_capacity } => Err(Kind::BadBody.with_detail(format!(
                 "athlete_capacity: application {application} has a capacity of {athlete_capacity} already; ask for more than that"
-            ),
-        )),
+            ))),
         Requested::UnknownApplication => Err(unknown(application)),
     }
 }
@@ -208,51 +205,31 @@ async fn listed(
     application_id: Option<i64>,
 ) -> Result<Response, Problem> {
     let (params, query) = PageQuery::read(uri, &["state"])?;
-    let state = params.get("state").map(|name| {
-        RequestState::of_name(name).ok_or_else(|| {
-            Problem::parameter(format!(
-                "state={name:?} is unknown: write open, granted or refused"
-            ))
-        })
-    });
+    let states = RequestState::ALL.map(|state| (state.name(), state));
     let of = RequestsOf {
         application_id,
-        state: state.transpose()?,
+        state: params.choice("state", &states)?,
     };
     let question = format!("requests of {application_id:?}?{}", params.question());
     let fingerprint = cursor::fingerprint(&question);
-    let before = cursor::number(fingerprint, query.cursor.as_deref())?;
+    let before = query.start(fingerprint, cursor::last)?;
     let limit = query.limit;
     let canon = &api.ports.canon;
     let mut found = canon.capacity_requests(of, before, limit + 1).await?;
     if let (Some(application), true) = (application_id, found.is_empty()) {
         usage_of(api, application).await?;
     }
-    let after = |last: &CapacityRequest| cursor::of_number(fingerprint, last.id);
+    let after = |last: &CapacityRequest| cursor::after(fingerprint, &last.id);
     let next = cursor::page(&mut found, limit, after);
-    let link = next_link(uri, next.as_deref());
     let page = Requests {
         requests: found.into_iter().map(RequestShown::from).collect(),
-        cursor: next,
+        cursor: next.clone(),
         provenance: Canonical::default(),
     };
-    let answer = query.format.answer(page, |page| {
-        let names = [
-            "id",
-            "application_id",
-            "athlete_capacity",
-            "reason",
-            "asked_by",
-            "asked_at",
-            "state",
-            "granted_capacity",
-            "decided_by",
-            "decided_at",
-            "answer",
-        ];
-        csv::list(&names, page.requests, None)
-    });
-    Ok((link, answer).into_response())
+    Ok(query.answer(uri, next.as_deref(), page, |page| {
+        let header = "id,application_id,athlete_capacity,reason,asked_by,asked_at,state,granted_capacity,decided_by,decided_at,answer";
+        csv::objects(header, page.requests, None)
+    }))
 }
 
 /// Grants a request or refuses it. What is granted is the application's capacity from then on, with a record
@@ -290,11 +267,11 @@ pub(crate) async fn decide(
         (Some(RequestState::Refused), None) => Decision::Refuse,
         (Some(RequestState::Refused), Some(_)) => {
             let detail = "athlete_capacity: nothing is granted by a refusal; leave it out";
-            return Err(Problem::new(Kind::BadBody, detail));
+            return Err(Kind::BadBody.with_detail(detail));
         }
         (Some(RequestState::Open) | None, _) => {
             let detail = format!("state: {:?} is not granted or refused", asked.state);
-            return Err(Problem::new(Kind::BadBody, detail));
+            return Err(Kind::BadBody.with_detail(detail));
         }
     };
     let by = by(&caller, asked.by, ("answer", asked.answer))?;
@@ -308,19 +285,16 @@ pub(crate) async fn decide(
                 request.state.name()
             );
             Err(with_request(
-                Problem::new(Kind::AlreadyDecided, detail),
+                Kind::AlreadyDecided.with_detail(detail),
                 request,
             ))
         }
-        Decided::Lowers { athlete_capacity } => Err(Problem::new(
-            Kind::BadBody,
-            format!(
+        Decided::Lowers { athlete_capacity } => Err(Kind::BadBody.with_detail(format!(
                 "athlete_capacity: the application has a capacity of {athlete_capacity} already, and request {request_id} is still open: grant at least that, or refuse it"
-            ),
-        )),
-        Decided::Unknown => Err(Problem::new(
-            Kind::UnknownRequest,
-            format!("there is no request {request_id}, or its application is gone"),
-        )),
+            ))),
+        Decided::Unknown => {
+            let detail = format!("there is no request {request_id}, or its application is gone");
+            Err(Kind::UnknownRequest.with_detail(detail))
+        }
     }
 }

@@ -87,17 +87,10 @@ pub(crate) async fn replay(
 ) -> Result<Json<LettersReplayed>, Problem> {
     let uri = request.uri();
     let params = Params::read(uri, &["id", "source", "reason", "since", "dry_run"])?;
-    let is_dry = match params.get("dry_run") {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(other) => {
-            let detail = format!("dry_run={other:?} is not true or false");
-            return Err(Problem::parameter(detail));
-        }
-    };
+    let is_dry = params.flag("dry_run")?;
     let _only = api.replays.try_acquire().map_err(|_| {
         let detail = "letters are being taken already: ask again when they are";
-        Problem::new(Kind::TooManyWriters, detail)
+        Kind::TooManyWriters.with_detail(detail)
     })?;
     let read = async {
         let _turn = turn(&api).await?;
