@@ -105,7 +105,7 @@ impl Shared {
     /// The same for workers elsewhere.
     pub(crate) fn note(&self) -> Note {
         match self {
-            Self::Tallies(shared) => Note::Tallies(tally::Note::of(shared)),
+            Self::Tallies(shared) => Note::Tallies(Box::new(tally::Note::of(shared))),
             Self::Boards(compute) => Note::Boards(board::Note::of(compute)),
         }
     }
@@ -115,7 +115,7 @@ impl Shared {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Note {
     /// Of [`Shared::Tallies`].
-    Tallies(tally::Note),
+    Tallies(Box<tally::Note>),
     /// Of [`Shared::Boards`].
     Boards(board::Note),
 }

@@ -118,107 +118,158 @@ pub(super) async fn take_over(archive: &Archive, source: Source) -> Result<bool>
         let text = Bytes::from_static(text.as_bytes());
         archive.put(&fence, text).await?;
     }
-    let manifests = of(source, MANIFESTS);
-    let backfills: Vec<BackfillManifest> = records(archive, &of(source, BACKFILLS)).await?;
-    for (number, backfill) in (1..).zip(&backfills) {
-        if backfill.seq != number {
-            let what = format!("the manifest of backfill {number} is missing");
-            return Err(Error::damaged(&of(source, BACKFILLS), what));
+    let first = OlderRecords::read(archive, source).await?.into_version();
+    version::create_first(archive, source, &first).await?;
+    tracing::info!(%source, files = first.files.len(), "the archive was taken over: its first version lists all files");
+    Ok(true)
+}
+
+/// Everything that the older layout says about the files of a source.
+struct OlderRecords {
+    backfills: Vec<BackfillManifest>,
+    /// Of the log, without those that a merged file replaces.
+    manifests: Vec<Manifest>,
+    replaced: Vec<Replaced>,
+    scrubbed: Scrubbed,
+    /// By the file of events.
+    reduced: BTreeMap<String, Reduced>,
+    /// The Parquet files that exist.
+    present: BTreeSet<String>,
+}
+
+impl OlderRecords {
+    async fn read(archive: &Archive, source: Source) -> Result<Self> {
+        let folder = of(source, BACKFILLS);
+        let backfills: Vec<BackfillManifest> = records(archive, &folder).await?;
+        for (number, backfill) in (1..).zip(&backfills) {
+            if backfill.seq != number {
+                let what = format!("the manifest of backfill {number} is missing");
+                return Err(Error::damaged(&folder, what));
+            }
         }
-    }
-    let merged: Merged = newest(archive, &of(source, MERGED)).await?;
-    let mut singles: Vec<Manifest> = records(archive, &manifests).await?;
-    let is_merged = |seq: u64| {
-        let mut manifests = merged.manifests.iter();
-        manifests.any(|merged| (merged.first.unwrap_or(merged.seq)..=merged.seq).contains(&seq))
-    };
-    singles.retain(|manifest| !is_merged(manifest.seq));
-    singles.extend(merged.manifests.iter().cloned());
-    singles.sort_by_key(|manifest| manifest.seq);
-    let mut next = 0;
-    for manifest in &singles {
-        if manifest.first.unwrap_or(manifest.seq) != next {
-            let what = format!("manifest {next} is missing");
-            return Err(Error::damaged(&manifests, what));
+        let folder = of(source, MANIFESTS);
+        let merged: Merged = newest(archive, &of(source, MERGED)).await?;
+        let mut manifests: Vec<Manifest> = records(archive, &folder).await?;
+        let is_merged = |seq: u64| {
+            let mut merged = merged.manifests.iter();
+            merged.any(|merged| (merged.first()..=merged.seq).contains(&seq))
+        };
+        manifests.retain(|manifest| !is_merged(manifest.seq));
+        manifests.extend(merged.manifests);
+        manifests.sort_by_key(|manifest| manifest.seq);
+        let mut next = 0;
+        for manifest in &manifests {
+            if manifest.first() != next {
+                let what = format!("manifest {next} is missing");
+                return Err(Error::damaged(&folder, what));
+            }
+            next = manifest.seq + 1;
         }
-        next = manifest.seq + 1;
-    }
-    let scrubbed: Scrubbed = newest(archive, &of(source, SCRUBBED)).await?;
-    let expired: Vec<Reduced> = records(archive, &of(source, "reduced/manifests")).await?;
-    let expired: BTreeMap<_, _> = expired
-        .into_iter()
-        .map(|one| (one.file.clone(), one))
-        .collect();
-    let objects = version::objects(archive, source).await?;
-    let present: BTreeSet<&String> = objects.keys().collect();
-    let mut first = Version {
-        number: 1,
-        backfills: backfills.len() as u64,
-        ..Version::default()
-    };
-    let retired = merged.replaced.into_iter();
-    first.retired = retired
-        .filter(|one| present.contains(&one.path))
-        .map(|Replaced { path, at_ms }| RetiredFile {
-            path,
-            at_ms,
-            is_redacted: false,
+        let reduced: Vec<Reduced> = records(archive, &of(source, "reduced/manifests")).await?;
+        let reduced = reduced.into_iter();
+        Ok(Self {
+            backfills,
+            manifests,
+            replaced: merged.replaced,
+            scrubbed: newest(archive, &of(source, SCRUBBED)).await?,
+            reduced: reduced.map(|one| (one.file.clone(), one)).collect(),
+            present: version::objects(archive, source)
+                .await?
+                .into_keys()
+                .collect(),
         })
-        .collect();
-    let of_backfills = backfills.into_iter().flat_map(|backfill| {
-        let redacted_through = backfill.suppressed;
-        backfill.files.into_iter().map(move |file| FileEntry {
+    }
+
+    fn into_version(mut self) -> Version {
+        let replaced = std::mem::take(&mut self.replaced).into_iter();
+        let replaced = replaced.filter(|file| self.present.contains(&file.path));
+        let mut version = Version {
+            number: 1,
+            backfills: self.backfills.len() as u64,
+            retired: replaced.map(Replaced::into_retired).collect(),
+            ..Version::default()
+        };
+        let of_backfills = std::mem::take(&mut self.backfills).into_iter();
+        let of_backfills = of_backfills.flat_map(BackfillManifest::into_entries);
+        let of_log = std::mem::take(&mut self.manifests).into_iter();
+        for mut entry in of_backfills.chain(of_log.map(Manifest::into_entry)) {
+            version.retired.extend(self.redact(&mut entry));
+            entry.expired = self.expired(&entry);
+            version.files.push(entry);
+        }
+        version
+    }
+
+    /// Lists the redacted file in place of the original, which is returned.
+    fn redact(&self, entry: &mut FileEntry) -> Option<RetiredFile> {
+        let scrubbed = self.scrubbed.files.get(entry.path.as_ref()?)?;
+        entry.redacted_through = entry.redacted_through.max(scrubbed.through);
+        let by = scrubbed.by.as_ref()?;
+        let path = entry.path.take()?;
+        entry.days.clone_from(&by.days);
+        entry.path = (!by.days.is_empty()).then(|| by.path.clone());
+        Some(RetiredFile {
+            path,
+            at_ms: 0,
+            is_redacted: true,
+        })
+    }
+
+    /// What is left of a file that was deleted for its age.
+    fn expired(&self, entry: &FileEntry) -> Option<ExpiredFile> {
+        let path = entry.path.as_ref()?;
+        let reduced = self
+            .reduced
+            .get(path)
+            .filter(|_| !self.present.contains(path))?;
+        Some(ExpiredFile {
+            identities: reduced.identities.clone(),
+            days: reduced.days.clone(),
+            size_bytes: reduced.bytes,
+            at_ms: reduced.at_ms,
+        })
+    }
+}
+
+impl Manifest {
+    /// The number of the first manifest that it replaces.
+    fn first(&self) -> u64 {
+        self.first.unwrap_or(self.seq)
+    }
+
+    fn into_entry(self) -> FileEntry {
+        FileEntry {
+            from: self.from,
+            to: self.to,
+            path: self.file,
+            days: self.days,
+            rejected: self.rejected,
+            redacted_through: self.suppressed,
+            expired: None,
+        }
+    }
+}
+
+impl BackfillManifest {
+    fn into_entries(self) -> impl Iterator<Item = FileEntry> {
+        let redacted_through = self.suppressed;
+        self.files.into_iter().map(move |file| FileEntry {
             path: Some(file.path),
             days: file.days,
             redacted_through,
             ..FileEntry::default()
         })
-    });
-    let of_log = singles.into_iter().map(|manifest| FileEntry {
-        from: manifest.from,
-        to: manifest.to,
-        path: manifest.file,
-        days: manifest.days,
-        rejected: manifest.rejected,
-        redacted_through: manifest.suppressed,
-        expired: None,
-    });
-    for mut entry in of_backfills.chain(of_log) {
-        let found = entry
-            .path
-            .as_ref()
-            .and_then(|path| scrubbed.files.get(path));
-        if let Some(found) = found {
-            entry.redacted_through = entry.redacted_through.max(found.through);
-            if let Some(by) = &found.by {
-                first
-                    .retired
-                    .extend(entry.path.take().map(|path| RetiredFile {
-                        path,
-                        at_ms: 0,
-                        is_redacted: true,
-                    }));
-                entry.days.clone_from(&by.days);
-                entry.path = (!by.days.is_empty()).then(|| by.path.clone());
-            }
-        }
-        let is_missing = |path: &&String| !present.contains(path);
-        let gone = entry
-            .path
-            .as_ref()
-            .filter(is_missing)
-            .and_then(|path| expired.get(path));
-        entry.expired = gone.map(|gone| ExpiredFile {
-            identities: gone.identities.clone(),
-            days: gone.days.clone(),
-            size_bytes: gone.bytes,
-            at_ms: gone.at_ms,
-        });
-        first.files.push(entry);
     }
-    version::create_first(archive, source, &first).await?;
-    tracing::info!(%source, files = first.files.len(), "the archive was taken over: its first version lists all files");
-    Ok(true)
+}
+
+impl Replaced {
+    fn into_retired(self) -> RetiredFile {
+        RetiredFile {
+            path: self.path,
+            at_ms: self.at_ms,
+            is_redacted: false,
+        }
+    }
 }
 
 fn of(source: Source, folder: &str) -> String {
@@ -239,8 +290,8 @@ async fn records<T: DeserializeOwned>(archive: &Archive, folder: &str) -> Result
 
 /// The newest record of a folder; the default if there is none.
 async fn newest<T: DeserializeOwned + Default>(archive: &Archive, folder: &str) -> Result<T> {
-    let paths = archive.list(folder).await?.into_iter();
-    let Some(path) = paths.filter(|path| path.ends_with(".json")).next_back() else {
+    let mut paths = archive.list(folder).await?.into_iter();
+    let Some(path) = paths.rfind(|path| path.ends_with(".json")) else {
         return Ok(T::default());
     };
     let bytes = archive.get(&path).await?;

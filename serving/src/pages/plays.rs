@@ -321,8 +321,7 @@ pub(crate) async fn page(client: &ApiClient, (of, id): (Of, &str), query: &Query
     let apart = apart.map(|found| apart_shown(&asked, &found, &called.rows, apart_tools));
     let by_title = BYS.iter().find(|(by, _)| *by == asked.by);
     let numbered = format!("{} {id}", of.name());
-    let title = name.clone();
-    let title = title.unwrap_or_else(|| format!("{} {id}", of.title()));
+    let title = (name.clone()).unwrap_or_else(|| format!("{} {id}", of.title()));
     PlaysPage {
         frame: Frame::new(title.clone(), "plays", &client.caller)
             .following("plays")
