@@ -171,7 +171,7 @@ async fn newest_first(
 }
 
 /// Adds a record under the next number of its source, durably. Repeated with the same id, because an answer was lost, it
-/// returns the same number.
+/// returns the same number, unless a hundred others were added since.
 ///
 /// # Errors
 /// Those of the store.

@@ -66,6 +66,17 @@ pub trait RecordsRead: std::fmt::Debug + Send + Sync {
 
     /// Records of a scope, ordered by the bytes of their names.
     async fn scan(&self, scope: &str, scan: Scan<'_>) -> Result<Vec<Record>>;
+
+    /// The last name of a scope, without its value.
+    async fn last_name(&self, scope: &str) -> Result<Option<String>> {
+        let scan = Scan {
+            direction: Direction::Descending,
+            limit: 1,
+            ..Scan::default()
+        };
+        let last = self.scan(scope, scan).await?;
+        Ok(last.into_iter().next().map(|record| record.name))
+    }
 }
 
 /// Reads and changes records.
@@ -149,12 +160,15 @@ pub(crate) fn number_name(number: u64) -> String {
     format!("{number:010}")
 }
 
+/// The number in a name that [`number_name`] wrote.
+pub(crate) fn parse_number(scope: &str, name: &str) -> Result<u64> {
+    name.parse().map_err(|error| unreadable(scope, name, error))
+}
+
 impl Record {
     /// The number in the name, which [`number_name`] wrote.
     pub(crate) fn number(&self, scope: &str) -> Result<u64> {
-        self.name
-            .parse()
-            .map_err(|error| unreadable(scope, &self.name, error))
+        parse_number(scope, &self.name)
     }
 
     /// The value as a type.

@@ -56,6 +56,15 @@ impl RecordsRead for CassandraRecords {
         row.map(|row| self.record(doing, row)).transpose()
     }
 
+    async fn last_name(&self, scope: &str) -> Result<Option<String>> {
+        let doing = "reading the last name of records";
+        let text = "SELECT name FROM records WHERE scope = ? ORDER BY name DESC LIMIT 1";
+        let page = self.cql.read_serial(doing, text, (scope,)).await?;
+        let row = page.maybe_first_row::<(String,)>();
+        let row = row.map_err(|error| self.cql.broken(doing, error))?;
+        Ok(row.map(|(name,)| name))
+    }
+
     async fn scan(&self, scope: &str, scan: Scan<'_>) -> Result<Vec<Record>> {
         let doing = "reading records";
         let text = match scan.direction {

@@ -2,21 +2,22 @@
 //!
 //! It may be killed at any point and repeated: until it is done, no process of this version opens the keyspace.
 //!
-//! Processes of an earlier version may still run. Rows are copied first. Then the number of the newest erasure becomes -1:
-//! those processes add an erasure only over the newest number that they have read, so they can add none any more. Rows
-//! that changed meanwhile are copied again, and the tables are dropped. From then on those processes get errors and
-//! ingest nothing.
+//! Processes of an earlier version may still run. First the number of the newest erasure becomes -1: those processes add an
+//! erasure only over the newest number that they have read, so they can add none any more. All rows are copied, and the table
+//! of erasures is dropped: from then on those processes get errors and ingest nothing. The other rows are copied again as they
+//! are then, and their tables are dropped.
 
 use std::sync::Arc;
 
 use scylla::response::PagingState;
+use scylla::statement::Consistency;
 use serde_json::{Value, json};
 
 use super::records::CassandraRecords;
 use super::session::{Cql, Outcome};
-use crate::erasures::records::{KEY, SCOPE as ERASURES};
+use crate::erasures::records::{KEY, SCOPE as ERASURES, all as all_erasures};
 use crate::reconciliations;
-use crate::records::{Records, number_name, update};
+use crate::records::{Records, RecordsRead, number_name, update};
 use crate::{Error, Result};
 
 const DOING: &str = "moving rows to the record store";
@@ -24,6 +25,11 @@ const DOING: &str = "moving rows to the record store";
 const PAGE_ROWS: i32 = 100;
 /// In the place of the newest number: no erasure can be added.
 const FENCED: i64 = -1;
+
+/// The number of the newest erasure before the fence: an attempt that is repeated finds only the fence.
+const NEWEST_ERASURE: (&str, &str) = ("records move", "newest erasure");
+/// Exists once all rows are copied: what was copied is not deleted any more.
+const COPIED: (&str, &str) = ("records move", "copied");
 
 /// A record to write: scope, name, value.
 type NewRecord = (String, String, Value);
@@ -63,15 +69,23 @@ pub(super) async fn move_rows(cql: &Arc<Cql>, keyspace: &str) -> Result<()> {
         keyspace,
         records: CassandraRecords::new(Arc::clone(cql)),
     };
-    if this.has_table("erasures").await? {
+    if !this.is_copied().await? {
+        if this.has_table("erasures").await? {
+            this.fence_erasures().await?;
+            this.delete_copies().await?;
+            this.copy().await?;
+            this.expect_all_erasures().await?;
+            this.drop_table("erasures").await?;
+        }
+        // Until now, a process of an earlier version may have changed other rows.
         this.delete_copies().await?;
         this.copy().await?;
-        this.fence_erasures().await?;
+        let (scope, name) = COPIED;
+        let copied = (scope.to_owned(), name.to_owned(), json!(true));
+        this.put(copied).await?;
     }
-    this.copy().await?;
     for (table, ..) in TABLES {
-        let drop = format!("DROP TABLE IF EXISTS {table}");
-        cql.define(DOING, &drop).await?;
+        this.drop_table(table).await?;
     }
     Ok(())
 }
@@ -84,7 +98,33 @@ impl Move<'_> {
         Ok(found.rows_num() > 0)
     }
 
-    /// Deletes what a killed attempt has copied, because its rows may be gone. Rows of erasures never are.
+    async fn is_copied(&self) -> Result<bool> {
+        let (scope, name) = COPIED;
+        Ok(self.records.get(scope, name).await?.is_some())
+    }
+
+    async fn drop_table(&self, table: &str) -> Result<()> {
+        let drop = format!("DROP TABLE IF EXISTS {table}");
+        self.cql.define(DOING, &drop).await
+    }
+
+    /// Refuses to go on if a number is missing: a replica may lack rows.
+    async fn expect_all_erasures(&self) -> Result<()> {
+        let (scope, name) = NEWEST_ERASURE;
+        let newest = self.records.get(scope, name).await?;
+        let newest = newest.and_then(|record| record.value.as_u64()).unwrap_or(0);
+        let found = all_erasures(&self.records).await?;
+        if (1..=newest).eq(found.iter().map(|erasure| erasure.number)) {
+            return Ok(());
+        }
+        let why = format!(
+            "the newest of the table erasures has the number {newest}, and {} were read: repair the nodes (`nodetool repair`), then migrate again",
+            found.len()
+        );
+        Err(self.cql.broken(DOING, why))
+    }
+
+    /// Deletes what was copied before, because its rows may be gone. Rows of erasures never are.
     async fn delete_copies(&self) -> Result<()> {
         let select = "SELECT JSON scope, name, version FROM records";
         let mut next = Some(PagingState::start());
@@ -93,7 +133,7 @@ impl Move<'_> {
             next = rest;
             for row in rows {
                 let (scope, name) = (text(&row, "scope")?, text(&row, "name")?);
-                if scope != ERASURES && scope != KEY.0 {
+                if ![ERASURES, KEY.0, NEWEST_ERASURE.0].contains(&scope.as_str()) {
                     let version = row["version"].as_u64();
                     let delete = self.records.compare_and_set(&scope, &name, version, None);
                     delete.await?;
@@ -136,6 +176,10 @@ impl Move<'_> {
             if newest == Some(FENCED) {
                 return Ok(head["secret"].clone());
             }
+            let (scope, name) = NEWEST_ERASURE;
+            let before = json!(newest.unwrap_or(0));
+            self.put((scope.to_owned(), name.to_owned(), before))
+                .await?;
             // The key is read again in any case, because it may have been set before the fence.
             let why = match self.cql.agree(DOING, fence, (FENCED, newest)).await? {
                 Outcome::Applied => "no read has confirmed the end of erasures",
@@ -158,7 +202,15 @@ impl Move<'_> {
         select: &str,
         from: PagingState,
     ) -> Result<(Vec<Value>, Option<PagingState>)> {
-        let mut statement = self.cql.prepare(DOING, select).await?;
+        // The configured consistency may be weaker, and what is not read is lost.
+        let is_partition = select.contains("WHERE scope");
+        let mut statement = if is_partition {
+            self.cql.prepare_serial(DOING, select).await?
+        } else {
+            let mut statement = self.cql.prepare(DOING, select).await?;
+            statement.set_consistency(Consistency::Quorum);
+            statement
+        };
         statement.set_page_size(PAGE_ROWS);
         let (page, next) = self.cql.page(DOING, &statement, &(), from).await?;
         let rows = page.rows::<(String,)>();

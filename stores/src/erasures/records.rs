@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{Erasure, Key};
 use crate::records::{
-    Direction, Record, Records, RecordsRead, Scan, for_each, number_name, to_value, update,
+    Record, Records, RecordsRead, for_each, number_name, parse_number, to_value, update,
 };
 use crate::{Error, Result};
 
@@ -23,17 +23,12 @@ struct StoredKey(#[serde(with = "hex")] Key);
 
 /// The number of the newest erasure; 0 if there is none. It is read often.
 pub(super) async fn newest(records: &dyn RecordsRead) -> Result<u64> {
-    let scan = Scan {
-        direction: Direction::Descending,
-        limit: 1,
-        ..Scan::default()
-    };
-    let newest = records.scan(SCOPE, scan).await?;
-    newest.first().map_or(Ok(0), |newest| newest.number(SCOPE))
+    let newest = records.last_name(SCOPE).await?;
+    newest.map_or(Ok(0), |newest| parse_number(SCOPE, &newest))
 }
 
 /// All erasures, the oldest first.
-pub(super) async fn all(records: &dyn RecordsRead) -> Result<Vec<Erasure>> {
+pub(crate) async fn all(records: &dyn RecordsRead) -> Result<Vec<Erasure>> {
     let mut all = Vec::new();
     for_each(records, SCOPE, PAGE, |record| {
         all.push(from_record(record)?);
