@@ -1,4 +1,4 @@
-//! ExpiredFile files of events: what is left of each are the identities of its events, hashes of 16 bytes by day.
+//! Expired files of events: each leaves the identities of its events, hashes of 16 bytes, by day.
 //!
 //! The results still count these events, and the identities tell a late record of such a day from a repeated one. Work that
 //! would need the events themselves is refused. An expired file that is restored from a copy counts again.

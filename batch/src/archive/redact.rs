@@ -21,7 +21,7 @@ use crate::run::go_on;
 
 const BATCH_ROWS: usize = 32_768;
 
-/// Files that one version searches, at most: what was searched is kept when another writer is faster.
+/// Files whose search one version records, at most. A faster writer costs the search of these files only.
 const FILES_AT_ONCE: u64 = 32;
 
 /// What a redaction does to a file.
@@ -52,7 +52,7 @@ pub(crate) async fn redact(
     };
     loop {
         let before = Version::newest(archive, source).await?;
-        // Expired files name nobody. One that is restored from a copy is searched then.
+        // Identities name no listener. An expired file that is restored from a copy is searched then.
         let (readable, _) = before.contents(archive, source).await?;
         let mut next = before.next(now_ms);
         let (mut searched, mut written, mut is_overtaken) = (0, Vec::new(), false);

@@ -210,7 +210,7 @@ impl<'a> Archiver<'a> {
             let end = self.ends(entry.from.len());
             let end = end.iter().map(|cut| cut.next_offset);
             let suppressed = self.suppressions.now().await?.newest_listener();
-            // Whoever was erased meanwhile may be in the file.
+            // Another erasure may have begun meanwhile, and the file may name its listener.
             if suppressed != entry.redacted_through || !end.eq(entry.from.iter().copied()) {
                 self.recognisers.clear();
                 return Ok(false);
