@@ -18,6 +18,12 @@ use super::plays::{Shape, Traffic};
 use super::request::Request;
 use super::rows::{Mix, Record, Row, Rows};
 
+/// Every line is new: each athlete has a row, and so a name, before the first effort.
+const ONCE: Mix = Mix {
+    duplicates: 0.0,
+    late: 0.0,
+    malformed: 0.0,
+};
 /// Most lines are new.
 const START: Mix = Mix {
     duplicates: 0.02,
@@ -109,7 +115,10 @@ impl Live {
             from_ms: 0,
             until_ms: 1,
         };
-        let of_athletes = request(Source::Athletes, ATHLETES, seed);
+        let of_athletes = Request {
+            mix: ONCE,
+            ..request(Source::Athletes, ATHLETES, seed)
+        };
         let of_clubs = request(Source::Clubs, MEMBERSHIPS, seed);
         let of_follows = request(Source::Follows, FOLLOWS, seed);
         let of_authorizations = request(Source::Authorizations, 0, seed ^ run);
@@ -153,4 +162,29 @@ fn line<R: Record>(row: &Row<R>) -> Line {
     write_line(&mut bytes, row);
     bytes.truncate(bytes.trim_ascii_end().len());
     Line::new(bytes, row.fault.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn every_athlete_has_a_row_at_the_start() -> anyhow::Result<()> {
+        for seed in 0..20 {
+            let mut live = Live::new(seed, 1, 10)?;
+            let ids = (0..ATHLETES).map(|_| {
+                let mut line = Vec::new();
+                write_line(&mut line, &live.athletes.entities.next());
+                let row: serde_json::Value = serde_json::from_slice(&line)?;
+                row["id"].as_i64().context("an id")
+            });
+            let ids: BTreeSet<i64> = ids.collect::<anyhow::Result<_>>()?;
+            assert!(ids.into_iter().eq(1..=ATHLETES), "seed {seed}");
+        }
+        Ok(())
+    }
 }
