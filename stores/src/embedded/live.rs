@@ -17,9 +17,8 @@ use std::path::Path;
 use async_trait::async_trait;
 use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
 use schemas::source::Source;
-use sqlx::Connection;
 
-use super::db::{BEGIN_WRITE, Db, Kind, Upgrade};
+use super::db::{Db, Kind, Upgrade};
 use super::live_scan::Asked;
 use super::live_write::{add, bind_changes, delete_garbage, ensure_place, load, store};
 use super::{live_outbox, live_read, live_scan, live_sums};
@@ -150,8 +149,7 @@ impl LiveRead for SqliteLive {
         partitions: u32,
         queries: &[LiveQuery],
     ) -> Result<LiveAnswer> {
-        let db = self.db.current().await?;
-        live_read::read(&db, source, partitions, queries).await
+        live_read::read(&self.db, source, partitions, queries).await
     }
 
     async fn partition_states(
@@ -159,8 +157,7 @@ impl LiveRead for SqliteLive {
         source: Source,
         partitions: Range<u32>,
     ) -> Result<Vec<Option<Slot>>> {
-        let db = self.db.current().await?;
-        live_read::partition_states(&db, source, partitions).await
+        live_read::partition_states(&self.db, source, partitions).await
     }
 
     async fn read_states(
@@ -169,8 +166,7 @@ impl LiveRead for SqliteLive {
         partitions: u32,
         queries: &[StateQuery],
     ) -> Result<StatesAnswer> {
-        let db = self.db.current().await?;
-        live_read::read_states(&db, (source, partitions), queries, false).await
+        live_read::read_states(&self.db, (source, partitions), queries, false).await
     }
 
     async fn read_sums(
@@ -179,8 +175,7 @@ impl LiveRead for SqliteLive {
         partitions: u32,
         queries: &[StateQuery],
     ) -> Result<StatesAnswer> {
-        let db = self.db.current().await?;
-        live_read::read_states(&db, (source, partitions), queries, true).await
+        live_read::read_states(&self.db, (source, partitions), queries, true).await
     }
 
     async fn read_members(
@@ -189,8 +184,7 @@ impl LiveRead for SqliteLive {
         partitions: Range<u32>,
         queries: &[MembersQuery],
     ) -> Result<StatesAnswer> {
-        let db = self.db.current().await?;
-        live_read::read_members(&db, source, partitions, queries).await
+        live_read::read_members(&self.db, source, partitions, queries).await
     }
 
     async fn outboxes(
@@ -199,8 +193,7 @@ impl LiveRead for SqliteLive {
         partitions: Range<u32>,
         limit: usize,
     ) -> Result<Vec<Option<Outbox>>> {
-        let db = self.db.current().await?;
-        live_outbox::read(&db, source, partitions, limit).await
+        live_outbox::read(&self.db, source, partitions, limit).await
     }
 
     async fn scan_deltas(
@@ -211,7 +204,6 @@ impl LiveRead for SqliteLive {
         after: Option<LivePlace>,
         limit: usize,
     ) -> Result<ScannedDeltas> {
-        let db = self.db.current().await?;
         let asked = Asked {
             slot,
             view,
@@ -219,7 +211,7 @@ impl LiveRead for SqliteLive {
             after: after.as_ref(),
             limit,
         };
-        live_scan::deltas(&db, asked).await
+        live_scan::deltas(&self.db, asked).await
     }
 
     async fn scan_states(
@@ -230,7 +222,6 @@ impl LiveRead for SqliteLive {
         after: Option<LivePlace>,
         limit: usize,
     ) -> Result<ScannedStates> {
-        let db = self.db.current().await?;
         let asked = Asked {
             slot,
             view,
@@ -238,7 +229,7 @@ impl LiveRead for SqliteLive {
             after: after.as_ref(),
             limit,
         };
-        live_scan::states(&db, asked).await
+        live_scan::states(&self.db, asked).await
     }
 }
 
@@ -253,11 +244,8 @@ impl LiveWrite for SqliteLive {
         changes: &Changes,
     ) -> Result<Result<(), Moved>> {
         let bound = bind_changes(changes).await?;
-        let db = self.db.current().await?;
-        let fault = db.fault("applying a micro-batch");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let Some(mut held) = load(&mut tx, &db, slot).await? else {
+        let mut tx = self.db.change("applying a micro-batch").await?;
+        let Some(mut held) = load(&mut tx, slot).await? else {
             return Ok(Err(Moved { at: None }));
         };
         if let Err(moved) = held.slot.apply(&believed, next, views) {
@@ -266,54 +254,47 @@ impl LiveWrite for SqliteLive {
         if changes.strays {
             held.slot.note_strays();
         }
-        let sums = live_sums::decide(&mut tx, &db, &held, &changes.sums).await?;
+        let sums = live_sums::decide(&mut tx, &held, &changes.sums).await?;
         for of_view in bound {
-            let place = ensure_place(&mut tx, &db, &held, &of_view.view).await?;
+            let place = ensure_place(&mut tx, &held, &of_view.view).await?;
             for rows in of_view.rows {
-                add(&mut tx, &db, of_view.table, place, rows).await?;
+                add(&mut tx, of_view.table, place, rows).await?;
             }
         }
-        live_sums::put(&mut tx, &db, &held, &sums).await?;
-        live_outbox::append(&mut tx, &db, &held, &changes.outbox).await?;
-        store(&mut tx, &db, slot, &held.slot).await?;
-        tx.commit().await.map_err(fault)?;
+        live_sums::put(&mut tx, &held, &sums).await?;
+        live_outbox::append(&mut tx, &held, &changes.outbox).await?;
+        store(&mut tx, slot, &held.slot).await?;
+        tx.commit().await?;
         Ok(Ok(()))
     }
 
     async fn take_out(&self, slot: SlotId, read: &Outbox) -> Result<bool> {
-        let db = self.db.current().await?;
-        live_outbox::take_out(&db, slot, read).await
+        live_outbox::take_out(&self.db, slot, read).await
     }
 
     async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>> {
-        let db = self.db.current().await?;
-        let fault = db.fault("putting a cut back");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let Some(mut held) = load(&mut tx, &db, slot).await? else {
+        let mut tx = self.db.change("putting a cut back").await?;
+        let Some(mut held) = load(&mut tx, slot).await? else {
             return Ok(Err(Moved { at: None }));
         };
         if let Err(moved) = held.slot.impose(&believed) {
             return Ok(Err(moved));
         }
-        store(&mut tx, &db, slot, &held.slot).await?;
-        tx.commit().await.map_err(fault)?;
+        store(&mut tx, slot, &held.slot).await?;
+        tx.commit().await?;
         Ok(Ok(()))
     }
 
     async fn roll(&self, slot: SlotId, epoch: Epoch) -> Result<Result<Cut, RollRefused>> {
-        let db = self.db.current().await?;
-        let fault = db.fault("ending an epoch");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let Some(mut held) = load(&mut tx, &db, slot).await? else {
+        let mut tx = self.db.change("ending an epoch").await?;
+        let Some(mut held) = load(&mut tx, slot).await? else {
             return Ok(Err(RollRefused::Missing));
         };
         let filling = held.slot.epoch;
         let rolled = held.slot.roll(epoch);
         if held.slot.epoch != filling {
-            store(&mut tx, &db, slot, &held.slot).await?;
-            tx.commit().await.map_err(fault)?;
+            store(&mut tx, slot, &held.slot).await?;
+            tx.commit().await?;
         }
         Ok(rolled)
     }
@@ -324,46 +305,39 @@ impl LiveWrite for SqliteLive {
         seen: Option<Fence>,
         life: &NewLife,
     ) -> Result<Result<(), Moved>> {
-        let db = self.db.current().await?;
-        let fault = db.fault("healing a slot");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let held = load(&mut tx, &db, slot).await?;
+        let mut tx = self.db.change("healing a slot").await?;
+        let held = load(&mut tx, slot).await?;
         let stands = held.as_ref().map(|held| &held.slot);
         let healed = match Slot::heal(stands, seen, life) {
             Ok(healed) => healed,
             Err(moved) => return Ok(Err(moved)),
         };
         if let Some(held) = &held {
-            live_sums::clear(&mut tx, &db, held).await?;
+            live_sums::clear(&mut tx, held).await?;
         }
-        store(&mut tx, &db, slot, &healed).await?;
-        tx.commit().await.map_err(fault)?;
+        store(&mut tx, slot, &healed).await?;
+        tx.commit().await?;
         Ok(Ok(()))
     }
 
     async fn drop_through(&self, slot: SlotId, epoch: Epoch, cut: Cut) -> Result<bool> {
-        let db = self.db.current().await?;
-        let fault = db.fault("letting go of epochs");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let Some(mut held) = load(&mut tx, &db, slot).await? else {
+        let mut tx = self.db.change("letting go of epochs").await?;
+        let Some(mut held) = load(&mut tx, slot).await? else {
             return Ok(false);
         };
         let dropped = held.slot.drop_through(epoch, cut, KEEP_BOUNDS);
         if dropped {
-            store(&mut tx, &db, slot, &held.slot).await?;
-            tx.commit().await.map_err(fault)?;
+            store(&mut tx, slot, &held.slot).await?;
+            tx.commit().await?;
         }
         Ok(dropped)
     }
 
     async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize> {
-        let db = self.db.current().await?;
         let mut deleted = 0;
         while deleted < limit {
             let step = GARBAGE_PARTS.min(limit - deleted);
-            let Some(parts) = delete_garbage(&db, slot, step).await? else {
+            let Some(parts) = delete_garbage(&self.db, slot, step).await? else {
                 break;
             };
             deleted += parts;

@@ -3,14 +3,14 @@
 use std::ops::Range;
 
 use arrow::array::{Array, BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder};
-use futures::TryStreamExt;
 use schemas::seam::Slot;
 use schemas::source::Source;
+use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Connection, Row, SqliteConnection};
 
-use super::db::Opened;
+use super::db::Db;
 use super::live_sums;
+use super::session::Session;
 use crate::Result;
 use crate::kept_sum::KeptSum;
 use crate::live::{
@@ -18,16 +18,13 @@ use crate::live::{
 };
 
 pub(super) async fn read(
-    db: &Opened,
+    db: &Db,
     source: Source,
     partitions: u32,
     queries: &[LiveQuery],
 ) -> Result<LiveAnswer> {
-    let fault = db.fault("reading live parts");
-    let mut connection = db.reader().await?;
-    // One transaction sees one moment of the whole file, however many statements it has.
-    let mut tx = connection.begin().await.map_err(fault)?;
-    let slots = read_slots(&mut tx, db, source, 0..partitions).await?;
+    let mut tx = db.snapshot("reading live parts").await?;
+    let slots = read_slots(&mut tx, source, 0..partitions).await?;
     let mut parts = Vec::with_capacity(queries.len());
     for query in queries {
         let mut found = Found::default();
@@ -42,7 +39,7 @@ pub(super) async fn read(
                 query,
                 range,
             };
-            found.read(&mut tx, db, asked).await?;
+            found.read(&mut tx, asked).await?;
         }
         parts.push(found.finish());
     }
@@ -51,35 +48,35 @@ pub(super) async fn read(
 
 /// Partition states of some partitions alone.
 pub(super) async fn partition_states(
-    db: &Opened,
+    db: &Db,
     source: Source,
     partitions: Range<u32>,
 ) -> Result<Vec<Option<Slot>>> {
-    let mut connection = db.reader().await?;
-    read_slots(&mut connection, db, source, partitions).await
+    let mut session = db.read("reading slots").await?;
+    read_slots(&mut session, source, partitions).await
 }
 
 /// Slots and live states; as [`read`]. Sums that are made may take the place of states.
 pub(super) async fn read_states(
-    db: &Opened,
+    db: &Db,
     (source, partitions): (Source, u32),
     queries: &[StateQuery],
     takes_sums: bool,
 ) -> Result<StatesAnswer> {
-    let doing = "reading live states";
-    let fault = db.fault(doing);
-    let mut connection = db.reader().await?;
-    let mut tx = connection.begin().await.map_err(fault)?;
-    let slots = read_slots(&mut tx, db, source, 0..partitions).await?;
+    let mut tx = db.snapshot("reading live states").await?;
+    let slots = read_slots(&mut tx, source, 0..partitions).await?;
     let mut states = Vec::with_capacity(queries.len());
     for query in queries {
         let (from, to) = match query.partition {
             Some(partition) => (partition, partitions.min(partition.saturating_add(1))),
             None => (0, partitions),
         };
-        let sums = live_sums::read(&mut tx, db, (source, from..to), query).await?;
+        let mut found = FoundStates {
+            sums: live_sums::read(&mut tx, (source, from..to), query).await?,
+            ..FoundStates::default()
+        };
         // The order of the joins is fixed, as for deltas.
-        let mut rows = sqlx::query(
+        let rows = sqlx::query(
             "SELECT s.partition, p.epoch, t.member, t.state
              FROM slots s
              CROSS JOIN places p ON p.slot = s.id AND p.view = ?4
@@ -95,13 +92,8 @@ pub(super) async fn read_states(
         .bind(to)
         .bind(&query.view)
         .bind(&query.key)
-        .bind(takes_sums)
-        .fetch(&mut *tx);
-        let mut found = FoundStates::default();
-        while let Some(row) = rows.try_next().await.map_err(fault)? {
-            found.add(&row).map_err(fault)?;
-        }
-        found.sums = sums;
+        .bind(takes_sums);
+        tx.each(rows, |row| found.add(row)).await?;
         states.push(found.finish());
     }
     Ok(StatesAnswer { slots, states })
@@ -109,15 +101,13 @@ pub(super) async fn read_states(
 
 /// Slots and the live states of some members; as [`read`].
 pub(super) async fn read_members(
-    db: &Opened,
+    db: &Db,
     source: Source,
     partitions: Range<u32>,
     queries: &[MembersQuery],
 ) -> Result<StatesAnswer> {
-    let fault = db.fault("reading live states");
-    let mut connection = db.reader().await?;
-    let mut tx = connection.begin().await.map_err(fault)?;
-    let slots = read_slots(&mut tx, db, source, partitions.clone()).await?;
+    let mut tx = db.snapshot("reading live states").await?;
+    let slots = read_slots(&mut tx, source, partitions.clone()).await?;
     let mut states = Vec::with_capacity(queries.len());
     for MembersQuery { of, members } in queries {
         let (from, to) = match of.partition {
@@ -127,7 +117,11 @@ pub(super) async fn read_members(
             ),
             None => (partitions.start, partitions.end),
         };
-        let mut found = FoundStates::default();
+        let mut found = FoundStates {
+            sums: live_sums::read(&mut tx, (source, from..to), of).await?,
+            held: live_sums::held(&mut tx, (source, from..to), of).await?,
+            ..FoundStates::default()
+        };
         for member in members {
             let rows = sqlx::query(
                 "SELECT s.partition, p.epoch, t.member, t.state
@@ -142,16 +136,9 @@ pub(super) async fn read_members(
             .bind(to)
             .bind(&of.view)
             .bind(&of.key)
-            .bind(member)
-            .fetch_all(&mut *tx)
-            .await
-            .map_err(fault)?;
-            for row in rows {
-                found.add(&row).map_err(fault)?;
-            }
+            .bind(member);
+            tx.each(rows, |row| found.add(row)).await?;
         }
-        found.sums = live_sums::read(&mut tx, db, (source, from..to), of).await?;
-        found.held = live_sums::held(&mut tx, db, (source, from..to), of).await?;
         states.push(found.finish());
     }
     Ok(StatesAnswer { slots, states })
@@ -194,24 +181,20 @@ impl FoundStates {
 }
 
 async fn read_slots(
-    connection: &mut SqliteConnection,
-    db: &Opened,
+    session: &mut Session,
     source: Source,
     partitions: Range<u32>,
 ) -> Result<Vec<Option<Slot>>> {
-    let doing = "reading slots";
-    let found: Vec<(u32, String)> = sqlx::query_as(
+    let query = sqlx::query(
         "SELECT partition, state FROM slots WHERE source = ? AND partition >= ? AND partition < ?",
     )
     .bind(source.name())
     .bind(partitions.start)
-    .bind(partitions.end)
-    .fetch_all(connection)
-    .await
-    .map_err(db.fault(doing))?;
+    .bind(partitions.end);
+    let found: Vec<(u32, String)> = session.all(query).await?;
     let mut slots = vec![None; partitions.len()];
     for (partition, state) in found {
-        let slot = serde_json::from_str(&state).map_err(|error| db.damaged(doing, error))?;
+        let slot = serde_json::from_str(&state).map_err(|error| session.damaged(error))?;
         let index = partition.saturating_sub(partitions.start) as usize;
         if let Some(place) = slots.get_mut(index) {
             *place = Some(slot);
@@ -239,12 +222,7 @@ struct Found {
 }
 
 impl Found {
-    async fn read(
-        &mut self,
-        connection: &mut SqliteConnection,
-        db: &Opened,
-        asked: Asked<'_>,
-    ) -> Result<()> {
+    async fn read(&mut self, session: &mut Session, asked: Asked<'_>) -> Result<()> {
         let (begin, end) = asked.range;
         // The order of the joins is fixed: slots, their few places, and a range of each.
         let statement = match end {
@@ -266,20 +244,15 @@ impl Found {
                  WHERE s.source = ?1 AND s.partition >= ?2 AND s.partition < ?3",
             ),
         };
-        let mut parts = statement
+        let parts = statement
             .bind(asked.source.name())
             .bind(asked.partitions.start)
             .bind(asked.partitions.end)
             .bind(&asked.query.view)
             .bind(&asked.query.group)
             .bind(begin)
-            .bind(end)
-            .fetch(connection);
-        let fault = db.fault("reading live parts");
-        while let Some(part) = parts.try_next().await.map_err(fault)? {
-            self.add(&part).map_err(fault)?;
-        }
-        Ok(())
+            .bind(end);
+        session.each(parts, |part| self.add(part)).await
     }
 
     fn add(&mut self, part: &SqliteRow) -> std::result::Result<(), sqlx::Error> {

@@ -1,7 +1,7 @@
 //! Files of an older version are brought to this one, and keep their heads and nodes.
 
 use schemas::key::KeyShape;
-use sqlx::ConnectOptions;
+use sqlx::{ConnectOptions, Connection};
 use sqlx::sqlite::SqliteConnectOptions;
 
 use super::*;
