@@ -4,16 +4,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-#[cfg(feature = "cassandra")]
-use futures::FutureExt;
 
 use crate::Result;
 #[cfg(feature = "cassandra")]
 use crate::cassandra::{Cassandra, CassandraOptions};
 #[cfg(feature = "kafka")]
 use crate::kafka::KafkaLog;
-#[cfg(feature = "cassandra")]
-use crate::lazily::Lazy;
 #[cfg(any(feature = "cassandra", feature = "sql"))]
 use crate::namespace::Namespace;
 #[cfg(feature = "redis")]
@@ -165,34 +161,18 @@ pub(crate) struct OnCassandra {
 #[cfg(feature = "cassandra")]
 impl OnCassandra {
     /// Views, achievements, counts, leases and records, which share a session.
-    pub(crate) fn stores(self) -> ViewStores {
-        let session = Arc::new(Lazy::new(move || {
-            let this = self.clone();
-            async move { Cassandra::open(&this.options, &this.namespace).await }.boxed()
-        }));
-        let records = Arc::new(with_session(&session, Cassandra::records));
+    pub(crate) fn stores(&self) -> ViewStores {
+        let cassandra = Cassandra::new(&self.options, &self.namespace);
+        let records = Arc::new(cassandra.records());
         ViewStores {
-            views: Arc::new(with_session(&session, Cassandra::views)),
-            achievements: Arc::new(with_session(&session, Cassandra::achievements)),
-            counts: Arc::new(with_session(&session, Cassandra::counts)),
-            leases: Arc::new(with_session(&session, Cassandra::leases)),
+            views: Arc::new(cassandra.views()),
+            achievements: Arc::new(cassandra.achievements()),
+            counts: Arc::new(cassandra.counts()),
+            leases: Arc::new(cassandra.leases()),
             erasures: Arc::clone(&records) as _,
             records,
         }
     }
-}
-
-/// A store that opens together with the session.
-#[cfg(feature = "cassandra")]
-fn with_session<T: Send + Sync + 'static>(
-    session: &Arc<Lazy<Cassandra>>,
-    store: fn(&Cassandra) -> T,
-) -> Lazy<T> {
-    let session = Arc::clone(session);
-    Lazy::new(move || {
-        let session = Arc::clone(&session);
-        async move { Ok(store(session.get().await?)) }.boxed()
-    })
 }
 
 #[cfg(feature = "cassandra")]

@@ -35,12 +35,9 @@ impl CassandraAchievements {
     async fn years(&self, member: i64) -> Result<Vec<i32>> {
         let doing = "reading the years of achievements";
         let text = "SELECT year FROM achievement_years WHERE member = ?";
-        let rows = self.cql.read(doing, text, (member,)).await?;
-        let years = rows.rows::<(i32,)>();
-        let years = years.map_err(|error| self.cql.broken(doing, error))?;
-        years
-            .map(|row| Ok(row.map_err(|error| self.cql.broken(doing, error))?.0))
-            .collect()
+        let statement = self.cql.prepare(doing, text).await?;
+        let years: Vec<(i32,)> = self.cql.all(doing, &statement, &(member,)).await?;
+        Ok(years.into_iter().map(|(year,)| year).collect())
     }
 
     /// Adds what a part of a table holds before a place to `found`, until that has `limit`.
@@ -168,8 +165,8 @@ impl AchievementsRead for CassandraAchievements {
         let doing = "reading how far was told";
         let text = "SELECT through FROM told WHERE source = ? AND partition = ?";
         let values = (slot.source.name(), partition(slot));
-        let rows = self.cql.read(doing, text, values).await?;
-        Ok(super::session::number(&rows, "through"))
+        let row: Option<(Option<Offset>,)> = self.cql.first(doing, text, values).await?;
+        Ok(row.and_then(|(through,)| through))
     }
 }
 
@@ -231,20 +228,15 @@ impl CassandraAchievements {
             .await?;
         statement.set_page_size(PAGE_ROWS);
         let mut found = Vec::new();
-        let mut next = Some(PagingState::start());
-        while let Some(from) = next {
-            let (page, after) = self.cql.page(doing, &statement, &(), from).await?;
-            next = after;
-            let rows = page.rows::<(&[u8],)>();
-            for row in rows.map_err(|error| self.cql.broken(doing, error))? {
-                let (told,) = row.map_err(|error| self.cql.broken(doing, error))?;
-                let told = Told::decode(told).map_err(|why| self.cql.broken(doing, why))?;
-                let is_own = told.achieved.is_some_and(|one| one.member == athlete_id);
-                if is_own || told.was_taken_by(athlete_id) {
-                    found.push(told);
-                }
+        let take = |(told,): (Vec<u8>,)| {
+            let told = Told::decode(&told).map_err(|why| self.cql.broken(doing, why))?;
+            let is_own = told.achieved.is_some_and(|one| one.member == athlete_id);
+            if is_own || told.was_taken_by(athlete_id) {
+                found.push(told);
             }
-        }
+            Ok(())
+        };
+        self.cql.each(doing, &statement, &(), take).await?;
         Ok(found)
     }
 

@@ -180,10 +180,8 @@ impl Taken {
 
     async fn look(&self, doing: &str) -> Result<Standing> {
         let text = "SELECT fence, held_by, holder, WRITETIME(fence) FROM leases WHERE name = ?";
-        let page = self.cql.read_serial(doing, text, (&self.name,)).await?;
         type Row = (Option<i64>, Option<String>, Option<String>, Option<i64>);
-        let row = page.maybe_first_row::<Row>();
-        let row = row.map_err(|error| self.cql.broken(doing, error))?;
+        let row: Option<Row> = self.cql.first_serial(doing, text, (&self.name,)).await?;
         let (fence, token, holder, since_us) = row.unwrap_or_default();
         Ok(Standing {
             fence,

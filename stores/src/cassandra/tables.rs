@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use schemas::seam::Epoch;
 use schemas::source::Source;
+use scylla::DeserializeRow;
 use uuid::Uuid;
 
 use super::lease::CassandraLeases;
@@ -31,34 +32,21 @@ const MADE: &str = "made";
 const DROPPING: &str = "dropping";
 
 /// The record of a view.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, DeserializeRow)]
 pub(super) struct View {
+    #[scylla(rename = "name")]
     pub(super) view: String,
+    #[scylla(default_when_null)]
     source: String,
+    #[scylla(default_when_null)]
     shape: String,
+    #[scylla(default_when_null)]
     id: String,
+    #[scylla(default_when_null)]
     state: String,
 }
 
-type Row = (
-    String,
-    Option<String>,
-    Option<String>,
-    Option<String>,
-    Option<String>,
-);
-
 impl View {
-    fn of((view, source, shape, id, state): Row) -> Self {
-        Self {
-            view,
-            source: source.unwrap_or_default(),
-            shape: shape.unwrap_or_default(),
-            id: id.unwrap_or_default(),
-            state: state.unwrap_or_default(),
-        }
-    }
-
     fn is_board(&self) -> bool {
         matches!(serde_json::from_str(&self.shape), Ok(ViewShape::Board(_)))
     }
@@ -382,10 +370,7 @@ async fn into_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<bool
 async fn find(cql: &Cql, view: &str) -> Result<Option<View>> {
     let doing = "looking for the tables of a view";
     let text = "SELECT name, source, shape, id, state FROM views WHERE name = ?";
-    let page = cql.read_serial(doing, text, (view,)).await?;
-    let row = page.maybe_first_row::<Row>();
-    let row = row.map_err(|error| cql.broken(doing, error))?;
-    Ok(row.map(View::of))
+    cql.first_serial(doing, text, (view,)).await
 }
 
 async fn all(cql: &Cql) -> Result<Vec<View>> {
@@ -393,17 +378,7 @@ async fn all(cql: &Cql) -> Result<Vec<View>> {
     let statement = cql
         .prepare(doing, "SELECT name, source, shape, id, state FROM views")
         .await?;
-    let mut views = Vec::new();
-    let mut next = Some(scylla::response::PagingState::start());
-    while let Some(from) = next {
-        let (page, after) = cql.page(doing, &statement, &(), from).await?;
-        next = after;
-        let rows = page.rows::<Row>();
-        for row in rows.map_err(|error| cql.broken(doing, error))? {
-            views.push(View::of(row.map_err(|error| cql.broken(doing, error))?));
-        }
-    }
-    Ok(views)
+    cql.all(doing, &statement, &()).await
 }
 
 fn expect_shape(found: &View, shape: &ViewShape) -> Result<()> {
