@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use async_trait::async_trait;
-use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
+use schemas::seam::{Cut, Epoch, Fence, Moved, Slot};
 use schemas::source::Source;
 
 use super::db::{Db, Kind, Upgrade};
@@ -24,13 +24,10 @@ use super::live_write::{add, bind_changes, delete_garbage, ensure_place, load, s
 use super::{live_outbox, live_read, live_scan, live_sums};
 use crate::Result;
 use crate::live::{
-    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId, StateQuery,
-    StatesAnswer,
+    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId, SlotRule,
+    StateQuery, StatesAnswer,
 };
 use crate::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
-
-/// So many old bounds are remembered when epochs are let go.
-const KEEP_BOUNDS: u64 = 8;
 
 /// Garbage is deleted so many parts at a time, since the worker waits meanwhile.
 const GARBAGE_PARTS: usize = 4096;
@@ -272,65 +269,24 @@ impl LiveWrite for SqliteLive {
         live_outbox::take_out(&self.db, slot, read).await
     }
 
-    async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>> {
-        let mut tx = self.db.change("putting a cut back").await?;
-        let Some(mut held) = load(&mut tx, slot).await? else {
-            return Ok(Err(Moved { at: None }));
-        };
-        if let Err(moved) = held.slot.impose(&believed) {
-            return Ok(Err(moved));
-        }
-        store(&mut tx, slot, &held.slot).await?;
-        tx.commit().await?;
-        Ok(Ok(()))
-    }
-
-    async fn roll(&self, slot: SlotId, epoch: Epoch) -> Result<Result<Cut, RollRefused>> {
-        let mut tx = self.db.change("ending an epoch").await?;
-        let Some(mut held) = load(&mut tx, slot).await? else {
-            return Ok(Err(RollRefused::Missing));
-        };
-        let filling = held.slot.epoch;
-        let rolled = held.slot.roll(epoch);
-        if held.slot.epoch != filling {
-            store(&mut tx, slot, &held.slot).await?;
-            tx.commit().await?;
-        }
-        Ok(rolled)
-    }
-
-    async fn heal(
+    async fn change_slot(
         &self,
+        doing: &'static str,
         slot: SlotId,
-        seen: Option<Fence>,
-        life: &NewLife,
-    ) -> Result<Result<(), Moved>> {
-        let mut tx = self.db.change("healing a slot").await?;
+        rule: &SlotRule<'_>,
+    ) -> Result<Option<Slot>> {
+        let mut tx = self.db.change(doing).await?;
         let held = load(&mut tx, slot).await?;
-        let stands = held.as_ref().map(|held| &held.slot);
-        let healed = match Slot::heal(stands, seen, life) {
-            Ok(healed) => healed,
-            Err(moved) => return Ok(Err(moved)),
-        };
-        if let Some(held) = &held {
-            live_sums::clear(&mut tx, held).await?;
-        }
-        store(&mut tx, slot, &healed).await?;
-        tx.commit().await?;
-        Ok(Ok(()))
-    }
-
-    async fn drop_through(&self, slot: SlotId, epoch: Epoch, cut: Cut) -> Result<bool> {
-        let mut tx = self.db.change("letting go of epochs").await?;
-        let Some(mut held) = load(&mut tx, slot).await? else {
-            return Ok(false);
-        };
-        let dropped = held.slot.drop_through(epoch, cut, KEEP_BOUNDS);
-        if dropped {
-            store(&mut tx, slot, &held.slot).await?;
+        if let Some(next) = rule(held.as_ref().map(|held| &held.slot)) {
+            if let Some(held) = &held
+                && held.slot.generation != next.generation
+            {
+                live_sums::clear(&mut tx, held).await?;
+            }
+            store(&mut tx, slot, &next).await?;
             tx.commit().await?;
         }
-        Ok(dropped)
+        Ok(held.map(|held| held.slot))
     }
 
     async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize> {

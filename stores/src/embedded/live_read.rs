@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use arrow::array::{Array, BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder};
+use arrow::array::{BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder};
 use schemas::seam::Slot;
 use schemas::source::Source;
 use sqlx::Row;
@@ -12,9 +12,8 @@ use super::db::Db;
 use super::live_sums;
 use super::session::Session;
 use crate::Result;
-use crate::kept_sum::KeptSum;
 use crate::live::{
-    LiveAnswer, LiveParts, LiveQuery, LiveStates, MembersQuery, StateQuery, StatesAnswer,
+    LiveAnswer, LiveParts, LiveQuery, LiveStatesBuilder, MembersQuery, StateQuery, StatesAnswer,
 };
 
 pub(super) async fn read(
@@ -71,9 +70,9 @@ pub(super) async fn read_states(
             Some(partition) => (partition, partitions.min(partition.saturating_add(1))),
             None => (0, partitions),
         };
-        let mut found = FoundStates {
+        let mut found = LiveStatesBuilder {
             sums: live_sums::read(&mut tx, (source, from..to), query).await?,
-            ..FoundStates::default()
+            ..LiveStatesBuilder::default()
         };
         // The order of the joins is fixed, as for deltas.
         let rows = sqlx::query(
@@ -93,7 +92,7 @@ pub(super) async fn read_states(
         .bind(&query.view)
         .bind(&query.key)
         .bind(takes_sums);
-        tx.each(rows, |row| found.add(row)).await?;
+        tx.each(rows, |row| add_state(&mut found, row)).await?;
         states.push(found.finish());
     }
     Ok(StatesAnswer { slots, states })
@@ -117,10 +116,10 @@ pub(super) async fn read_members(
             ),
             None => (partitions.start, partitions.end),
         };
-        let mut found = FoundStates {
+        let mut found = LiveStatesBuilder {
             sums: live_sums::read(&mut tx, (source, from..to), of).await?,
             held: live_sums::held(&mut tx, (source, from..to), of).await?,
-            ..FoundStates::default()
+            ..LiveStatesBuilder::default()
         };
         for member in members {
             let rows = sqlx::query(
@@ -137,47 +136,19 @@ pub(super) async fn read_members(
             .bind(&of.view)
             .bind(&of.key)
             .bind(member);
-            tx.each(rows, |row| found.add(row)).await?;
+            tx.each(rows, |row| add_state(&mut found, row)).await?;
         }
         states.push(found.finish());
     }
     Ok(StatesAnswer { slots, states })
 }
 
-/// The states that answer one query, as they are found.
-#[derive(Debug, Default)]
-struct FoundStates {
-    partitions: UInt32Builder,
-    epochs: UInt64Builder,
-    members: BinaryBuilder,
-    states: BinaryBuilder,
-    sums: Vec<(u32, KeptSum)>,
-    held: u64,
-}
-
-impl FoundStates {
-    fn add(&mut self, row: &SqliteRow) -> std::result::Result<(), sqlx::Error> {
-        self.partitions.append_value(row.try_get(0)?);
-        self.epochs
-            .append_value(row.try_get::<i64, _>(1)?.cast_unsigned());
-        self.members.append_value(row.try_get::<&[u8], _>(2)?);
-        self.states
-            .append_option(row.try_get::<Option<&[u8]>, _>(3)?);
-        Ok(())
-    }
-
-    fn finish(mut self) -> LiveStates {
-        let members = self.members.finish();
-        LiveStates {
-            partitions: self.partitions.finish(),
-            epochs: self.epochs.finish(),
-            // Where all were read, they are all that are held.
-            held: self.held.max(members.len() as u64),
-            members,
-            states: self.states.finish(),
-            sums: self.sums,
-        }
-    }
+/// Adds a state that was found.
+fn add_state(found: &mut LiveStatesBuilder, row: &SqliteRow) -> Result<(), sqlx::Error> {
+    let epoch: i64 = row.try_get(1)?;
+    let of_slot = (row.try_get(0)?, epoch.cast_unsigned());
+    found.add(of_slot, row.try_get(2)?, row.try_get(3)?);
+    Ok(())
 }
 
 async fn read_slots(

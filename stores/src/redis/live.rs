@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use redis::Value;
-use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
+use schemas::seam::{Cut, Epoch, Fence, Moved, Slot};
 use schemas::source::Source;
 
 use super::live_chunks::{NotedGroups, TakenIn};
@@ -19,15 +19,12 @@ use super::script::{CHANGE, Script};
 use super::{RedisOptions, fault};
 use crate::board_cache::{BoardCache, BoardCacheRead};
 use crate::live::{
-    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId, StateQuery,
-    StatesAnswer,
+    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId, SlotRule,
+    StateQuery, StatesAnswer,
 };
 use crate::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
 use crate::namespace::Namespace;
 use crate::{Error, Result};
-
-/// So many old bounds are remembered when epochs are let go.
-const KEEP_BOUNDS: u64 = 8;
 
 /// A call of so many states keeps a server busy for some tens of milliseconds, in which it does nothing
 /// else.
@@ -346,74 +343,23 @@ impl LiveWrite for RedisLive {
         self.take_entries(slot, read).await
     }
 
-    async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>> {
-        let decide = |record: Option<&Record>| {
-            let Some(record) = record else {
-                return Decided::Stays(Err(Moved { at: None }));
-            };
-            let mut record = record.clone();
-            match record.slot.impose(&believed) {
-                Ok(()) => Decided::Changes(Box::new(record), Ok(())),
-                Err(moved) => Decided::Stays(Err(moved)),
-            }
-        };
-        self.change_record("putting a cut back", slot, decide).await
-    }
-
-    async fn roll(&self, slot: SlotId, epoch: Epoch) -> Result<Result<Cut, RollRefused>> {
-        let decide = |record: Option<&Record>| {
-            let Some(record) = record else {
-                return Decided::Stays(Err(RollRefused::Missing));
-            };
-            let mut record = record.clone();
-            let filling = record.slot.epoch;
-            let rolled = record.slot.roll(epoch);
-            if record.slot.epoch == filling {
-                Decided::Stays(rolled)
-            } else {
-                Decided::Changes(Box::new(record), rolled)
-            }
-        };
-        self.change_record("ending an epoch", slot, decide).await
-    }
-
-    async fn heal(
+    async fn change_slot(
         &self,
+        doing: &'static str,
         slot: SlotId,
-        seen: Option<Fence>,
-        life: &NewLife,
-    ) -> Result<Result<(), Moved>> {
-        let decide = |record: Option<&Record>| match Slot::heal(
-            record.map(|record| &record.slot),
-            seen,
-            life,
-        ) {
-            Ok(healed) => {
-                let healed = match record {
-                    None => Record::new(healed),
-                    Some(record) => record.with_slot(healed),
-                };
-                Decided::Changes(Box::new(healed), Ok(()))
-            }
-            Err(moved) => Decided::Stays(Err(moved)),
-        };
-        self.change_record("healing a slot", slot, decide).await
-    }
-
-    async fn drop_through(&self, slot: SlotId, epoch: Epoch, cut: Cut) -> Result<bool> {
+        rule: &SlotRule<'_>,
+    ) -> Result<Option<Slot>> {
         let decide = |record: Option<&Record>| {
-            let Some(record) = record else {
-                return Decided::Stays(false);
-            };
-            let mut left = record.slot.clone();
-            if left.drop_through(epoch, cut, KEEP_BOUNDS) {
-                Decided::Changes(Box::new(record.with_slot(left)), true)
-            } else {
-                Decided::Stays(false)
+            let seen = record.map(|record| record.slot.clone());
+            match (rule(seen.as_ref()), record) {
+                (None, _) => Decided::Stays(seen),
+                (Some(next), None) => Decided::Changes(Box::new(Record::new(next)), seen),
+                (Some(next), Some(record)) => {
+                    Decided::Changes(Box::new(record.with_slot(next)), seen)
+                }
             }
         };
-        self.change_record("letting go of epochs", slot, decide)
-            .await
+        self.change_record(doing, slot, decide).await
     }
 
     async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize> {

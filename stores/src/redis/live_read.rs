@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
-use arrow::array::{Array, BinaryArray, BinaryBuilder, UInt32Builder, UInt64Builder};
+use arrow::array::BinaryArray;
 use bytes::Bytes;
 use redis::Value;
 use schemas::seam::{Epoch, Slot};
@@ -17,7 +17,9 @@ use super::packed::{self, Sums, rows_of};
 use super::record::{PlaceKind, Record, SlotKeys, has_chunks, number_of};
 use super::script::READ;
 use crate::kept_sum::KeptSum;
-use crate::live::{LiveAnswer, LiveParts, LiveQuery, LiveStates, SlotId, StateQuery, StatesAnswer};
+use crate::live::{
+    LiveAnswer, LiveParts, LiveQuery, LiveStatesBuilder, SlotId, StateQuery, StatesAnswer,
+};
 use crate::{Error, Result};
 
 /// So many rows of one slot are read at once, at most: a server is busy with them for some 50
@@ -52,16 +54,22 @@ fn is_within(ranges: &[Range], row: &[u8]) -> bool {
 }
 
 /// A row of a group, as it is stored.
-pub(super) struct Row {
-    pub(super) partition: u32,
-    pub(super) epoch: Epoch,
-    pub(super) key: Vec<u8>,
-    pub(super) value: Vec<u8>,
+struct Row {
+    partition: u32,
+    epoch: Epoch,
+    key: Vec<u8>,
+    value: Vec<u8>,
     /// Whether it was packed: then other places may have the same row.
-    pub(super) is_packed: bool,
+    is_packed: bool,
 }
 
 impl Row {
+    /// Adds the state that it holds.
+    fn add_state(&self, found: &mut LiveStatesBuilder) {
+        let state = self.value.strip_prefix(&[STATE]);
+        found.add((self.partition, self.epoch), &self.key, state);
+    }
+
     fn of(partition: u32, epoch: Epoch, is_packed: bool) -> impl Fn((Vec<u8>, Vec<u8>)) -> Self {
         move |(key, value)| Self {
             partition,
@@ -175,21 +183,22 @@ impl RedisLive {
                 takes_sums,
             })
             .collect();
-        let mut found: Vec<FoundStates> = queries.iter().map(|_| FoundStates::default()).collect();
+        let none = |_| LiveStatesBuilder::default();
+        let mut found: Vec<_> = queries.iter().map(none).collect();
         let (slots, sums) = self
             .read_slots(doing, (source, partitions), &questions, |index, row| {
                 if let Some(found) = found.get_mut(index) {
-                    found.add(&row);
+                    row.add_state(found);
                 }
                 Ok(())
             })
             .await?;
         for (index, partition, sum) in sums {
             if let Some(found) = found.get_mut(index) {
-                found.note(partition, 0, Some(sum));
+                found.sums.push((partition, sum));
             }
         }
-        let states = found.into_iter().map(FoundStates::finish).collect();
+        let states = found.into_iter().map(LiveStatesBuilder::finish).collect();
         Ok(StatesAnswer { slots, states })
     }
 
@@ -587,44 +596,5 @@ impl Found {
             rows: BinaryArray::from_iter_values(parts.iter().map(|part| &part.2)),
             counts: parts.iter().map(|part| part.3).collect(),
         })
-    }
-}
-
-/// The states that answer one query, as they are found.
-#[derive(Debug, Default)]
-pub(super) struct FoundStates {
-    partitions: UInt32Builder,
-    epochs: UInt64Builder,
-    members: BinaryBuilder,
-    states: BinaryBuilder,
-    sums: Vec<(u32, KeptSum)>,
-    held: u64,
-}
-
-impl FoundStates {
-    /// Notes what a slot holds of the key besides.
-    pub(super) fn note(&mut self, partition: u32, held: u64, sum: Option<KeptSum>) {
-        self.held += held;
-        self.sums.extend(sum.map(|sum| (partition, sum)));
-    }
-
-    pub(super) fn add(&mut self, row: &Row) {
-        self.partitions.append_value(row.partition);
-        self.epochs.append_value(row.epoch);
-        self.members.append_value(&row.key);
-        self.states.append_option(row.value.strip_prefix(&[STATE]));
-    }
-
-    pub(super) fn finish(mut self) -> LiveStates {
-        let members = self.members.finish();
-        LiveStates {
-            partitions: self.partitions.finish(),
-            epochs: self.epochs.finish(),
-            // Where all were read, they are all that are held.
-            held: self.held.max(members.len() as u64),
-            members,
-            states: self.states.finish(),
-            sums: self.sums,
-        }
     }
 }

@@ -8,13 +8,13 @@ use schemas::source::Source;
 
 use super::fault;
 use super::live::RedisLive;
-use super::live_read::{FoundStates, Row};
+use super::live_write::STATE;
 use super::nodes::{Call, Request};
 use super::record::PlaceKind;
 use super::script::{MEMBERS, OUTBOX, TAKE_OUT};
 use crate::Result;
 use crate::kept_sum::KeptSum;
-use crate::live::{MembersQuery, Outbox, SlotId, StatesAnswer};
+use crate::live::{LiveStatesBuilder, MembersQuery, Outbox, SlotId, StatesAnswer};
 
 /// So many members of one slot are asked for by one script, about.
 const MEMBERS_MAX: usize = 20_000;
@@ -43,7 +43,8 @@ impl RedisLive {
             .collect();
         let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
         let mut slots = Vec::with_capacity(requests.len());
-        let mut found: Vec<FoundStates> = queries.iter().map(|_| FoundStates::default()).collect();
+        let none = |_| LiveStatesBuilder::default();
+        let mut found: Vec<_> = queries.iter().map(none).collect();
         for (answer, partition) in answers.await?.into_iter().zip(partitions) {
             let slot = SlotId { source, partition };
             let Value::Array(answer) = answer else {
@@ -62,13 +63,10 @@ impl RedisLive {
                         };
                         for (member, value) in query.members.iter().zip(values) {
                             match value {
-                                Value::BulkString(value) => found.add(&Row {
-                                    partition,
-                                    epoch: *epoch,
-                                    key: member.clone(),
-                                    value,
-                                    is_packed: false,
-                                }),
+                                Value::BulkString(value) => {
+                                    let state = value.strip_prefix(&[STATE]);
+                                    found.add((partition, *epoch), member, state);
+                                }
                                 Value::Nil | Value::Boolean(false) => {}
                                 _ => return Err(strange()),
                             }
@@ -80,12 +78,13 @@ impl RedisLive {
                         return Err(strange());
                     };
                     let sum = KeptSum::stored(sum.into());
-                    found.note(partition, held.cast_unsigned(), sum);
+                    found.held += held.cast_unsigned();
+                    found.sums.extend(sum.map(|sum| (partition, sum)));
                 }
             }
             slots.push(record.map(|record| record.slot));
         }
-        let states = found.into_iter().map(FoundStates::finish).collect();
+        let states = found.into_iter().map(LiveStatesBuilder::finish).collect();
         Ok(StatesAnswer { slots, states })
     }
 
