@@ -70,10 +70,8 @@ pub(super) async fn read_states(
             Some(partition) => (partition, partitions.min(partition.saturating_add(1))),
             None => (0, partitions),
         };
-        let mut found = LiveStatesBuilder {
-            sums: live_sums::read(&mut tx, (source, from..to), query).await?,
-            ..LiveStatesBuilder::default()
-        };
+        let mut found = LiveStatesBuilder::default();
+        found.sums = live_sums::read(&mut tx, (source, from..to), query).await?;
         // The order of the joins is fixed, as for deltas.
         let rows = sqlx::query(
             "SELECT s.partition, p.epoch, t.member, t.state
@@ -116,11 +114,9 @@ pub(super) async fn read_members(
             ),
             None => (partitions.start, partitions.end),
         };
-        let mut found = LiveStatesBuilder {
-            sums: live_sums::read(&mut tx, (source, from..to), of).await?,
-            held: live_sums::held(&mut tx, (source, from..to), of).await?,
-            ..LiveStatesBuilder::default()
-        };
+        let mut found = LiveStatesBuilder::default();
+        found.sums = live_sums::read(&mut tx, (source, from..to), of).await?;
+        found.held = live_sums::held(&mut tx, (source, from..to), of).await?;
         for member in members {
             let rows = sqlx::query(
                 "SELECT s.partition, p.epoch, t.member, t.state

@@ -2,6 +2,7 @@
 //! open still, end sums that they do not know.
 
 use arrow::array::BinaryArray;
+use schemas::seam::NewLife;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 

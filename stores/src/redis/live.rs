@@ -13,7 +13,7 @@ use schemas::source::Source;
 
 use super::live_chunks::{NotedGroups, TakenIn};
 use super::live_write::{Decided, apply_script, prepare};
-use super::nodes::{Call, Nodes, Request};
+use super::nodes::{Nodes, Request};
 use super::record::{Record, SlotKeys};
 use super::script::{CHANGE, Script};
 use super::{RedisOptions, fault};
@@ -115,7 +115,7 @@ impl RedisLive {
                 .take(),
         ];
         for command in commands {
-            self.one(doing, &keys, Call::Command(command)).await?;
+            self.one(doing, Request::command(&keys, command)).await?;
         }
         change("1", "").await?;
         Ok(())
@@ -133,26 +133,39 @@ impl RedisLive {
         script: &'static Script,
         arguments: Vec<Bytes>,
     ) -> Result<Value> {
-        let call = Call::Script {
-            script,
-            key: keys.record.clone(),
-            arguments,
-        };
-        self.one(doing, keys, call).await
+        self.one(doing, Request::script(keys, script, arguments))
+            .await
     }
 
-    /// One try of one call on one slot.
-    pub(super) async fn one(&self, doing: &str, keys: &SlotKeys, call: Call) -> Result<Value> {
-        let hash_slot = keys.hash_slot;
-        let request = [Request { hash_slot, call }];
-        let answer = self.nodes.ask(doing, &request).await?.into_iter().next();
+    /// One try of one request.
+    pub(super) async fn one(&self, doing: &str, request: Request) -> Result<Value> {
+        let answers = self.nodes.ask(doing, &[request]).await?;
+        self.only(doing, answers)
+    }
+
+    /// One request, which is tried again, so it must be one that may run several times.
+    pub(super) async fn repeat(&self, doing: &str, request: Request) -> Result<Value> {
+        let answers = self.nodes.ask_again(doing, &[request]).await?;
+        self.only(doing, answers)
+    }
+
+    /// The same of a request whose answer is a number.
+    pub(super) async fn repeat_for_number(&self, doing: &str, request: Request) -> Result<i64> {
+        match self.repeat(doing, request).await? {
+            Value::Int(number) => Ok(number),
+            _ => Err(fault::strange(&self.nodes.patience, doing)),
+        }
+    }
+
+    fn only(&self, doing: &str, answers: Vec<Value>) -> Result<Value> {
+        let answer = answers.into_iter().next();
         answer.ok_or_else(|| fault::strange(&self.nodes.patience, doing))
     }
 
     /// Reads the record of a slot.
     pub(super) async fn look(&self, doing: &str, keys: &SlotKeys) -> Result<Seen> {
         let command = redis::cmd("GET").arg(&keys.record).take();
-        match self.one(doing, keys, Call::Command(command)).await? {
+        match self.one(doing, Request::command(keys, command)).await? {
             Value::Nil => self.seen_as(doing, keys, Bytes::new()),
             Value::BulkString(bytes) => self.seen_as(doing, keys, bytes.into()),
             _ => Err(fault::strange(&self.nodes.patience, doing)),

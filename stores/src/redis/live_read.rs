@@ -12,7 +12,7 @@ use schemas::source::Source;
 use super::fault;
 use super::live::RedisLive;
 use super::live_write::STATE;
-use super::nodes::{Call, Request};
+use super::nodes::Request;
 use super::packed::{self, Sums, rows_of};
 use super::record::{PlaceKind, Record, SlotKeys, has_chunks, number_of};
 use super::script::READ;
@@ -214,15 +214,12 @@ impl RedisLive {
             .clone()
             .map(|slot| {
                 let keys = self.keys(slot);
-                let call = Call::Command(redis::cmd("GET").arg(&keys.record).take());
-                let hash_slot = keys.hash_slot;
-                Request { hash_slot, call }
+                Request::command(&keys, redis::cmd("GET").arg(&keys.record).take())
             })
             .collect();
-        let patience = &self.nodes.patience;
-        let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
+        let answers = self.nodes.ask_again(doing, &requests).await?;
         let mut found = Vec::with_capacity(requests.len());
-        for (answer, slot) in answers.await?.into_iter().zip(slots) {
+        for (answer, slot) in answers.into_iter().zip(slots) {
             let known = self.read_last().get(&slot).cloned();
             let seen = self.answered_seen(doing, (slot, known.as_ref()), Some(answer))?;
             found.push(seen.record.as_ref().map(|record| record.slot.clone()));
@@ -242,10 +239,9 @@ impl RedisLive {
         let requests: Vec<Request> = (0..partitions)
             .map(|partition| self.read_request(SlotId { source, partition }, questions))
             .collect();
-        let patience = &self.nodes.patience;
-        let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
+        let answers = self.nodes.ask_again(doing, &requests).await?;
         let (mut slots, mut sums) = (Vec::with_capacity(requests.len()), Vec::new());
-        for (answer, partition) in answers.await?.into_iter().zip(0_u32..) {
+        for (answer, partition) in answers.into_iter().zip(0_u32..) {
             let slot = SlotId { source, partition };
             let mut read = self.slot_rows(doing, slot, questions, answer)?;
             if read.large.is_some() {
@@ -361,8 +357,8 @@ impl RedisLive {
             if now.bytes == read.bytes {
                 return Ok(read);
             }
-            let again = patience.repeated(doing, || self.nodes.ask(doing, &request));
-            let answer = again.await?.into_iter().next().unwrap_or_default();
+            let again = self.nodes.ask_again(doing, &request).await?;
+            let answer = again.into_iter().next().unwrap_or_default();
             read = self.slot_rows(doing, slot, questions, answer)?;
             if read.large.is_none() {
                 return Ok(read);
@@ -461,7 +457,7 @@ impl RedisLive {
         (keys, place, group): (&SlotKeys, &str, &[u8]),
     ) -> Result<usize> {
         let command = redis::cmd("HLEN").arg(keys.group(place, group)).take();
-        match self.one(doing, keys, Call::Command(command)).await? {
+        match self.one(doing, Request::command(keys, command)).await? {
             Value::Int(fields) => Ok(usize::try_from(fields).unwrap_or(usize::MAX)),
             _ => Err(fault::strange(&self.nodes.patience, doing)),
         }
@@ -481,7 +477,7 @@ impl RedisLive {
             false => PAGE_ROWS,
         };
         command.arg(key).arg(cursor).arg("COUNT").arg(fields);
-        let answer = self.one(doing, keys, Call::Command(command)).await?;
+        let answer = self.one(doing, Request::command(keys, command)).await?;
         let strange = || fault::strange(&self.nodes.patience, doing);
         let Value::Array(answer) = answer else {
             return Err(strange());
@@ -497,13 +493,11 @@ impl RedisLive {
     }
 
     fn read_request(&self, slot: SlotId, questions: &[Question<'_>]) -> Request {
-        let keys = self.keys(slot);
         let kind = questions
             .first()
             .map_or(PlaceKind::Deltas, |first| first.kind);
         let takes_sums = questions.first().is_some_and(|first| first.takes_sums);
         let mut arguments = vec![
-            Bytes::from(keys.prefix),
             Bytes::from_static(kind.letter().as_bytes()),
             Bytes::from(READ_ROWS.to_string()),
             Bytes::from_static(if takes_sums { "1" } else { "" }.as_bytes()),
@@ -514,14 +508,7 @@ impl RedisLive {
                 arguments.push(Bytes::copy_from_slice(question.group));
             }
         }
-        Request {
-            hash_slot: keys.hash_slot,
-            call: Call::Script {
-                script: &READ,
-                key: keys.record,
-                arguments,
-            },
-        }
+        Request::script_on_keys(&self.keys(slot), &READ, arguments)
     }
 
     pub(super) fn answered_record(

@@ -15,7 +15,7 @@ use super::fault;
 use super::live::RedisLive;
 use super::live_read::{GROUP_TRIES, Pairs, of_chunks, pairs, unpacked};
 use super::live_write::STATE;
-use super::nodes::Call;
+use super::nodes::Request;
 use super::record::{PlaceKind, Record, SlotKeys, has_chunks, number_of};
 use super::script::SCAN;
 use crate::live::SlotId;
@@ -318,8 +318,7 @@ impl RedisLive {
         asked: Asked<'_>,
         from: &[u8],
     ) -> Result<Seen> {
-        let arguments = vec![
-            Bytes::from(keys.prefix.clone()),
+        let arguments = [
             Bytes::from_static(asked.kind.letter().as_bytes()),
             Bytes::copy_from_slice(asked.view.as_bytes()),
             Bytes::from(asked.epochs.0.to_string()),
@@ -328,12 +327,8 @@ impl RedisLive {
             Bytes::from(asked.rows_max().min(SCAN_GROUPS).to_string()),
             Bytes::from(SCAN_ROWS.to_string()),
         ];
-        let call = Call::Script {
-            script: &SCAN,
-            key: keys.record.clone(),
-            arguments,
-        };
-        let answer = self.one(doing, keys, call).await?;
+        let request = Request::script_on_keys(keys, &SCAN, arguments);
+        let answer = self.one(doing, request).await?;
         let strange = || fault::strange(&self.nodes.patience, doing);
         let Value::Array(answer) = answer else {
             return Err(strange());
