@@ -99,22 +99,19 @@ impl CassandraAchievements {
         let (kind, id) = (achieved.kind.name(), told.id.as_str());
         // The year first: whoever finds none looks no further.
         let text = "INSERT INTO achievement_years (member, year) VALUES (?, ?)";
-        let statement = self.cql.prepare(doing, text).await?;
-        let values = [(achieved.member, year)];
-        self.cql.write(doing, &statement, &values).await?;
+        let values = (achieved.member, year);
+        self.cql.write_one(doing, text, values).await?;
         let text = "INSERT INTO achievements_of_members (member, year, at_ms, id, kind, told)
                     VALUES (?, ?, ?, ?, ?, ?)";
-        let statement = self.cql.prepare(doing, text).await?;
-        let values = [(achieved.member, year, told.at_ms, id, kind, &bytes)];
-        self.cql.write(doing, &statement, &values).await?;
+        let values = (achieved.member, year, told.at_ms, id, kind, &bytes);
+        self.cql.write_one(doing, text, values).await?;
         let Some(activity) = achieved.activity else {
             return Ok(());
         };
         let text = "INSERT INTO achievements_of_activities (activity, at_ms, id, kind, told)
                     VALUES (?, ?, ?, ?, ?)";
-        let statement = self.cql.prepare(doing, text).await?;
-        let values = [(activity, told.at_ms, id, kind, &bytes)];
-        self.cql.write(doing, &statement, &values).await
+        let values = (activity, told.at_ms, id, kind, &bytes);
+        self.cql.write_one(doing, text, values).await
     }
 }
 
@@ -180,9 +177,8 @@ impl AchievementsWrite for CassandraAchievements {
     async fn note_told(&self, slot: SlotId, through: Offset) -> Result<()> {
         let doing = "noting how far was told";
         let text = "INSERT INTO told (source, partition, through) VALUES (?, ?, ?)";
-        let statement = self.cql.prepare(doing, text).await?;
-        let values = [(slot.source.name(), partition(slot), through)];
-        self.cql.write(doing, &statement, &values).await
+        let values = (slot.source.name(), partition(slot), through);
+        self.cql.write_one(doing, text, values).await
     }
 }
 
@@ -210,8 +206,7 @@ impl AchievementsErase for CassandraAchievements {
         // The years last: they lead to the others.
         let doing = "erasing the years of achievements";
         let text = "DELETE FROM achievement_years WHERE member = ?";
-        let statement = self.cql.prepare(doing, text).await?;
-        self.cql.write(doing, &statement, &[(athlete_id,)]).await
+        self.cql.write_one(doing, text, (athlete_id,)).await
     }
 }
 
@@ -250,19 +245,15 @@ impl CassandraAchievements {
         if table == TABLES[0] {
             let text = "DELETE FROM achievements_of_members
                         WHERE member = ? AND year = ? AND at_ms = ? AND id = ?";
-            let statement = self.cql.prepare(doing, text).await?;
-            let values = [(achieved.member, year(at_ms), at_ms, id)];
-            return self.cql.write(doing, &statement, &values).await;
+            let values = (achieved.member, year(at_ms), at_ms, id);
+            return self.cql.write_one(doing, text, values).await;
         }
         let Some(activity) = achieved.activity else {
             return Ok(());
         };
         let text = "DELETE FROM achievements_of_activities
                     WHERE activity = ? AND at_ms = ? AND id = ?";
-        let statement = self.cql.prepare(doing, text).await?;
-        self.cql
-            .write(doing, &statement, &[(activity, at_ms, id)])
-            .await
+        self.cql.write_one(doing, text, (activity, at_ms, id)).await
     }
 }
 

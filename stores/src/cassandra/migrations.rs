@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::CassandraOptions;
 use super::lease::CassandraLeases;
 use super::records_move::move_rows;
-use super::session::{Cql, Outcome};
+use super::session::Cql;
 use crate::lease::Held;
 use crate::{Error, Result};
 
@@ -327,15 +327,8 @@ async fn note(cql: &Cql, doing: &str, migration: &Migration) -> Result<()> {
     let text = "INSERT INTO schema_migrations (scope, version, name, checksum)
                 VALUES (?, ?, ?, ?) IF NOT EXISTS";
     let checksum = migration.checksum();
-    cql.patience()
-        .repeated_steps(doing, || async {
-            let values = (SCOPE, migration.version, migration.name, &checksum);
-            match cql.agree(doing, text, values).await? {
-                Outcome::Applied | Outcome::NotApplied(_) => Ok(()),
-                Outcome::Unknown(error) => Err(error),
-            }
-        })
-        .await
+    let values = (SCOPE, migration.version, migration.name, &checksum);
+    cql.agree_again(doing, text, values).await.map(drop)
 }
 
 /// The lock of the schema: one process at a time changes it. Others are waited for.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::session::{Cql, Outcome};
+use super::session::Cql;
 use crate::Result;
 use crate::records::{Direction, Record, Records, RecordsRead, Scan};
 
@@ -141,11 +141,7 @@ impl Records for CassandraRecords {
                     seen_version.map(u64::cast_signed),
                 );
                 let values = (versions.0, &text, scope, name, versions.1);
-                match self.cql.agree(doing, change, values).await? {
-                    Outcome::Applied => Ok(true),
-                    Outcome::NotApplied(_) => Ok(false),
-                    Outcome::Unknown(error) => Err(error),
-                }
+                self.cql.agree(doing, change, values).await?.is_applied()
             })
             .await
     }

@@ -382,18 +382,11 @@ pub(super) async fn report(
     let doing = "writing the report of a run";
     let text = "UPDATE runs SET report = ? WHERE source = ? AND epoch = ? IF EXISTS";
     let report = report.to_string();
-    cql.patience()
-        .repeated_steps(doing, || async {
-            let values = (&report, source.name(), epoch.cast_signed());
-            match cql.agree(doing, text, values).await? {
-                Outcome::Applied => Ok(()),
-                Outcome::NotApplied(_) => {
-                    Err(run_rules::refused(source, epoch, "there is no such run"))
-                }
-                Outcome::Unknown(error) => Err(error),
-            }
-        })
-        .await
+    let values = (&report, source.name(), epoch.cast_signed());
+    match cql.agree_again(doing, text, values).await? {
+        true => Ok(()),
+        false => Err(run_rules::refused(source, epoch, "there is no such run")),
+    }
 }
 
 /// The stories of runs, newest first: the newest of some.

@@ -50,6 +50,17 @@ pub(super) enum Outcome {
     Unknown(Error),
 }
 
+impl Outcome {
+    /// Whether it was applied.
+    pub(super) fn is_applied(self) -> Result<bool> {
+        match self {
+            Self::Applied => Ok(true),
+            Self::NotApplied(_) => Ok(false),
+            Self::Unknown(error) => Err(error),
+        }
+    }
+}
+
 /// A session that opens with the first request. If that fails, the next request tries again.
 #[derive(Debug)]
 pub(super) struct Cql {
@@ -319,6 +330,29 @@ impl Cql {
             )
             .await
             .map(drop)
+    }
+
+    /// Writes one row.
+    pub(super) async fn write_one(
+        &self,
+        doing: &str,
+        text: &str,
+        values: impl SerializeRow + Sync,
+    ) -> Result<()> {
+        let statement = self.prepare(doing, text).await?;
+        self.write(doing, &statement, &[values]).await
+    }
+
+    /// Tries a lightweight transaction until its outcome is known, so it must be one that may be repeated. Returns whether
+    /// the last try was applied.
+    pub(super) async fn agree_again(
+        &self,
+        doing: &str,
+        text: &str,
+        values: impl SerializeRow + Send + Sync,
+    ) -> Result<bool> {
+        let tries = || async { self.agree(doing, text, &values).await?.is_applied() };
+        self.patience.repeated_steps(doing, tries).await
     }
 
     /// Tries a lightweight transaction once.

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::lease::CassandraLeases;
 use super::migrations::lock;
 use super::runs::{Change, change, look};
-use super::session::{Cql, Outcome};
+use super::session::Cql;
 use super::{editions, view_rows};
 use crate::run_rules::expect_at;
 use crate::views::ViewShape;
@@ -271,7 +271,7 @@ impl Tables {
         let text = "DELETE FROM views WHERE name = ? IF id = ? AND state = ?";
         let values = (&view.view, &view.id, DROPPING);
         // Not applied: an earlier try of the same was, or somebody else's.
-        decided(cql, doing, || cql.agree(doing, text, values)).await?;
+        cql.agree_again(doing, text, values).await?;
         Ok(())
     }
 }
@@ -322,34 +322,13 @@ fn meanwhile(view: &str) -> Error {
     ))
 }
 
-/// Repeats a change of a view's record until it is known; answers whether the last try was applied.
-/// It may not have been because one before it was.
-async fn decided<F: Future<Output = Result<Outcome>>>(
-    cql: &Cql,
-    doing: &str,
-    agree: impl Fn() -> F,
-) -> Result<bool> {
-    cql.patience()
-        .repeated_steps(doing, || async {
-            match agree().await? {
-                Outcome::Applied => Ok(true),
-                Outcome::NotApplied(_) => Ok(false),
-                Outcome::Unknown(error) => Err(error),
-            }
-        })
-        .await
-}
-
 /// The record that is there after one was inserted where none was.
 async fn insert(cql: &Cql, new: &View) -> Result<View> {
     let doing = "recording a view";
     let text = "INSERT INTO views (name, source, shape, id, state) VALUES (?, ?, ?, ?, ?)
                 IF NOT EXISTS";
-    decided(cql, doing, || async {
-        let values = (&new.view, &new.source, &new.shape, &new.id, &new.state);
-        cql.agree(doing, text, values).await
-    })
-    .await?;
+    let values = (&new.view, &new.source, &new.shape, &new.id, &new.state);
+    cql.agree_again(doing, text, values).await?;
     let found = find(cql, &new.view).await?;
     found.ok_or_else(|| meanwhile(&new.view))
 }
@@ -360,7 +339,7 @@ async fn into_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<bool
     let doing = "recording a view";
     let text = "UPDATE views SET state = ? WHERE name = ? IF id = ? AND state = ?";
     let values = (to, &view.view, &view.id, from);
-    if decided(cql, doing, || cql.agree(doing, text, values)).await? {
+    if cql.agree_again(doing, text, values).await? {
         return Ok(true);
     }
     let found = find(cql, &view.view).await?;
