@@ -66,7 +66,6 @@ impl S3 {
     /// # Errors
     /// [`Error::Broken`] for options that can't be used.
     pub fn new(options: &S3Options, namespace: &Namespace) -> Result<Self> {
-        tls::prepare();
         let bucket = namespace.bucket(&options.bucket);
         let place = if options.endpoint.is_empty() {
             "Amazon"
@@ -86,16 +85,12 @@ impl S3 {
             .with_allow_http(plain)
             .with_connect_timeout(connect)
             .with_timeout(request);
-        let mut http = reqwest::Client::builder()
+        let http = tls::http(&options.ca_file, &|error: reqwest::Error| wrong(&error))?
             .connect_timeout(connect)
             .timeout(request);
         if let Some(pem) = tls::certificates(&options.ca_file)? {
             for trusted in Certificate::from_pem_bundle(&pem).map_err(|error| wrong(&error))? {
                 client = client.with_root_certificate(trusted);
-            }
-            let bundle = reqwest::Certificate::from_pem_bundle(&pem);
-            for trusted in bundle.map_err(|error| wrong(&error))? {
-                http = http.add_root_certificate(trusted);
             }
         }
         let mut builder = AmazonS3Builder::from_env()
