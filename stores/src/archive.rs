@@ -216,15 +216,8 @@ impl Archive {
     /// # Errors
     /// [`Error::Broken`] if they can't be listed.
     pub async fn list(&self, prefix: &str) -> Result<Vec<String>> {
-        let mut paths: Vec<String> = self
-            .store
-            .list(Some(&self.at(prefix)))
-            .map_ok(|object| self.within(&object.location))
-            .try_collect()
-            .await
-            .map_err(|error| self.fault(&format!("listing {prefix}"), error))?;
-        paths.sort_unstable();
-        Ok(paths)
+        let objects = self.objects(prefix).await?.into_iter();
+        Ok(objects.map(|object| object.path).collect())
     }
 
     /// All objects whose path begins with the folder `prefix`, in the order of their paths, with what they take.

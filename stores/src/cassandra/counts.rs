@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::session::{Cql, together};
-use crate::counts::{Counted, CountsRead, CountsWrite, Day, DayRow, NewDays};
+use crate::counts::{Counted, CountsRead, CountsWrite, Day, DayRow};
 use crate::{Error, Result};
 
 /// Keys that are read or written at once.
@@ -89,14 +89,14 @@ impl CountsRead for CassandraCounts {
 
 #[async_trait]
 impl CountsWrite for CassandraCounts {
-    async fn write_days(&self, job: &str, stamp_us: i64, rows: &NewDays) -> Result<()> {
+    async fn write_days(&self, job: &str, stamp_us: i64, rows: &[(&[u8], DayRow)]) -> Result<()> {
         let doing = "writing counts by day";
         let text =
             "INSERT INTO board_days (job, key, day, epoch, count, before_epoch, before_count)
                     VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
         let statement = &self.cql.prepare(doing, text).await?;
         let mut by_key: BTreeMap<&[u8], Vec<_>> = BTreeMap::new();
-        for (key, row) in rows.iter() {
+        for (key, row) in rows.iter().copied() {
             let (before_epoch, before_count) = match row.before {
                 Some(before) => (stored(before.epoch)?, stored(before.count)?),
                 None => (NONE, NONE),

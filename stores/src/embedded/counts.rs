@@ -10,7 +10,7 @@ use sqlx::AssertSqlSafe;
 use super::db::{Db, Kind, SMALL_FILE};
 use super::statement::{ranges, stored};
 use crate::Result;
-use crate::counts::{Counted, CountsRead, CountsWrite, Day, DayRow, NewDays};
+use crate::counts::{Counted, CountsRead, CountsWrite, Day, DayRow};
 
 static COUNTS: Kind = Kind {
     name: "counts.db",
@@ -105,7 +105,7 @@ impl CountsRead for SqliteCounts {
 
 #[async_trait]
 impl CountsWrite for SqliteCounts {
-    async fn write_days(&self, job: &str, stamp_us: i64, rows: &NewDays) -> Result<()> {
+    async fn write_days(&self, job: &str, stamp_us: i64, rows: &[(&[u8], DayRow)]) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -125,7 +125,7 @@ impl CountsWrite for SqliteCounts {
                 )
             });
             let mut query = sqlx::query(AssertSqlSafe(text.clone()));
-            for (key, row) in rest.by_ref().take(stretch.len()) {
+            for (key, row) in rest.by_ref().take(stretch.len()).copied() {
                 let before = row.before.map(|before| (before.epoch, before.count));
                 let before = before.map(|(epoch, count)| Ok((stored(epoch)?, stored(count)?)));
                 let before: Option<(i64, i64)> = before.transpose()?;
