@@ -504,7 +504,7 @@ async fn read_batches(
     // First which batches, then these: a payload that is not needed is not read.
     let mut last = from;
     {
-        let (connection, file) = tx.split();
+        let (connection, fault) = tx.split();
         let mut sizes = sqlx::query_as::<_, (Offset, Offset, i64)>(
             "SELECT first_offset, next_offset, value_bytes FROM batches
              WHERE topic = ?1 AND partition = ?2 AND first_offset >= (
@@ -517,7 +517,6 @@ async fn read_batches(
         .bind(from)
         .fetch(connection);
         let mut bytes = 0;
-        let fault = file.fault("reading the log");
         while let Some((first, next, value_bytes)) = sizes.try_next().await.map_err(fault)? {
             last = first;
             // How much of a batch that begins before `from` is wanted is not known yet.

@@ -131,9 +131,14 @@ impl Session {
         self.file
     }
 
-    /// The connection, and the file for its errors.
-    pub(super) fn split(&mut self) -> (&mut SqliteConnection, &Opened) {
-        (&mut self.connection, &self.file)
+    /// The connection, and what makes of the error of a statement one of the ports.
+    pub(super) fn split(
+        &mut self,
+    ) -> (
+        &mut SqliteConnection,
+        impl Fn(sqlx::Error) -> Error + Copy + '_,
+    ) {
+        (&mut self.connection, self.file.fault(self.doing))
     }
 
     /// The error of a statement in the terms of the ports.

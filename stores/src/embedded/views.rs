@@ -12,7 +12,9 @@ use sqlx::AssertSqlSafe;
 use super::db::{Db, Kind, Upgrade};
 use super::session::Session;
 use super::statement::stored;
-use super::view_rows::{Found, bind_rows, find_table, rows_before, table_name, unmade, upsert};
+use super::view_rows::{
+    Found, bind_rows, expect_table, find_table, rows_before, table_name, upsert,
+};
 use super::{editions, runs, view_rows, view_scan};
 use crate::run_rules;
 use crate::view_scan::{Division, ScanPlace, ScanShare, ScannedHeads, ScannedRows, ViewsScan};
@@ -149,21 +151,19 @@ impl ViewsRead for SqliteViews {
 
     async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<Option<FoundRows>> {
         let mut tx = self.db.snapshot("reading batch rows").await?;
-        let (connection, file) = tx.split();
-        let Some(table) = find_table(connection, file, view).await? else {
+        let Some(table) = find_table(&mut tx, view).await? else {
             return Ok(None);
         };
         let mut found = Found::default();
         for query in (0..).zip(queries) {
-            found.read(connection, file, &table, query).await?;
+            found.read(&mut tx, &table, query).await?;
         }
         Ok(Some(found.finish()))
     }
 
     async fn heads(&self, view: &str, keys: &[Vec<u8>]) -> Result<Option<Vec<Option<Head>>>> {
         let mut tx = self.db.snapshot("reading heads").await?;
-        let (connection, file) = tx.split();
-        editions::heads(connection, file, view, keys).await
+        editions::heads(&mut tx, view, keys).await
     }
 
     async fn nodes(
@@ -173,8 +173,7 @@ impl ViewsRead for SqliteViews {
         names: &[NodeName],
     ) -> Result<Vec<Option<Bytes>>> {
         let mut tx = self.db.snapshot("reading nodes").await?;
-        let (connection, file) = tx.split();
-        editions::nodes(connection, file, (view, key), names).await
+        editions::nodes(&mut tx, (view, key), names).await
     }
 
     async fn stories(
@@ -210,8 +209,7 @@ impl ViewsScan for SqliteViews {
         after: Option<&ScanPlace>,
         limit: usize,
     ) -> Result<Option<ScannedRows>> {
-        let db = self.db.current().await?;
-        view_scan::rows(&db, view, share, after, limit).await
+        view_scan::rows(&self.db, view, share, after, limit).await
     }
 
     async fn scan_heads(
@@ -221,8 +219,7 @@ impl ViewsScan for SqliteViews {
         after: Option<&[u8]>,
         limit: usize,
     ) -> Result<Option<ScannedHeads>> {
-        let db = self.db.current().await?;
-        view_scan::heads(&db, view, share, after, limit).await
+        view_scan::heads(&self.db, view, share, after, limit).await
     }
 }
 
@@ -345,9 +342,9 @@ impl ViewsWrite for SqliteViews {
         after: Option<(Vec<u8>, Vec<u8>)>,
         limit: usize,
     ) -> Result<RowKeys> {
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        rows_before(&mut connection, &db, (view, stamp_us), after, limit).await
+        let doing = "looking for rows of earlier results";
+        let mut session = self.db.read(doing).await?;
+        rows_before(&mut session, (view, stamp_us), after, limit).await
     }
 
     async fn publish(
@@ -366,11 +363,8 @@ impl ViewsWrite for SqliteViews {
             let bound = bind_rows(view, rows, from, length).await?;
             let mut tx = self.db.change("publishing rows").await?;
             expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
-            let (connection, file) = tx.split();
-            let fault = file.fault("publishing rows");
-            let table = find_table(connection, file, view).await?;
-            let table = table.ok_or_else(|| unmade(view))?;
-            let upsert = upsert(&table);
+            let upsert = upsert(&expect_table(&mut tx, view).await?);
+            let (connection, fault) = tx.split();
             for rows in bound {
                 let written = upsert.run(connection, rows, &shared).await;
                 written.map_err(fault)?;
@@ -395,8 +389,7 @@ impl ViewsWrite for SqliteViews {
             .change("deleting rows that somebody else wrote")
             .await?;
         expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
-        let (connection, file) = tx.split();
-        view_rows::delete(connection, file, (view, stamp_us), rows).await?;
+        view_rows::delete(&mut tx, (view, stamp_us), rows).await?;
         tx.commit().await
     }
 
@@ -410,15 +403,13 @@ impl ViewsWrite for SqliteViews {
     ) -> Result<()> {
         let mut tx = self.db.change("publishing editions").await?;
         expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
-        let (connection, file) = tx.split();
-        editions::write(connection, file, view, (epoch, stamp_us), editions).await?;
+        editions::write(&mut tx, view, (epoch, stamp_us), editions).await?;
         tx.commit().await
     }
 
     async fn node_names(&self, view: &str, key: &[u8]) -> Result<Vec<NodeName>> {
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        editions::names(&mut connection, &db, view, key).await
+        let mut session = self.db.read("listing nodes").await?;
+        editions::names(&mut session, view, key).await
     }
 
     async fn collect_garbage(
@@ -430,16 +421,14 @@ impl ViewsWrite for SqliteViews {
     ) -> Result<usize> {
         let mut tx = self.db.change("deleting nodes").await?;
         expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
-        let (connection, file) = tx.split();
-        let deleted = editions::collect(connection, file, view, limit).await?;
+        let deleted = editions::collect(&mut tx, view, limit).await?;
         tx.commit().await?;
         Ok(deleted)
     }
 
     async fn keys(&self, view: &str, after: Option<Vec<u8>>, limit: usize) -> Result<Vec<Vec<u8>>> {
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        editions::keys(&mut connection, &db, view, after, limit).await
+        let mut session = self.db.read("listing heads").await?;
+        editions::keys(&mut session, view, after, limit).await
     }
 
     async fn complete(
