@@ -1,16 +1,13 @@
 //! The servers of an installation: which are configured, and how each is migrated and checked.
 
-#[cfg(feature = "cassandra")]
-use std::sync::Arc;
-
 use async_trait::async_trait;
 
 use crate::Result;
 #[cfg(feature = "cassandra")]
-use crate::cassandra::{Cassandra, CassandraOptions};
+use crate::cassandra::Cassandra;
 #[cfg(feature = "kafka")]
 use crate::kafka::KafkaLog;
-#[cfg(any(feature = "cassandra", feature = "sql"))]
+#[cfg(feature = "sql")]
 use crate::namespace::Namespace;
 #[cfg(feature = "redis")]
 use crate::redis::RedisLive;
@@ -21,8 +18,6 @@ use crate::s3::S3;
 #[cfg(feature = "sql")]
 use crate::sql::{ApiKeyStore, EntityStore, SqlOptions, SqlServer};
 use crate::stores::StoresOptions;
-#[cfg(feature = "cassandra")]
-use crate::stores::ViewStores;
 
 impl StoresOptions {
     #[cfg(feature = "kafka")]
@@ -38,12 +33,9 @@ impl StoresOptions {
     }
 
     #[cfg(feature = "cassandra")]
-    pub(crate) fn cassandra(&self) -> Option<OnCassandra> {
+    pub(crate) fn cassandra(&self) -> Option<Cassandra> {
         let is_named = !self.cassandra.nodes.is_empty();
-        is_named.then(|| OnCassandra {
-            options: self.cassandra.clone(),
-            namespace: self.namespace.clone(),
-        })
+        is_named.then(|| Cassandra::new(&self.cassandra, &self.namespace))
     }
 
     #[cfg(feature = "sql")]
@@ -150,45 +142,20 @@ impl Server for RedisLive {
     }
 }
 
-/// A keyspace, which need not be there yet.
-#[cfg(feature = "cassandra")]
-#[derive(Debug, Clone)]
-pub(crate) struct OnCassandra {
-    options: CassandraOptions,
-    namespace: Namespace,
-}
-
-#[cfg(feature = "cassandra")]
-impl OnCassandra {
-    /// Views, achievements, counts, leases and records, which share a session.
-    pub(crate) fn stores(&self) -> ViewStores {
-        let cassandra = Cassandra::new(&self.options, &self.namespace);
-        let records = Arc::new(cassandra.records());
-        ViewStores {
-            views: Arc::new(cassandra.views()),
-            achievements: Arc::new(cassandra.achievements()),
-            counts: Arc::new(cassandra.counts()),
-            leases: Arc::new(cassandra.leases()),
-            erasures: Arc::clone(&records) as _,
-            records,
-        }
-    }
-}
-
 #[cfg(feature = "cassandra")]
 #[async_trait]
-impl Server for OnCassandra {
+impl Server for Cassandra {
     fn name(&self) -> &'static str {
         "views on Cassandra"
     }
 
     async fn migrate(&self) -> Result<Vec<String>> {
-        let made = Cassandra::migrate(&self.options, &self.namespace).await?;
+        let made = Self::migrate(self.options(), self.namespace()).await?;
         Ok(told(made, "brought the keyspace up to date"))
     }
 
     async fn flaws(&self) -> Result<Vec<String>> {
-        Cassandra::flaws(&self.options, &self.namespace).await
+        Self::flaws(self.options(), self.namespace()).await
     }
 }
 

@@ -43,6 +43,7 @@ use scylla::statement::Consistency;
 use self::session::Cql;
 use crate::Result;
 use crate::namespace::Namespace;
+use crate::stores::ViewStores;
 
 pub use achievements::CassandraAchievements;
 pub use counts::CassandraCounts;
@@ -57,18 +58,17 @@ pub use crate::options::CassandraOptions;
 pub struct Cassandra {
     cql: Arc<Cql>,
     options: CassandraOptions,
-    keyspace: String,
+    namespace: Namespace,
 }
 
 impl Cassandra {
     /// The keyspace of an installation. It connects with the first request, which fails as [`Self::open`] does.
     #[must_use]
     pub fn new(options: &CassandraOptions, namespace: &Namespace) -> Self {
-        let keyspace = namespace.identifier("backstitch");
         Self {
-            cql: Arc::new(Cql::new(options, Some(keyspace.clone()))),
+            cql: Arc::new(Cql::new(options, Some(keyspace(namespace)))),
             options: options.clone(),
-            keyspace,
+            namespace: namespace.clone(),
         }
     }
 
@@ -88,6 +88,27 @@ impl Cassandra {
         Self {
             cql: Arc::new(Cql::new(&self.options, None)),
             ..self.clone()
+        }
+    }
+
+    pub(crate) const fn options(&self) -> &CassandraOptions {
+        &self.options
+    }
+
+    pub(crate) const fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// Its stores, which share a session.
+    pub(crate) fn stores(&self) -> ViewStores {
+        let records = Arc::new(self.records());
+        ViewStores {
+            views: Arc::new(self.views()),
+            achievements: Arc::new(self.achievements()),
+            counts: Arc::new(self.counts()),
+            leases: Arc::new(self.leases()),
+            erasures: Arc::clone(&records) as _,
+            records,
         }
     }
 
@@ -130,7 +151,7 @@ impl Cassandra {
     pub async fn migrate(options: &CassandraOptions, namespace: &Namespace) -> Result<bool> {
         let this = Self::new(options, namespace).unchecked();
         let leases = this.leases();
-        migrations::migrate(&this.cql, &leases, options, &this.keyspace).await
+        migrations::migrate(&this.cql, &leases, options, &keyspace(namespace)).await
     }
 
     /// What is wrong with the cluster and the keyspace, in sentences; nothing if all is well.
@@ -139,7 +160,7 @@ impl Cassandra {
     /// [`crate::Error::Unavailable`] if no node answers, [`Error::Broken`] for options that can't be used.
     pub async fn flaws(options: &CassandraOptions, namespace: &Namespace) -> Result<Vec<String>> {
         let this = Self::new(options, namespace).unchecked();
-        let mut flaws = keyspace_flaws(&this.cql, &this.keyspace).await?;
+        let mut flaws = keyspace_flaws(&this.cql, &keyspace(namespace)).await?;
         let server = this.cql.patience().server();
         if matches!(
             this.cql.consistency()?,
@@ -179,10 +200,15 @@ impl Cassandra {
     /// [`crate::Error::Unavailable`] if no node answers, [`Error::Broken`] if the user may not.
     pub async fn remove(options: &CassandraOptions, namespace: &Namespace) -> Result<()> {
         let this = Self::new(options, namespace).unchecked();
-        let doing = format!("deleting the keyspace {}", this.keyspace);
-        let text = format!("DROP KEYSPACE IF EXISTS {}", this.keyspace);
+        let keyspace = keyspace(namespace);
+        let doing = format!("deleting the keyspace {keyspace}");
+        let text = format!("DROP KEYSPACE IF EXISTS {keyspace}");
         this.cql.define(&doing, &text).await
     }
+}
+
+fn keyspace(namespace: &Namespace) -> String {
+    namespace.identifier("backstitch")
 }
 
 /// What is wrong with a keyspace, which the session uses from here on.

@@ -28,13 +28,9 @@ pub(super) async fn read(
     for query in queries {
         let mut found = Found::default();
         for range in &query.ranges {
-            let partitions = match query.partition {
-                Some(partition) => partition..partitions.min(partition.saturating_add(1)),
-                None => 0..partitions,
-            };
             let asked = Asked {
                 source,
-                partitions,
+                partitions: within(0..partitions, query.partition),
                 query,
                 range,
             };
@@ -43,6 +39,12 @@ pub(super) async fn read(
         parts.push(found.finish());
     }
     Ok(LiveAnswer { slots, parts })
+}
+
+/// Some partitions, or of these the only one that a query is about.
+fn within(partitions: Range<u32>, only: Option<u32>) -> Range<u32> {
+    let Some(only) = only else { return partitions };
+    partitions.start.max(only)..partitions.end.min(only.saturating_add(1))
 }
 
 /// Partition states of some partitions alone.
@@ -66,12 +68,9 @@ pub(super) async fn read_states(
     let slots = read_slots(&mut tx, source, 0..partitions).await?;
     let mut states = Vec::with_capacity(queries.len());
     for query in queries {
-        let (from, to) = match query.partition {
-            Some(partition) => (partition, partitions.min(partition.saturating_add(1))),
-            None => (0, partitions),
-        };
+        let Range { start, end } = within(0..partitions, query.partition);
         let mut found = LiveStatesBuilder::default();
-        found.sums = live_sums::read(&mut tx, (source, from..to), query).await?;
+        found.sums = live_sums::read(&mut tx, (source, start..end), query).await?;
         // The order of the joins is fixed, as for deltas.
         let rows = sqlx::query(
             "SELECT s.partition, p.epoch, t.member, t.state
@@ -85,8 +84,8 @@ pub(super) async fn read_states(
                          AND m.generation = s.generation AND substr(m.sum, 1, 1) = x'6d'))",
         )
         .bind(source.name())
-        .bind(from)
-        .bind(to)
+        .bind(start)
+        .bind(end)
         .bind(&query.view)
         .bind(&query.key)
         .bind(takes_sums);
@@ -107,16 +106,10 @@ pub(super) async fn read_members(
     let slots = read_slots(&mut tx, source, partitions.clone()).await?;
     let mut states = Vec::with_capacity(queries.len());
     for MembersQuery { of, members } in queries {
-        let (from, to) = match of.partition {
-            Some(partition) => (
-                partitions.start.max(partition),
-                partitions.end.min(partition.saturating_add(1)),
-            ),
-            None => (partitions.start, partitions.end),
-        };
+        let Range { start, end } = within(partitions.clone(), of.partition);
         let mut found = LiveStatesBuilder::default();
-        found.sums = live_sums::read(&mut tx, (source, from..to), of).await?;
-        found.held = live_sums::held(&mut tx, (source, from..to), of).await?;
+        found.sums = live_sums::read(&mut tx, (source, start..end), of).await?;
+        found.held = live_sums::held(&mut tx, (source, start..end), of).await?;
         for member in members {
             let rows = sqlx::query(
                 "SELECT s.partition, p.epoch, t.member, t.state
@@ -127,8 +120,8 @@ pub(super) async fn read_members(
                  WHERE s.source = ?1 AND s.partition >= ?2 AND s.partition < ?3",
             )
             .bind(source.name())
-            .bind(from)
-            .bind(to)
+            .bind(start)
+            .bind(end)
             .bind(&of.view)
             .bind(&of.key)
             .bind(member);

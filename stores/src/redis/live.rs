@@ -12,9 +12,10 @@ use schemas::seam::{Cut, Epoch, Fence, Moved, Slot};
 use schemas::source::Source;
 
 use super::live_chunks::{NotedGroups, TakenIn};
+use super::live_scan::Asked;
 use super::live_write::{Decided, apply_script, prepare};
 use super::nodes::{Nodes, Request};
-use super::record::{Record, SlotKeys};
+use super::record::{PlaceKind, Record, SlotKeys};
 use super::script::{CHANGE, Script};
 use super::{RedisOptions, fault};
 use crate::board_cache::{BoardCache, BoardCacheRead};
@@ -269,7 +270,14 @@ impl LiveRead for RedisLive {
         after: Option<LivePlace>,
         limit: usize,
     ) -> Result<ScannedDeltas> {
-        self.scan_parts(slot, view, epochs, (after, limit)).await
+        let asked = Asked {
+            kind: PlaceKind::Deltas,
+            view,
+            epochs,
+            after: after.as_ref(),
+            limit,
+        };
+        self.scan_parts(slot, asked).await
     }
 
     async fn scan_states(
@@ -280,8 +288,14 @@ impl LiveRead for RedisLive {
         after: Option<LivePlace>,
         limit: usize,
     ) -> Result<ScannedStates> {
-        let page = (after, limit);
-        self.scan_all_states(slot, view, epochs, page).await
+        let asked = Asked {
+            kind: PlaceKind::States,
+            view,
+            epochs,
+            after: after.as_ref(),
+            limit,
+        };
+        self.scan_all_states(slot, asked).await
     }
 }
 

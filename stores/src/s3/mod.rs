@@ -131,7 +131,7 @@ impl S3 {
     /// The archive in it.
     #[must_use]
     pub fn archive(&self) -> Archive {
-        let store = Arc::clone(&self.store) as Arc<dyn ObjectStore>;
+        let store = Arc::clone(&self.store);
         Archive::in_bucket(store, self.prefix.clone(), self.patience.clone())
     }
 
