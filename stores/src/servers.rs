@@ -117,31 +117,6 @@ pub trait Server: std::fmt::Debug + Send + Sync {
     async fn flaws(&self) -> Result<Vec<String>>;
 }
 
-/// Topics are made through the port.
-#[cfg(feature = "kafka")]
-#[async_trait]
-impl Server for KafkaLog {
-    fn name(&self) -> &'static str {
-        "log on Kafka"
-    }
-
-    async fn flaws(&self) -> Result<Vec<String>> {
-        Self::flaws(self).await
-    }
-}
-
-#[cfg(feature = "redis")]
-#[async_trait]
-impl Server for RedisLive {
-    fn name(&self) -> &'static str {
-        "live state on Redis"
-    }
-
-    async fn flaws(&self) -> Result<Vec<String>> {
-        Self::flaws(self).await
-    }
-}
-
 #[cfg(feature = "cassandra")]
 #[async_trait]
 impl Server for Cassandra {
@@ -210,32 +185,4 @@ impl Server for OnDatabase {
 #[cfg(any(feature = "cassandra", feature = "sql"))]
 fn told(made: bool, what: &str) -> Vec<String> {
     made.then(|| what.to_owned()).into_iter().collect()
-}
-
-#[cfg(feature = "s3")]
-#[async_trait]
-impl Server for S3 {
-    fn name(&self) -> &'static str {
-        "archive on S3"
-    }
-
-    async fn migrate(&self) -> Result<Vec<String>> {
-        Self::migrate(self).await
-    }
-
-    async fn flaws(&self) -> Result<Vec<String>> {
-        Self::flaws(self).await
-    }
-}
-
-#[cfg(feature = "http")]
-#[async_trait]
-impl Server for Registry {
-    fn name(&self) -> &'static str {
-        "schema registry"
-    }
-
-    async fn flaws(&self) -> Result<Vec<String>> {
-        Self::flaws(self).await
-    }
 }

@@ -11,23 +11,16 @@
 //! The file can be made again from the log, so it may be deleted while processes use it: the next
 //! call finds an empty one, without slots, and the worker heals them.
 
-use std::ops::Range;
 use std::path::Path;
 
 use async_trait::async_trait;
-use schemas::seam::{Cut, Epoch, Fence, Moved, Slot};
-use schemas::source::Source;
+use schemas::seam::{Cut, Fence, Moved, Slot};
 
 use super::db::{Db, Kind, Upgrade};
-use super::live_scan::Asked;
 use super::live_write::{add, bind_changes, delete_garbage, ensure_place, load, store};
-use super::{live_outbox, live_read, live_scan, live_sums};
+use super::{live_outbox, live_sums};
 use crate::Result;
-use crate::live::{
-    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId, SlotRule,
-    StateQuery, StatesAnswer,
-};
-use crate::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
+use crate::live::{Changes, LiveWrite, Outbox, SlotId, SlotRule};
 
 /// Garbage is deleted so many parts at a time, since the worker waits meanwhile.
 const GARBAGE_PARTS: usize = 4096;
@@ -127,7 +120,7 @@ static LIVE: Kind = Kind {
 /// The live state of a data folder.
 #[derive(Debug)]
 pub struct SqliteLive {
-    db: Db,
+    pub(super) db: Db,
 }
 
 impl SqliteLive {
@@ -135,98 +128,6 @@ impl SqliteLive {
         Ok(Self {
             db: Db::open(folder, &LIVE).await?,
         })
-    }
-}
-
-#[async_trait]
-impl LiveRead for SqliteLive {
-    async fn read(
-        &self,
-        source: Source,
-        partitions: u32,
-        queries: &[LiveQuery],
-    ) -> Result<LiveAnswer> {
-        live_read::read(&self.db, source, partitions, queries).await
-    }
-
-    async fn partition_states(
-        &self,
-        source: Source,
-        partitions: Range<u32>,
-    ) -> Result<Vec<Option<Slot>>> {
-        live_read::partition_states(&self.db, source, partitions).await
-    }
-
-    async fn read_states(
-        &self,
-        source: Source,
-        partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
-        live_read::read_states(&self.db, (source, partitions), queries, false).await
-    }
-
-    async fn read_sums(
-        &self,
-        source: Source,
-        partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
-        live_read::read_states(&self.db, (source, partitions), queries, true).await
-    }
-
-    async fn read_members(
-        &self,
-        source: Source,
-        partitions: Range<u32>,
-        queries: &[MembersQuery],
-    ) -> Result<StatesAnswer> {
-        live_read::read_members(&self.db, source, partitions, queries).await
-    }
-
-    async fn outboxes(
-        &self,
-        source: Source,
-        partitions: Range<u32>,
-        limit: usize,
-    ) -> Result<Vec<Option<Outbox>>> {
-        live_outbox::read(&self.db, source, partitions, limit).await
-    }
-
-    async fn scan_deltas(
-        &self,
-        slot: SlotId,
-        view: &str,
-        epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
-        limit: usize,
-    ) -> Result<ScannedDeltas> {
-        let asked = Asked {
-            slot,
-            view,
-            epochs,
-            after: after.as_ref(),
-            limit,
-        };
-        live_scan::deltas(&self.db, asked).await
-    }
-
-    async fn scan_states(
-        &self,
-        slot: SlotId,
-        view: &str,
-        epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
-        limit: usize,
-    ) -> Result<ScannedStates> {
-        let asked = Asked {
-            slot,
-            view,
-            epochs,
-            after: after.as_ref(),
-            limit,
-        };
-        live_scan::states(&self.db, asked).await
     }
 }
 

@@ -3,42 +3,157 @@
 use std::ops::Range;
 
 use arrow::array::{BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder};
-use schemas::seam::Slot;
+use async_trait::async_trait;
+use schemas::seam::{Epoch, Slot};
 use schemas::source::Source;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use super::db::Db;
-use super::live_sums;
+use super::live::SqliteLive;
 use super::session::Session;
+use super::{live_outbox, live_scan, live_sums};
 use crate::Result;
 use crate::live::{
-    LiveAnswer, LiveParts, LiveQuery, LiveStatesBuilder, MembersQuery, StateQuery, StatesAnswer,
+    LiveAnswer, LiveParts, LiveQuery, LiveRead, LiveStatesBuilder, MembersQuery, Outbox, SlotId,
+    StateQuery, StatesAnswer,
 };
+use crate::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
 
-pub(super) async fn read(
-    db: &Db,
-    source: Source,
-    partitions: u32,
-    queries: &[LiveQuery],
-) -> Result<LiveAnswer> {
-    let mut tx = db.snapshot("reading live parts").await?;
-    let slots = read_slots(&mut tx, source, 0..partitions).await?;
-    let mut parts = Vec::with_capacity(queries.len());
-    for query in queries {
-        let mut found = Found::default();
-        for range in &query.ranges {
-            let asked = Asked {
-                source,
-                partitions: within(0..partitions, query.partition),
-                query,
-                range,
-            };
-            found.read(&mut tx, asked).await?;
+#[async_trait]
+impl LiveRead for SqliteLive {
+    async fn read(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[LiveQuery],
+    ) -> Result<LiveAnswer> {
+        let mut tx = self.db.snapshot("reading live parts").await?;
+        let slots = read_slots(&mut tx, source, 0..partitions).await?;
+        let mut parts = Vec::with_capacity(queries.len());
+        for query in queries {
+            let mut found = Found::default();
+            for range in &query.ranges {
+                let asked = Asked {
+                    source,
+                    partitions: within(0..partitions, query.partition),
+                    query,
+                    range,
+                };
+                found.read(&mut tx, asked).await?;
+            }
+            parts.push(found.finish());
         }
-        parts.push(found.finish());
+        Ok(LiveAnswer { slots, parts })
     }
-    Ok(LiveAnswer { slots, parts })
+
+    async fn partition_states(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+    ) -> Result<Vec<Option<Slot>>> {
+        let mut session = self.db.read("reading slots").await?;
+        read_slots(&mut session, source, partitions).await
+    }
+
+    async fn read_states(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[StateQuery],
+    ) -> Result<StatesAnswer> {
+        read_states(&self.db, (source, partitions), queries, false).await
+    }
+
+    async fn read_sums(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[StateQuery],
+    ) -> Result<StatesAnswer> {
+        read_states(&self.db, (source, partitions), queries, true).await
+    }
+
+    async fn read_members(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+        queries: &[MembersQuery],
+    ) -> Result<StatesAnswer> {
+        let mut tx = self.db.snapshot("reading live states").await?;
+        let slots = read_slots(&mut tx, source, partitions.clone()).await?;
+        let mut states = Vec::with_capacity(queries.len());
+        for MembersQuery { of, members } in queries {
+            let Range { start, end } = within(partitions.clone(), of.partition);
+            let mut found = LiveStatesBuilder::default();
+            found.sums = live_sums::read(&mut tx, (source, start..end), of).await?;
+            found.held = live_sums::held(&mut tx, (source, start..end), of).await?;
+            for member in members {
+                let rows = sqlx::query(
+                    "SELECT s.partition, p.epoch, t.member, t.state
+                     FROM slots s
+                     CROSS JOIN places p ON p.slot = s.id AND p.view = ?4
+                         AND p.generation = s.generation AND p.epoch >= s.oldest
+                     CROSS JOIN states t ON t.place = p.id AND t.key = ?5 AND t.member = ?6
+                     WHERE s.source = ?1 AND s.partition >= ?2 AND s.partition < ?3",
+                )
+                .bind(source.name())
+                .bind(start)
+                .bind(end)
+                .bind(&of.view)
+                .bind(&of.key)
+                .bind(member);
+                tx.each(rows, |row| add_state(&mut found, row)).await?;
+            }
+            states.push(found.finish());
+        }
+        Ok(StatesAnswer { slots, states })
+    }
+
+    async fn outboxes(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+        limit: usize,
+    ) -> Result<Vec<Option<Outbox>>> {
+        live_outbox::read(&self.db, source, partitions, limit).await
+    }
+
+    async fn scan_deltas(
+        &self,
+        slot: SlotId,
+        view: &str,
+        epochs: (Epoch, Epoch),
+        after: Option<LivePlace>,
+        limit: usize,
+    ) -> Result<ScannedDeltas> {
+        let asked = live_scan::Asked {
+            slot,
+            view,
+            epochs,
+            after: after.as_ref(),
+            limit,
+        };
+        live_scan::deltas(&self.db, asked).await
+    }
+
+    async fn scan_states(
+        &self,
+        slot: SlotId,
+        view: &str,
+        epochs: (Epoch, Epoch),
+        after: Option<LivePlace>,
+        limit: usize,
+    ) -> Result<ScannedStates> {
+        let asked = live_scan::Asked {
+            slot,
+            view,
+            epochs,
+            after: after.as_ref(),
+            limit,
+        };
+        live_scan::states(&self.db, asked).await
+    }
 }
 
 /// Some partitions, or of these the only one that a query is about.
@@ -47,18 +162,8 @@ fn within(partitions: Range<u32>, only: Option<u32>) -> Range<u32> {
     partitions.start.max(only)..partitions.end.min(only.saturating_add(1))
 }
 
-/// Partition states of some partitions alone.
-pub(super) async fn partition_states(
-    db: &Db,
-    source: Source,
-    partitions: Range<u32>,
-) -> Result<Vec<Option<Slot>>> {
-    let mut session = db.read("reading slots").await?;
-    read_slots(&mut session, source, partitions).await
-}
-
-/// Slots and live states; as [`read`]. Sums that are made may take the place of states.
-pub(super) async fn read_states(
+/// Slots and live states. Sums that are made may take the place of states.
+async fn read_states(
     db: &Db,
     (source, partitions): (Source, u32),
     queries: &[StateQuery],
@@ -90,43 +195,6 @@ pub(super) async fn read_states(
         .bind(&query.key)
         .bind(takes_sums);
         tx.each(rows, |row| add_state(&mut found, row)).await?;
-        states.push(found.finish());
-    }
-    Ok(StatesAnswer { slots, states })
-}
-
-/// Slots and the live states of some members; as [`read`].
-pub(super) async fn read_members(
-    db: &Db,
-    source: Source,
-    partitions: Range<u32>,
-    queries: &[MembersQuery],
-) -> Result<StatesAnswer> {
-    let mut tx = db.snapshot("reading live states").await?;
-    let slots = read_slots(&mut tx, source, partitions.clone()).await?;
-    let mut states = Vec::with_capacity(queries.len());
-    for MembersQuery { of, members } in queries {
-        let Range { start, end } = within(partitions.clone(), of.partition);
-        let mut found = LiveStatesBuilder::default();
-        found.sums = live_sums::read(&mut tx, (source, start..end), of).await?;
-        found.held = live_sums::held(&mut tx, (source, start..end), of).await?;
-        for member in members {
-            let rows = sqlx::query(
-                "SELECT s.partition, p.epoch, t.member, t.state
-                 FROM slots s
-                 CROSS JOIN places p ON p.slot = s.id AND p.view = ?4
-                     AND p.generation = s.generation AND p.epoch >= s.oldest
-                 CROSS JOIN states t ON t.place = p.id AND t.key = ?5 AND t.member = ?6
-                 WHERE s.source = ?1 AND s.partition >= ?2 AND s.partition < ?3",
-            )
-            .bind(source.name())
-            .bind(start)
-            .bind(end)
-            .bind(&of.view)
-            .bind(&of.key)
-            .bind(member);
-            tx.each(rows, |row| add_state(&mut found, row)).await?;
-        }
         states.push(found.finish());
     }
     Ok(StatesAnswer { slots, states })

@@ -1,31 +1,24 @@
 //! The live port on Redis.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use redis::Value;
-use schemas::seam::{Cut, Epoch, Fence, Moved, Slot};
-use schemas::source::Source;
+use schemas::seam::{Cut, Fence, Moved, Slot};
 
 use super::live_chunks::{NotedGroups, TakenIn};
-use super::live_scan::Asked;
 use super::live_write::{Decided, apply_script, prepare};
 use super::nodes::{Nodes, Request};
-use super::record::{PlaceKind, Record, SlotKeys};
+use super::record::{Record, SlotKeys};
 use super::script::{CHANGE, Script};
 use super::{RedisOptions, fault};
-use crate::board_cache::{BoardCache, BoardCacheRead};
-use crate::live::{
-    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId, SlotRule,
-    StateQuery, StatesAnswer,
-};
-use crate::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
+use crate::board_cache::BoardCache;
+use crate::live::{Changes, LiveWrite, Outbox, SlotId, SlotRule};
 use crate::namespace::Namespace;
-use crate::{Error, Result};
+use crate::{Error, Result, Server};
 
 /// A call of so many states keeps a server busy for some tens of milliseconds, in which it does nothing
 /// else.
@@ -82,18 +75,6 @@ impl RedisLive {
         let live = Self::new(options, namespace)?;
         live.nodes.connect().await?;
         Ok(live)
-    }
-
-    /// What is wrong with the server, in sentences; nothing if all is well.
-    ///
-    /// # Errors
-    /// Those of a server that can't be asked.
-    pub async fn flaws(&self) -> Result<Vec<String>> {
-        let mut flaws = self.nodes.flaws().await?;
-        if let Err(error) = self.probe().await {
-            flaws.push(error.to_string());
-        }
-        Ok(flaws)
     }
 
     /// Writes a key, calls what scripts call of strings, and deletes it, as they do with those of slots.
@@ -202,100 +183,17 @@ impl RedisLive {
 }
 
 #[async_trait]
-impl LiveRead for RedisLive {
-    async fn read(
-        &self,
-        source: Source,
-        partitions: u32,
-        queries: &[LiveQuery],
-    ) -> Result<LiveAnswer> {
-        self.read_parts(source, partitions, queries).await
+impl Server for RedisLive {
+    fn name(&self) -> &'static str {
+        "live state on Redis"
     }
 
-    async fn partition_states(
-        &self,
-        source: Source,
-        partitions: Range<u32>,
-    ) -> Result<Vec<Option<Slot>>> {
-        self.read_records(source, partitions).await
-    }
-
-    async fn read_states(
-        &self,
-        source: Source,
-        partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
-        self.read_all_states(source, partitions, queries, false)
-            .await
-    }
-
-    async fn read_sums(
-        &self,
-        source: Source,
-        partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
-        self.read_all_states(source, partitions, queries, true)
-            .await
-    }
-
-    fn cached_boards(&self) -> Option<&dyn BoardCacheRead> {
-        Some(self)
-    }
-
-    async fn read_members(
-        &self,
-        source: Source,
-        partitions: Range<u32>,
-        queries: &[MembersQuery],
-    ) -> Result<StatesAnswer> {
-        self.read_states_of(source, partitions, queries).await
-    }
-
-    async fn outboxes(
-        &self,
-        source: Source,
-        partitions: Range<u32>,
-        limit: usize,
-    ) -> Result<Vec<Option<Outbox>>> {
-        self.read_outboxes(source, partitions, limit).await
-    }
-
-    async fn scan_deltas(
-        &self,
-        slot: SlotId,
-        view: &str,
-        epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
-        limit: usize,
-    ) -> Result<ScannedDeltas> {
-        let asked = Asked {
-            kind: PlaceKind::Deltas,
-            view,
-            epochs,
-            after: after.as_ref(),
-            limit,
-        };
-        self.scan_parts(slot, asked).await
-    }
-
-    async fn scan_states(
-        &self,
-        slot: SlotId,
-        view: &str,
-        epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
-        limit: usize,
-    ) -> Result<ScannedStates> {
-        let asked = Asked {
-            kind: PlaceKind::States,
-            view,
-            epochs,
-            after: after.as_ref(),
-            limit,
-        };
-        self.scan_all_states(slot, asked).await
+    async fn flaws(&self) -> Result<Vec<String>> {
+        let mut flaws = self.nodes.flaws().await?;
+        if let Err(error) = self.probe().await {
+            flaws.push(error.to_string());
+        }
+        Ok(flaws)
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
 use arrow::array::BinaryArray;
+use async_trait::async_trait;
 use bytes::Bytes;
 use redis::Value;
 use schemas::seam::{Epoch, Slot};
@@ -11,15 +12,19 @@ use schemas::source::Source;
 
 use super::fault;
 use super::live::RedisLive;
+use super::live_scan::Asked;
 use super::live_write::STATE;
 use super::nodes::Request;
 use super::packed::{self, Sums, rows_of};
 use super::record::{PlaceKind, Record, SlotKeys, has_chunks, number_of};
 use super::script::READ;
+use crate::board_cache::BoardCacheRead;
 use crate::kept_sum::KeptSum;
 use crate::live::{
-    LiveAnswer, LiveParts, LiveQuery, LiveStatesBuilder, SlotId, StateQuery, StatesAnswer,
+    LiveAnswer, LiveParts, LiveQuery, LiveRead, LiveStatesBuilder, MembersQuery, Outbox, SlotId,
+    StateQuery, StatesAnswer,
 };
+use crate::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
 use crate::{Error, Result};
 
 /// So many rows of one slot are read at once, at most: a server is busy with them for some 50
@@ -123,48 +128,7 @@ const PAGE_CHUNKS: usize = 200;
 const FIRST_PAGE: &[u8] = b"0";
 
 impl RedisLive {
-    pub(super) async fn read_parts(
-        &self,
-        source: Source,
-        partitions: u32,
-        queries: &[LiveQuery],
-    ) -> Result<LiveAnswer> {
-        let doing = "reading live parts";
-        let questions: Vec<Question<'_>> = queries
-            .iter()
-            .map(|query| Question {
-                view: &query.view,
-                group: &query.group,
-                partition: query.partition,
-                kind: PlaceKind::Deltas,
-                ranges: Some(&query.ranges),
-                takes_sums: false,
-            })
-            .collect();
-        let mut found: Vec<Found> = queries.iter().map(|_| Found::default()).collect();
-        let (slots, _) = self
-            .read_slots(doing, (source, partitions), &questions, |index, row| {
-                let (Some(query), Some(found)) = (queries.get(index), found.get_mut(index)) else {
-                    return Ok(());
-                };
-                if is_within(&query.ranges, &row.key) {
-                    let count = self.count(doing, &row.value)?;
-                    found.add(row, count);
-                }
-                Ok(())
-            })
-            .await?;
-        let finished = found.into_iter().map(|found| {
-            found.finish().ok_or_else(|| {
-                let why = "a count is larger than 64 bits can hold; look for wrong amounts among the events";
-                Error::broken(self.nodes.patience.what(doing), why)
-            })
-        });
-        let parts = finished.collect::<Result<_>>()?;
-        Ok(LiveAnswer { slots, parts })
-    }
-
-    pub(super) async fn read_all_states(
+    async fn read_all_states(
         &self,
         source: Source,
         partitions: u32,
@@ -200,31 +164,6 @@ impl RedisLive {
         }
         let states = found.into_iter().map(LiveStatesBuilder::finish).collect();
         Ok(StatesAnswer { slots, states })
-    }
-
-    /// Reads the records of partition states, without a script.
-    pub(super) async fn read_records(
-        &self,
-        source: Source,
-        partitions: std::ops::Range<u32>,
-    ) -> Result<Vec<Option<Slot>>> {
-        let doing = "reading partition states";
-        let slots = partitions.map(|partition| SlotId { source, partition });
-        let requests: Vec<Request> = slots
-            .clone()
-            .map(|slot| {
-                let keys = self.keys(slot);
-                Request::command(&keys, redis::cmd("GET").arg(&keys.record).take())
-            })
-            .collect();
-        let answers = self.nodes.ask_again(doing, &requests).await?;
-        let mut found = Vec::with_capacity(requests.len());
-        for (answer, slot) in answers.into_iter().zip(slots) {
-            let known = self.read_last().get(&slot).cloned();
-            let seen = self.answered_seen(doing, (slot, known.as_ref()), Some(answer))?;
-            found.push(seen.record.as_ref().map(|record| record.slot.clone()));
-        }
-        Ok(found)
     }
 
     /// Reads slots, and hands on the rows of the groups that are asked for, with the question's index.
@@ -527,6 +466,153 @@ impl RedisLive {
         let text = std::str::from_utf8(value).ok();
         text.and_then(|text| text.parse().ok())
             .ok_or_else(|| fault::strange(&self.nodes.patience, doing))
+    }
+}
+
+#[async_trait]
+impl LiveRead for RedisLive {
+    async fn read(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[LiveQuery],
+    ) -> Result<LiveAnswer> {
+        let doing = "reading live parts";
+        let questions: Vec<Question<'_>> = queries
+            .iter()
+            .map(|query| Question {
+                view: &query.view,
+                group: &query.group,
+                partition: query.partition,
+                kind: PlaceKind::Deltas,
+                ranges: Some(&query.ranges),
+                takes_sums: false,
+            })
+            .collect();
+        let mut found: Vec<Found> = queries.iter().map(|_| Found::default()).collect();
+        let (slots, _) = self
+            .read_slots(doing, (source, partitions), &questions, |index, row| {
+                let (Some(query), Some(found)) = (queries.get(index), found.get_mut(index)) else {
+                    return Ok(());
+                };
+                if is_within(&query.ranges, &row.key) {
+                    let count = self.count(doing, &row.value)?;
+                    found.add(row, count);
+                }
+                Ok(())
+            })
+            .await?;
+        let finished = found.into_iter().map(|found| {
+            found.finish().ok_or_else(|| {
+                let why = "a count is larger than 64 bits can hold; look for wrong amounts among the events";
+                Error::broken(self.nodes.patience.what(doing), why)
+            })
+        });
+        let parts = finished.collect::<Result<_>>()?;
+        Ok(LiveAnswer { slots, parts })
+    }
+
+    /// Reads the records, without a script.
+    async fn partition_states(
+        &self,
+        source: Source,
+        partitions: std::ops::Range<u32>,
+    ) -> Result<Vec<Option<Slot>>> {
+        let doing = "reading partition states";
+        let slots = partitions.map(|partition| SlotId { source, partition });
+        let requests: Vec<Request> = slots
+            .clone()
+            .map(|slot| {
+                let keys = self.keys(slot);
+                Request::command(&keys, redis::cmd("GET").arg(&keys.record).take())
+            })
+            .collect();
+        let answers = self.nodes.ask_again(doing, &requests).await?;
+        let mut found = Vec::with_capacity(requests.len());
+        for (answer, slot) in answers.into_iter().zip(slots) {
+            let known = self.read_last().get(&slot).cloned();
+            let seen = self.answered_seen(doing, (slot, known.as_ref()), Some(answer))?;
+            found.push(seen.record.as_ref().map(|record| record.slot.clone()));
+        }
+        Ok(found)
+    }
+
+    async fn read_states(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[StateQuery],
+    ) -> Result<StatesAnswer> {
+        self.read_all_states(source, partitions, queries, false)
+            .await
+    }
+
+    async fn read_sums(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[StateQuery],
+    ) -> Result<StatesAnswer> {
+        self.read_all_states(source, partitions, queries, true)
+            .await
+    }
+
+    fn cached_boards(&self) -> Option<&dyn BoardCacheRead> {
+        Some(self)
+    }
+
+    async fn read_members(
+        &self,
+        source: Source,
+        partitions: std::ops::Range<u32>,
+        queries: &[MembersQuery],
+    ) -> Result<StatesAnswer> {
+        self.read_states_of(source, partitions, queries).await
+    }
+
+    async fn outboxes(
+        &self,
+        source: Source,
+        partitions: std::ops::Range<u32>,
+        limit: usize,
+    ) -> Result<Vec<Option<Outbox>>> {
+        self.read_outboxes(source, partitions, limit).await
+    }
+
+    async fn scan_deltas(
+        &self,
+        slot: SlotId,
+        view: &str,
+        epochs: (Epoch, Epoch),
+        after: Option<LivePlace>,
+        limit: usize,
+    ) -> Result<ScannedDeltas> {
+        let asked = Asked {
+            kind: PlaceKind::Deltas,
+            view,
+            epochs,
+            after: after.as_ref(),
+            limit,
+        };
+        self.scan_parts(slot, asked).await
+    }
+
+    async fn scan_states(
+        &self,
+        slot: SlotId,
+        view: &str,
+        epochs: (Epoch, Epoch),
+        after: Option<LivePlace>,
+        limit: usize,
+    ) -> Result<ScannedStates> {
+        let asked = Asked {
+            kind: PlaceKind::States,
+            view,
+            epochs,
+            after: after.as_ref(),
+            limit,
+        };
+        self.scan_all_states(slot, asked).await
     }
 }
 

@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use super::{RegistryOptions, Schemas};
 use crate::patience::{Patience, causes};
-use crate::{Error, Result, Secret, tls};
+use crate::{Error, Result, Secret, Server, tls};
 
 /// Schemas that are asked for at once, at most.
 const REQUESTS_MAX: usize = 8;
@@ -109,28 +109,6 @@ impl Registry {
                 .time_to_live(NONE_FOR)
                 .max_capacity(NONE_MAX)
                 .build(),
-        })
-    }
-
-    /// What is wrong with the registry, in sentences; nothing if all is well.
-    ///
-    /// # Errors
-    /// Those of a registry that can't be asked.
-    pub async fn flaws(&self) -> Result<Vec<String>> {
-        let doing = "asking for types of schemas";
-        let asked = self.patience.repeated(doing, || async {
-            let status = self.get(doing, "schemas/types").await?.status();
-            self.passing(doing, status)
-        });
-        let status = asked.await?;
-        let server = self.patience.server();
-        Ok(match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => vec![format!(
-                "{server}: answers {status}; check registry.user and registry.password"
-            )],
-            // Old ones know no types.
-            status if status.is_success() || status == StatusCode::NOT_FOUND => Vec::new(),
-            status => vec![format!("{server}: answers {status}; check registry.url")],
         })
     }
 
@@ -248,6 +226,31 @@ impl Registry {
                 "schema {id} of {server} refers to other schemas: that is not read"
             )),
             _ => Ok(answer.schema.into()),
+        })
+    }
+}
+
+#[async_trait]
+impl Server for Registry {
+    fn name(&self) -> &'static str {
+        "schema registry"
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
+        let doing = "asking for types of schemas";
+        let asked = self.patience.repeated(doing, || async {
+            let status = self.get(doing, "schemas/types").await?.status();
+            self.passing(doing, status)
+        });
+        let status = asked.await?;
+        let server = self.patience.server();
+        Ok(match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => vec![format!(
+                "{server}: answers {status}; check registry.user and registry.password"
+            )],
+            // Old ones know no types.
+            status if status.is_success() || status == StatusCode::NOT_FOUND => Vec::new(),
+            status => vec![format!("{server}: answers {status}; check registry.url")],
         })
     }
 }
