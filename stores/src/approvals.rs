@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::Result;
 use crate::reconciliations::{self, Reconciliation};
-use crate::records::{Records, RecordsRead, for_each, to_value};
+use crate::records::{self, Records, RecordsRead, to_value};
 
 /// The scope of approvals.
 const SCOPE: &str = "approvals";
@@ -122,13 +122,7 @@ pub async fn approve(
 /// # Errors
 /// Those of the store.
 pub async fn list(records: &dyn RecordsRead) -> Result<Vec<Approval>> {
-    let mut all = Vec::new();
-    for_each(records, SCOPE, PAGE, |record| {
-        all.push(record.parse(SCOPE)?);
-        Ok(())
-    })
-    .await?;
-    Ok(all)
+    records::all(records, SCOPE, PAGE).await
 }
 
 /// The fingerprint of a request for a view. It contains no ids of people.

@@ -12,6 +12,8 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
+#[cfg(feature = "s3")]
+use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use parquet::arrow::{ParquetRecordBatchStreamBuilder, ProjectionMask};
 use parquet::errors::ParquetError;
@@ -64,7 +66,7 @@ pub struct Archive {
 enum Place {
     /// In a folder, whose client does not sync what it writes.
     Folder(PathBuf),
-    /// In a bucket of a server, below this path.
+    /// In a bucket of a server, below this path, which the client adds.
     Bucket(Path, Patience),
 }
 
@@ -90,13 +92,10 @@ impl Archive {
     }
 
     /// An archive in a bucket of a server, below a path.
-    pub(crate) const fn in_bucket(
-        store: Arc<dyn ObjectStore>,
-        prefix: Path,
-        patience: Patience,
-    ) -> Self {
+    #[cfg(feature = "s3")]
+    pub(crate) fn in_bucket(store: impl ObjectStore, prefix: Path, patience: Patience) -> Self {
         Self {
-            store,
+            store: Arc::new(PrefixStore::new(store, prefix.clone())),
             place: Place::Bucket(prefix, patience),
             known: None,
         }
@@ -151,7 +150,7 @@ impl Archive {
     /// # Errors
     /// [`Error::Broken`] if it is there and can't be read.
     pub async fn get(&self, path: &str) -> Result<Option<Bytes>> {
-        let found = match self.store.get(&self.at(path)).await {
+        let found = match self.store.get(&Path::from(path)).await {
             Ok(found) => found.bytes().await,
             Err(error) => Err(error),
         };
@@ -191,7 +190,7 @@ impl Archive {
         let what = (self.clone(), path.to_owned());
         let unreadable = move |error| what.0.unreadable(&what.1, error);
         let (store, known) = (Arc::clone(&self.store), self.known.clone());
-        let reader = ParquetObject::new(store, self.at(path), known);
+        let reader = ParquetObject::new(store, Path::from(path), known);
         let stream = ParquetRecordBatchStreamBuilder::new(reader)
             .await
             .and_then(|builder| {
@@ -216,15 +215,8 @@ impl Archive {
     /// # Errors
     /// [`Error::Broken`] if they can't be listed.
     pub async fn list(&self, prefix: &str) -> Result<Vec<String>> {
-        let mut paths: Vec<String> = self
-            .store
-            .list(Some(&self.at(prefix)))
-            .map_ok(|object| self.within(&object.location))
-            .try_collect()
-            .await
-            .map_err(|error| self.fault(&format!("listing {prefix}"), error))?;
-        paths.sort_unstable();
-        Ok(paths)
+        let objects = self.objects(prefix).await?.into_iter();
+        Ok(objects.map(|object| object.path).collect())
     }
 
     /// All objects whose path begins with the folder `prefix`, in the order of their paths, with what they take.
@@ -234,9 +226,9 @@ impl Archive {
     pub async fn objects(&self, prefix: &str) -> Result<Vec<StoredObject>> {
         let mut objects: Vec<StoredObject> = self
             .store
-            .list(Some(&self.at(prefix)))
+            .list(Some(&Path::from(prefix)))
             .map_ok(|object| StoredObject {
-                path: self.within(&object.location),
+                path: object.location.to_string(),
                 bytes: object.size,
                 written_at_ms: object.last_modified.timestamp_millis(),
             })
@@ -252,7 +244,7 @@ impl Archive {
     /// # Errors
     /// [`Error::Broken`] if it is there and can't be deleted.
     pub async fn delete(&self, path: &str) -> Result<()> {
-        match self.store.delete(&self.at(path)).await {
+        match self.store.delete(&Path::from(path)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(self.fault(&format!("deleting {path}"), error)),
         }
@@ -278,7 +270,7 @@ impl Archive {
         let doing = format!("writing {path}");
         let root = match &self.place {
             Place::Bucket(_, server) => {
-                let at = self.at(path);
+                let at = Path::from(path);
                 return self.upload(server, &at, &doing, bytes, replace).await;
             }
             Place::Folder(root) => root.clone(),
@@ -363,30 +355,6 @@ impl Archive {
             tracing::debug!(%at, %error, "parts of an upload stay");
         }
         done
-    }
-
-    /// The path of an object as the client knows it.
-    fn at(&self, path: &str) -> Path {
-        match &self.place {
-            Place::Folder(_) => Path::from(path),
-            Place::Bucket(prefix, _) => Path::from(path)
-                .parts()
-                .fold(prefix.clone(), |at, part| at.join(part)),
-        }
-    }
-
-    /// The opposite of [`Archive::at`].
-    fn within(&self, at: &Path) -> String {
-        match &self.place {
-            Place::Bucket(prefix, _) if !prefix.as_ref().is_empty() => {
-                let within = at.prefix_match(prefix);
-                within.map_or_else(
-                    || at.to_string(),
-                    |parts| parts.collect::<Path>().to_string(),
-                )
-            }
-            _ => at.to_string(),
-        }
     }
 
     /// The error of a client. That of a server may pass, unless it refuses.

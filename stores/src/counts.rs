@@ -17,7 +17,6 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use arrow::array::{Array, BinaryArray, Date32Array, UInt64Array};
 use async_trait::async_trait;
 use jiff::SignedDuration;
 use jiff::civil::Date;
@@ -167,70 +166,6 @@ pub fn to_write(
 /// What holds before the first run.
 const NOTHING: Counted = Counted { epoch: 0, count: 0 };
 
-/// Rows of several keys, as columns.
-#[derive(Debug, Clone)]
-pub struct NewDays {
-    /// The encoded keys.
-    pub keys: BinaryArray,
-    /// The days.
-    pub days: Date32Array,
-    /// [`DayRow::now`]: the runs.
-    pub epochs: UInt64Array,
-    /// The counts that they found.
-    pub counts: UInt64Array,
-    /// [`DayRow::before`]: the runs; null where there is none.
-    pub before_epochs: UInt64Array,
-    /// The counts that they found, null in the same places.
-    pub before_counts: UInt64Array,
-}
-
-impl NewDays {
-    /// The columns of some rows.
-    #[must_use]
-    pub fn of(rows: &[(&[u8], DayRow)]) -> Self {
-        let all = || rows.iter().map(|(_, row)| row);
-        Self {
-            keys: BinaryArray::from_iter_values(rows.iter().map(|(key, _)| key)),
-            days: Date32Array::from_iter_values(all().map(|row| row.day)),
-            epochs: UInt64Array::from_iter_values(all().map(|row| row.now.epoch)),
-            counts: UInt64Array::from_iter_values(all().map(|row| row.now.count)),
-            before_epochs: UInt64Array::from_iter(all().map(|row| row.before.map(|c| c.epoch))),
-            before_counts: UInt64Array::from_iter(all().map(|row| row.before.map(|c| c.count))),
-        }
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.keys.len()
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The rows, each with its key.
-    pub fn iter(&self) -> impl Iterator<Item = (&[u8], DayRow)> {
-        (0..self.len()).map(|at| {
-            let before = self.before_epochs.is_valid(at).then(|| Counted {
-                epoch: self.before_epochs.value(at),
-                count: self.before_counts.value(at),
-            });
-            let row = DayRow {
-                day: self.days.value(at),
-                now: Counted {
-                    epoch: self.epochs.value(at),
-                    count: self.counts.value(at),
-                },
-                before,
-            };
-            (self.keys.value(at), row)
-        })
-    }
-}
-
 /// Reading counts by day. `job` is the job's name without its version.
 #[async_trait]
 pub trait CountsRead: std::fmt::Debug + Send + Sync {
@@ -251,8 +186,8 @@ pub trait CountsRead: std::fmt::Debug + Send + Sync {
 /// Writing counts by day.
 #[async_trait]
 pub trait CountsWrite: CountsRead {
-    /// Writes rows with a stamp; those that have a larger one stay. A key has one row for a day.
-    async fn write_days(&self, job: &str, stamp_us: i64, rows: &NewDays) -> Result<()>;
+    /// Writes rows of encoded keys with a stamp; those that have a larger one stay. A key has one row for a day.
+    async fn write_days(&self, job: &str, stamp_us: i64, rows: &[(&[u8], DayRow)]) -> Result<()>;
 }
 
 #[cfg(test)]

@@ -5,16 +5,14 @@
 mod again;
 mod without;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use arrow::array::BinaryBuilder;
+use arrow::array::{Array, BinaryBuilder};
 use schemas::clock::Clock;
 use schemas::dead_letter::DeadLetter;
 use schemas::entities::{self, Entity, Group};
 use schemas::line::without_blanks;
-use schemas::partition::partition_of;
 use schemas::plays;
 use schemas::source::{Source, SourceKind};
 use tokio_util::sync::CancellationToken;
@@ -22,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::{INGEST, ingested_by};
 use crate::canon::CanonWrite;
 use crate::erasures::{Suppressed, Suppressions};
-use crate::log::{LogWrite, NewRecords, Partitions};
+use crate::log::{KeyedColumns, LogWrite, NewRecords, Partitions};
 use crate::relay::Relay;
 use crate::{Error, Result};
 
@@ -80,18 +78,24 @@ enum Good {
 #[derive(Debug)]
 struct Keyed {
     groups: Vec<NewRecords>,
-    events: u64,
     /// How many partitions they are divided among.
     partitions: u32,
 }
 
 impl Keyed {
-    /// Divides them among so many partitions. Events of one key stay in their order.
-    fn among(self, partitions: u32) -> Self {
+    fn events(&self) -> u64 {
+        self.groups
+            .iter()
+            .map(|group| group.values.len() as u64)
+            .sum()
+    }
+
+    /// The records, divided among so many partitions. Events of one key stay in their order.
+    fn among(self, partitions: u32) -> Vec<NewRecords> {
         if partitions == self.partitions {
-            return self;
+            return self.groups;
         }
-        let mut again = Groups::default();
+        let mut again = KeyedColumns::default();
         for group in &self.groups {
             let records = group.keys.iter().zip(&group.values);
             for (key, value) in records {
@@ -99,39 +103,7 @@ impl Keyed {
                 again.add(partitions, key, value.unwrap_or_default());
             }
         }
-        again.keyed(partitions)
-    }
-}
-
-/// Events as they are keyed, by partition.
-#[derive(Debug, Default)]
-struct Groups {
-    columns: BTreeMap<u32, (BinaryBuilder, BinaryBuilder)>,
-    events: u64,
-}
-
-impl Groups {
-    fn add(&mut self, partitions: u32, key: &[u8], value: &[u8]) {
-        let partition = partition_of(key, partitions);
-        let (keys, values) = self.columns.entry(partition).or_default();
-        keys.append_value(key);
-        values.append_value(value);
-        self.events += 1;
-    }
-
-    fn keyed(self, partitions: u32) -> Keyed {
-        let columns = self.columns.into_iter();
-        let groups = columns.map(|(partition, (mut keys, mut values))| NewRecords {
-            partition,
-            keys: keys.finish(),
-            values: values.finish(),
-            headers: Vec::new(),
-        });
-        Keyed {
-            groups: groups.collect(),
-            events: self.events,
-            partitions,
-        }
+        again.finish()
     }
 }
 
@@ -346,14 +318,14 @@ impl Intake {
         let suppressed = &*self.ports.suppressions.recent().await;
         let (accepted, rejected, erased) = match good {
             Good::Events(mut events) => {
-                let accepted = events.events;
+                let accepted = events.events();
                 let rejected = letters.append(log, suppressed).await?;
                 events.leave_out(suppressed)?;
-                if events.events > 0 {
+                if accepted > 0 {
                     let topic = self.source.topic();
                     let partitions = self.partitions.of(topic).await?;
                     self.seen.store(partitions, Ordering::Relaxed);
-                    let groups = events.among(partitions).groups;
+                    let groups = events.among(partitions);
                     log.append(topic, &groups, now_ms).await?;
                 }
                 (accepted, rejected, 0)
@@ -405,14 +377,15 @@ impl Intake {
         letters: &mut Letters,
     ) -> Good {
         let partitions = self.partitions();
-        let mut groups = Groups::default();
+        let mut columns = KeyedColumns::default();
         for (number, bytes, owner) in events {
             match owner {
-                Ok(owner_id) => groups.add(partitions, owner_id.to_string().as_bytes(), bytes),
+                Ok(owner_id) => columns.add(partitions, owner_id.to_string().as_bytes(), bytes),
                 Err(reason) => letters.add(number, bytes, reason),
             }
         }
-        Good::Events(groups.keyed(partitions))
+        let groups = columns.finish();
+        Good::Events(Keyed { groups, partitions })
     }
 
     fn check_rows<'a>(

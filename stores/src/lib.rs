@@ -35,8 +35,6 @@ pub mod intake;
 pub mod kafka;
 pub mod kept_sum;
 pub mod keys;
-#[cfg(feature = "cassandra")]
-mod lazily;
 pub mod lease;
 pub mod listing;
 pub mod live;

@@ -7,7 +7,10 @@
 
 use std::ops::Range;
 
-use arrow::array::{Array, BinaryArray, Int64Array, UInt32Array, UInt64Array};
+use arrow::array::{
+    Array, BinaryArray, BinaryBuilder, Int64Array, UInt32Array, UInt32Builder, UInt64Array,
+    UInt64Builder,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
@@ -208,6 +211,44 @@ pub struct LiveAnswer {
     pub parts: Vec<LiveParts>,
 }
 
+/// Live states of one query, as they are found.
+#[derive(Debug, Default)]
+pub(crate) struct LiveStatesBuilder {
+    partitions: UInt32Builder,
+    epochs: UInt64Builder,
+    members: BinaryBuilder,
+    states: BinaryBuilder,
+    pub(crate) sums: Vec<(u32, KeptSum)>,
+    pub(crate) held: u64,
+}
+
+impl LiveStatesBuilder {
+    pub(crate) fn add(
+        &mut self,
+        (partition, epoch): (u32, Epoch),
+        member: &[u8],
+        state: Option<&[u8]>,
+    ) {
+        self.partitions.append_value(partition);
+        self.epochs.append_value(epoch);
+        self.members.append_value(member);
+        self.states.append_option(state);
+    }
+
+    pub(crate) fn finish(mut self) -> LiveStates {
+        let members = self.members.finish();
+        LiveStates {
+            partitions: self.partitions.finish(),
+            epochs: self.epochs.finish(),
+            // Where all were read, they are all that are held.
+            held: self.held.max(members.len() as u64),
+            members,
+            states: self.states.finish(),
+            sums: self.sums,
+        }
+    }
+}
+
 /// Reading live state.
 #[async_trait]
 pub trait LiveRead: std::fmt::Debug + Send + Sync {
@@ -317,6 +358,33 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
     }
 }
 
+/// What becomes of a slot: its next state, or nothing if it stays as it is.
+pub type SlotRule<'a> = dyn Fn(Option<&Slot>) -> Option<Slot> + Sync + 'a;
+
+/// So many old bounds are remembered when epochs are let go.
+const KEEP_BOUNDS: u64 = 8;
+
+fn imposed(slot: Option<&Slot>, believed: &Fence) -> Result<Slot, Moved> {
+    let mut next = slot.cloned().ok_or(Moved { at: None })?;
+    next.impose(believed)?;
+    Ok(next)
+}
+
+fn rolled(slot: Option<&Slot>, epoch: Epoch) -> (Option<Slot>, Result<Cut, RollRefused>) {
+    let Some(slot) = slot else {
+        return (None, Err(RollRefused::Missing));
+    };
+    let mut next = slot.clone();
+    let rolled = next.roll(epoch);
+    ((next.epoch != slot.epoch).then_some(next), rolled)
+}
+
+fn dropped(slot: Option<&Slot>, epoch: Epoch, cut: Cut) -> Option<Slot> {
+    let mut next = slot?.clone();
+    let is_dropped = next.drop_through(epoch, cut, KEEP_BOUNDS);
+    is_dropped.then_some(next)
+}
+
 /// Changing live state. Each call is one atomic script on one slot.
 #[async_trait]
 pub trait LiveWrite: LiveRead {
@@ -353,11 +421,27 @@ pub trait LiveWrite: LiveRead {
     /// nothing changes.
     async fn take_out(&self, slot: SlotId, read: &Outbox) -> Result<bool>;
 
+    /// Changes a slot by a rule in one atomic step. Returns the slot as the rule saw it last: it may be called several times.
+    async fn change_slot(
+        &self,
+        doing: &'static str,
+        slot: SlotId,
+        rule: &SlotRule<'_>,
+    ) -> Result<Option<Slot>>;
+
     /// Ends the epoch that is being filled at the fence: a recorded cut is put back.
-    async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>>;
+    async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>> {
+        let rule = |seen: Option<&Slot>| imposed(seen, &believed).ok();
+        let seen = self.change_slot("putting a cut back", slot, &rule).await?;
+        Ok(imposed(seen.as_ref(), &believed).map(drop))
+    }
 
     /// Ends `epoch` where the slot stands, or answers where it ended.
-    async fn roll(&self, slot: SlotId, epoch: Epoch) -> Result<Result<Cut, RollRefused>>;
+    async fn roll(&self, slot: SlotId, epoch: Epoch) -> Result<Result<Cut, RollRefused>> {
+        let rule = |seen: Option<&Slot>| rolled(seen, epoch).0;
+        let seen = self.change_slot("ending an epoch", slot, &rule).await?;
+        Ok(rolled(seen.as_ref(), epoch).1)
+    }
 
     /// Starts a new life, if the slot still stands as it was seen.
     async fn heal(
@@ -365,10 +449,20 @@ pub trait LiveWrite: LiveRead {
         slot: SlotId,
         seen: Option<Fence>,
         life: &NewLife,
-    ) -> Result<Result<(), Moved>>;
+    ) -> Result<Result<(), Moved>> {
+        let rule = |present: Option<&Slot>| Slot::heal(present, seen, life).ok();
+        let present = self.change_slot("healing a slot", slot, &rule).await?;
+        Ok(Slot::heal(present.as_ref(), seen, life).map(drop))
+    }
 
     /// Lets go of epochs up to `epoch`, if the slot's boundary is the cut; answers whether it did.
-    async fn drop_through(&self, slot: SlotId, epoch: Epoch, cut: Cut) -> Result<bool>;
+    async fn drop_through(&self, slot: SlotId, epoch: Epoch, cut: Cut) -> Result<bool> {
+        let rule = |seen: Option<&Slot>| dropped(seen, epoch, cut);
+        let seen = self
+            .change_slot("letting go of epochs", slot, &rule)
+            .await?;
+        Ok(rule(seen.as_ref()).is_some())
+    }
 
     /// Deletes parts that can no longer be read (of dropped epochs and old generations), at most
     /// `limit` of them, and answers how many it deleted. Nobody waits for it.

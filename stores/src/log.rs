@@ -162,15 +162,29 @@ impl NewRecords {
         records: impl IntoIterator<Item = (String, Vec<u8>)>,
         partitions: u32,
     ) -> Vec<Self> {
-        let mut columns: BTreeMap<u32, (BinaryBuilder, BinaryBuilder)> = BTreeMap::new();
+        let mut columns = KeyedColumns::default();
         for (key, value) in records {
-            let partition = partition_of(key.as_bytes(), partitions);
-            let (keys, values) = columns.entry(partition).or_default();
-            keys.append_value(key);
-            values.append_value(value);
+            columns.add(partitions, key.as_bytes(), &value);
         }
-        let columns = columns.into_iter();
-        let of_partition = columns.map(|(partition, (mut keys, mut values))| Self {
+        columns.finish()
+    }
+}
+
+/// Keys with their values, by the partition of the key.
+#[derive(Debug, Default)]
+pub(crate) struct KeyedColumns(BTreeMap<u32, (BinaryBuilder, BinaryBuilder)>);
+
+impl KeyedColumns {
+    pub(crate) fn add(&mut self, partitions: u32, key: &[u8], value: &[u8]) {
+        let partition = partition_of(key, partitions);
+        let (keys, values) = self.0.entry(partition).or_default();
+        keys.append_value(key);
+        values.append_value(value);
+    }
+
+    pub(crate) fn finish(self) -> Vec<NewRecords> {
+        let columns = self.0.into_iter();
+        let of_partition = columns.map(|(partition, (mut keys, mut values))| NewRecords {
             partition,
             keys: keys.finish(),
             values: values.finish(),

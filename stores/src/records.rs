@@ -155,6 +155,21 @@ pub(crate) async fn for_each(
     }
 }
 
+/// All values of a scope, in the order of their names. Reads `page` records at once.
+pub(crate) async fn all<T: DeserializeOwned + Send>(
+    records: &dyn RecordsRead,
+    scope: &str,
+    page: usize,
+) -> Result<Vec<T>> {
+    let mut all = Vec::new();
+    let take = |record: Record| {
+        all.push(record.parse(scope)?);
+        Ok(())
+    };
+    for_each(records, scope, page, take).await?;
+    Ok(all)
+}
+
 /// A number as a record name: names sort like the numbers.
 pub(crate) fn number_name(number: u64) -> String {
     format!("{number:010}")

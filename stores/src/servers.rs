@@ -1,20 +1,13 @@
 //! The servers of an installation: which are configured, and how each is migrated and checked.
 
-#[cfg(feature = "cassandra")]
-use std::sync::Arc;
-
 use async_trait::async_trait;
-#[cfg(feature = "cassandra")]
-use futures::FutureExt;
 
 use crate::Result;
 #[cfg(feature = "cassandra")]
-use crate::cassandra::{Cassandra, CassandraOptions};
+use crate::cassandra::Cassandra;
 #[cfg(feature = "kafka")]
 use crate::kafka::KafkaLog;
-#[cfg(feature = "cassandra")]
-use crate::lazily::Lazy;
-#[cfg(any(feature = "cassandra", feature = "sql"))]
+#[cfg(feature = "sql")]
 use crate::namespace::Namespace;
 #[cfg(feature = "redis")]
 use crate::redis::RedisLive;
@@ -25,8 +18,6 @@ use crate::s3::S3;
 #[cfg(feature = "sql")]
 use crate::sql::{ApiKeyStore, EntityStore, SqlOptions, SqlServer};
 use crate::stores::StoresOptions;
-#[cfg(feature = "cassandra")]
-use crate::stores::ViewStores;
 
 impl StoresOptions {
     #[cfg(feature = "kafka")]
@@ -42,12 +33,9 @@ impl StoresOptions {
     }
 
     #[cfg(feature = "cassandra")]
-    pub(crate) fn cassandra(&self) -> Option<OnCassandra> {
+    pub(crate) fn cassandra(&self) -> Option<Cassandra> {
         let is_named = !self.cassandra.nodes.is_empty();
-        is_named.then(|| OnCassandra {
-            options: self.cassandra.clone(),
-            namespace: self.namespace.clone(),
-        })
+        is_named.then(|| Cassandra::new(&self.cassandra, &self.namespace))
     }
 
     #[cfg(feature = "sql")]
@@ -129,86 +117,20 @@ pub trait Server: std::fmt::Debug + Send + Sync {
     async fn flaws(&self) -> Result<Vec<String>>;
 }
 
-/// Topics are made through the port.
-#[cfg(feature = "kafka")]
-#[async_trait]
-impl Server for KafkaLog {
-    fn name(&self) -> &'static str {
-        "log on Kafka"
-    }
-
-    async fn flaws(&self) -> Result<Vec<String>> {
-        Self::flaws(self).await
-    }
-}
-
-#[cfg(feature = "redis")]
-#[async_trait]
-impl Server for RedisLive {
-    fn name(&self) -> &'static str {
-        "live state on Redis"
-    }
-
-    async fn flaws(&self) -> Result<Vec<String>> {
-        Self::flaws(self).await
-    }
-}
-
-/// A keyspace, which need not be there yet.
-#[cfg(feature = "cassandra")]
-#[derive(Debug, Clone)]
-pub(crate) struct OnCassandra {
-    options: CassandraOptions,
-    namespace: Namespace,
-}
-
-#[cfg(feature = "cassandra")]
-impl OnCassandra {
-    /// Views, achievements, counts, leases and records, which share a session.
-    pub(crate) fn stores(self) -> ViewStores {
-        let session = Arc::new(Lazy::new(move || {
-            let this = self.clone();
-            async move { Cassandra::open(&this.options, &this.namespace).await }.boxed()
-        }));
-        let records = Arc::new(with_session(&session, Cassandra::records));
-        ViewStores {
-            views: Arc::new(with_session(&session, Cassandra::views)),
-            achievements: Arc::new(with_session(&session, Cassandra::achievements)),
-            counts: Arc::new(with_session(&session, Cassandra::counts)),
-            leases: Arc::new(with_session(&session, Cassandra::leases)),
-            erasures: Arc::clone(&records) as _,
-            records,
-        }
-    }
-}
-
-/// A store that opens together with the session.
-#[cfg(feature = "cassandra")]
-fn with_session<T: Send + Sync + 'static>(
-    session: &Arc<Lazy<Cassandra>>,
-    store: fn(&Cassandra) -> T,
-) -> Lazy<T> {
-    let session = Arc::clone(session);
-    Lazy::new(move || {
-        let session = Arc::clone(&session);
-        async move { Ok(store(session.get().await?)) }.boxed()
-    })
-}
-
 #[cfg(feature = "cassandra")]
 #[async_trait]
-impl Server for OnCassandra {
+impl Server for Cassandra {
     fn name(&self) -> &'static str {
         "views on Cassandra"
     }
 
     async fn migrate(&self) -> Result<Vec<String>> {
-        let made = Cassandra::migrate(&self.options, &self.namespace).await?;
+        let made = Self::migrate(self.options(), self.namespace()).await?;
         Ok(told(made, "brought the keyspace up to date"))
     }
 
     async fn flaws(&self) -> Result<Vec<String>> {
-        Cassandra::flaws(&self.options, &self.namespace).await
+        Self::flaws(self.options(), self.namespace()).await
     }
 }
 
@@ -263,32 +185,4 @@ impl Server for OnDatabase {
 #[cfg(any(feature = "cassandra", feature = "sql"))]
 fn told(made: bool, what: &str) -> Vec<String> {
     made.then(|| what.to_owned()).into_iter().collect()
-}
-
-#[cfg(feature = "s3")]
-#[async_trait]
-impl Server for S3 {
-    fn name(&self) -> &'static str {
-        "archive on S3"
-    }
-
-    async fn migrate(&self) -> Result<Vec<String>> {
-        Self::migrate(self).await
-    }
-
-    async fn flaws(&self) -> Result<Vec<String>> {
-        Self::flaws(self).await
-    }
-}
-
-#[cfg(feature = "http")]
-#[async_trait]
-impl Server for Registry {
-    fn name(&self) -> &'static str {
-        "schema registry"
-    }
-
-    async fn flaws(&self) -> Result<Vec<String>> {
-        Self::flaws(self).await
-    }
 }

@@ -173,10 +173,7 @@ impl StoresOptions {
     /// As [`Stores::open`].
     pub fn archive(&self) -> Result<Archive> {
         self.check_features()?;
-        match self.open_bucket()? {
-            Some(archive) => Ok(archive),
-            None => DataFolder::open(&self.folder())?.archive(),
-        }
+        self.open_archive(|| DataFolder::open(&self.folder()))
     }
 
     /// The views alone, for processes that need no other store but the archive: on a server, of which nothing is asked
@@ -197,28 +194,28 @@ impl StoresOptions {
         Ok(Some(Arc::new(folder.views().await?)))
     }
 
-    fn open_bucket(&self) -> Result<Option<Archive>> {
+    fn open_archive(&self, folder: impl FnOnce() -> Result<DataFolder>) -> Result<Archive> {
         #[cfg(feature = "s3")]
         if let Some(s3) = self.s3() {
-            return Ok(Some(s3?.archive()));
+            return Ok(s3?.archive());
         }
-        Ok(None)
+        folder()?.archive()
     }
 
-    fn open_log(&self) -> Result<Option<Arc<dyn Log>>> {
+    async fn open_log(&self, folder: &DataFolder) -> Result<Arc<dyn Log>> {
         #[cfg(feature = "kafka")]
         if let Some(kafka) = self.kafka() {
-            return Ok(Some(Arc::new(kafka?)));
+            return Ok(Arc::new(kafka?));
         }
-        Ok(None)
+        Ok(Arc::new(folder.log().await?))
     }
 
-    fn open_live(&self) -> Result<Option<Arc<dyn LiveWrite>>> {
+    async fn open_live(&self, folder: &DataFolder) -> Result<Arc<dyn LiveWrite>> {
         #[cfg(feature = "redis")]
         if let Some(redis) = self.redis() {
-            return Ok(Some(Arc::new(redis?)));
+            return Ok(Arc::new(redis?));
         }
-        Ok(None)
+        Ok(Arc::new(folder.live().await?))
     }
 
     fn open_schemas(&self) -> Result<Arc<dyn Schemas>> {
@@ -291,14 +288,8 @@ impl Stores {
     }
 
     async fn open_in(options: &StoresOptions, folder: &DataFolder) -> Result<Self> {
-        let log = match options.open_log()? {
-            Some(log) => log,
-            None => Arc::new(folder.log().await?),
-        };
-        let live = match options.open_live()? {
-            Some(live) => live,
-            None => Arc::new(folder.live().await?),
-        };
+        let log = options.open_log(folder).await?;
+        let live = options.open_live(folder).await?;
         let of_views = options.open_views(folder).await?;
         let suppressions = Suppressions::new(Arc::clone(&of_views.erasures));
         let (entities, keys) = options.open_entities(folder).await?;
@@ -308,10 +299,7 @@ impl Stores {
             views: of_views.views,
             canon: Arc::new(entities.without_erased(suppressions)),
             canon_erase: Arc::new(entities),
-            archive: match options.open_bucket()? {
-                Some(archive) => archive,
-                None => folder.archive()?,
-            },
+            archive: options.open_archive(|| Ok(folder.clone()))?,
             achievements: of_views.achievements,
             counts: of_views.counts,
             erasures: of_views.erasures,

@@ -13,6 +13,25 @@ pub(crate) fn prepare() {
     let _chosen = default_provider().install_default();
 }
 
+/// A client for HTTP that also trusts the authorities of a file, if one is named.
+///
+/// # Errors
+/// Those of [`certificates`], and what `unusable` makes of a certificate that can't be used.
+#[cfg(any(feature = "http", feature = "s3"))]
+pub(crate) fn http(
+    ca_file: &str,
+    unusable: &impl Fn(reqwest::Error) -> Error,
+) -> Result<reqwest::ClientBuilder> {
+    prepare();
+    let http = reqwest::Client::builder();
+    let Some(pem) = certificates(ca_file)? else {
+        return Ok(http);
+    };
+    let trusted = reqwest::Certificate::from_pem_bundle(&pem).map_err(unusable)?;
+    let add = reqwest::ClientBuilder::add_root_certificate;
+    Ok(trusted.into_iter().fold(http, add))
+}
+
 /// The text of a file of certificates; nothing for no file.
 ///
 /// # Errors

@@ -12,7 +12,7 @@ use jobs::{Board, Job};
 use schemas::seam::Epoch;
 use schemas::source::Source;
 use stores::counts::{
-    Counted, CountsWrite, Day, DayRow, NewDays, Published, RUNS, day_of, newest_rows, to_write,
+    Counted, CountsWrite, Day, DayRow, Published, RUNS, day_of, newest_rows, to_write,
 };
 use stores::views::ViewsWrite;
 use tokio_util::sync::CancellationToken;
@@ -94,7 +94,6 @@ impl History {
             let new = to_write(&newest, now, &self.published, is_doubtful);
             rows.extend(new.into_iter().map(|row| (*key, row)));
         }
-        let rows = NewDays::of(&rows);
         Ok(self
             .counts
             .write_days(&self.job, self.stamp_us, &rows)

@@ -10,13 +10,13 @@ use jobs::board::Test;
 use schemas::clock::FixedClock;
 use schemas::draws::SeededDraws;
 use schemas::key::{KeyColumn, KeyKind};
-use schemas::seam::{Cut, Moved, NewLife, RollRefused};
+use schemas::seam::{Cut, Moved, NewLife};
 use schemas::source::Source;
 use stores::Stores;
 use stores::board_cache::{BoardAnswer, BoardCacheRead, BoardQuery, Register};
 use stores::live::{
-    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, StateQuery,
-    StatesAnswer,
+    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotRule,
+    StateQuery, StatesAnswer,
 };
 use stores::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
 use tempfile::TempDir;
@@ -215,24 +215,12 @@ impl LiveWrite for Fake {
         never()
     }
 
-    async fn impose(&self, _: SlotId, _: Fence) -> stores::Result<Result<(), Moved>> {
-        never()
-    }
-
-    async fn roll(&self, _: SlotId, _: Epoch) -> stores::Result<Result<Cut, RollRefused>> {
-        never()
-    }
-
-    async fn heal(
+    async fn change_slot(
         &self,
+        _: &'static str,
         _: SlotId,
-        _: Option<Fence>,
-        _: &NewLife,
-    ) -> stores::Result<Result<(), Moved>> {
-        never()
-    }
-
-    async fn drop_through(&self, _: SlotId, _: Epoch, _: Cut) -> stores::Result<bool> {
+        _: &SlotRule<'_>,
+    ) -> stores::Result<Option<Slot>> {
         never()
     }
 

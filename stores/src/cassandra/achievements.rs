@@ -35,12 +35,9 @@ impl CassandraAchievements {
     async fn years(&self, member: i64) -> Result<Vec<i32>> {
         let doing = "reading the years of achievements";
         let text = "SELECT year FROM achievement_years WHERE member = ?";
-        let rows = self.cql.read(doing, text, (member,)).await?;
-        let years = rows.rows::<(i32,)>();
-        let years = years.map_err(|error| self.cql.broken(doing, error))?;
-        years
-            .map(|row| Ok(row.map_err(|error| self.cql.broken(doing, error))?.0))
-            .collect()
+        let statement = self.cql.prepare(doing, text).await?;
+        let years: Vec<(i32,)> = self.cql.all(doing, &statement, &(member,)).await?;
+        Ok(years.into_iter().map(|(year,)| year).collect())
     }
 
     /// Adds what a part of a table holds before a place to `found`, until that has `limit`.
@@ -102,22 +99,19 @@ impl CassandraAchievements {
         let (kind, id) = (achieved.kind.name(), told.id.as_str());
         // The year first: whoever finds none looks no further.
         let text = "INSERT INTO achievement_years (member, year) VALUES (?, ?)";
-        let statement = self.cql.prepare(doing, text).await?;
-        let values = [(achieved.member, year)];
-        self.cql.write(doing, &statement, &values).await?;
+        let values = (achieved.member, year);
+        self.cql.write_one(doing, text, values).await?;
         let text = "INSERT INTO achievements_of_members (member, year, at_ms, id, kind, told)
                     VALUES (?, ?, ?, ?, ?, ?)";
-        let statement = self.cql.prepare(doing, text).await?;
-        let values = [(achieved.member, year, told.at_ms, id, kind, &bytes)];
-        self.cql.write(doing, &statement, &values).await?;
+        let values = (achieved.member, year, told.at_ms, id, kind, &bytes);
+        self.cql.write_one(doing, text, values).await?;
         let Some(activity) = achieved.activity else {
             return Ok(());
         };
         let text = "INSERT INTO achievements_of_activities (activity, at_ms, id, kind, told)
                     VALUES (?, ?, ?, ?, ?)";
-        let statement = self.cql.prepare(doing, text).await?;
-        let values = [(activity, told.at_ms, id, kind, &bytes)];
-        self.cql.write(doing, &statement, &values).await
+        let values = (activity, told.at_ms, id, kind, &bytes);
+        self.cql.write_one(doing, text, values).await
     }
 }
 
@@ -168,8 +162,8 @@ impl AchievementsRead for CassandraAchievements {
         let doing = "reading how far was told";
         let text = "SELECT through FROM told WHERE source = ? AND partition = ?";
         let values = (slot.source.name(), partition(slot));
-        let rows = self.cql.read(doing, text, values).await?;
-        Ok(super::session::number(&rows, "through"))
+        let row: Option<(Option<Offset>,)> = self.cql.first(doing, text, values).await?;
+        Ok(row.and_then(|(through,)| through))
     }
 }
 
@@ -183,9 +177,8 @@ impl AchievementsWrite for CassandraAchievements {
     async fn note_told(&self, slot: SlotId, through: Offset) -> Result<()> {
         let doing = "noting how far was told";
         let text = "INSERT INTO told (source, partition, through) VALUES (?, ?, ?)";
-        let statement = self.cql.prepare(doing, text).await?;
-        let values = [(slot.source.name(), partition(slot), through)];
-        self.cql.write(doing, &statement, &values).await
+        let values = (slot.source.name(), partition(slot), through);
+        self.cql.write_one(doing, text, values).await
     }
 }
 
@@ -213,8 +206,7 @@ impl AchievementsErase for CassandraAchievements {
         // The years last: they lead to the others.
         let doing = "erasing the years of achievements";
         let text = "DELETE FROM achievement_years WHERE member = ?";
-        let statement = self.cql.prepare(doing, text).await?;
-        self.cql.write(doing, &statement, &[(athlete_id,)]).await
+        self.cql.write_one(doing, text, (athlete_id,)).await
     }
 }
 
@@ -231,20 +223,15 @@ impl CassandraAchievements {
             .await?;
         statement.set_page_size(PAGE_ROWS);
         let mut found = Vec::new();
-        let mut next = Some(PagingState::start());
-        while let Some(from) = next {
-            let (page, after) = self.cql.page(doing, &statement, &(), from).await?;
-            next = after;
-            let rows = page.rows::<(&[u8],)>();
-            for row in rows.map_err(|error| self.cql.broken(doing, error))? {
-                let (told,) = row.map_err(|error| self.cql.broken(doing, error))?;
-                let told = Told::decode(told).map_err(|why| self.cql.broken(doing, why))?;
-                let is_own = told.achieved.is_some_and(|one| one.member == athlete_id);
-                if is_own || told.was_taken_by(athlete_id) {
-                    found.push(told);
-                }
+        let take = |(told,): (Vec<u8>,)| {
+            let told = Told::decode(&told).map_err(|why| self.cql.broken(doing, why))?;
+            let is_own = told.achieved.is_some_and(|one| one.member == athlete_id);
+            if is_own || told.was_taken_by(athlete_id) {
+                found.push(told);
             }
-        }
+            Ok(())
+        };
+        self.cql.each(doing, &statement, &(), take).await?;
         Ok(found)
     }
 
@@ -258,19 +245,15 @@ impl CassandraAchievements {
         if table == TABLES[0] {
             let text = "DELETE FROM achievements_of_members
                         WHERE member = ? AND year = ? AND at_ms = ? AND id = ?";
-            let statement = self.cql.prepare(doing, text).await?;
-            let values = [(achieved.member, year(at_ms), at_ms, id)];
-            return self.cql.write(doing, &statement, &values).await;
+            let values = (achieved.member, year(at_ms), at_ms, id);
+            return self.cql.write_one(doing, text, values).await;
         }
         let Some(activity) = achieved.activity else {
             return Ok(());
         };
         let text = "DELETE FROM achievements_of_activities
                     WHERE activity = ? AND at_ms = ? AND id = ?";
-        let statement = self.cql.prepare(doing, text).await?;
-        self.cql
-            .write(doing, &statement, &[(activity, at_ms, id)])
-            .await
+        self.cql.write_one(doing, text, (activity, at_ms, id)).await
     }
 }
 

@@ -12,15 +12,13 @@ use crate::Result;
 pub(super) async fn flaw(cql: &Cql, keyspace: &str) -> Result<Option<String>> {
     let doing = "reading how the keyspace is replicated";
     let text = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?";
-    let page = cql.read(doing, text, (keyspace,)).await?;
-    let row = page.maybe_first_row::<(BTreeMap<String, String>,)>();
-    let row = row.map_err(|error| cql.broken(doing, error))?;
+    let row: Option<(BTreeMap<String, String>,)> = cql.first(doing, text, (keyspace,)).await?;
     let (replication,) = row.unwrap_or_default();
-    let state = cql.session().get_cluster_state();
+    let state = cql.session().await?.get_cluster_state();
     let nodes = state.get_nodes_info().iter();
     let of_cluster = nodes.filter_map(|node| node.datacenter.as_deref());
     let centers = with_copies(&replication, of_cluster.collect());
-    Ok(flaw_of(keyspace, &centers, cql.consistency()))
+    Ok(flaw_of(keyspace, &centers, cql.consistency()?))
 }
 
 /// The data centers in which a keyspace has copies.

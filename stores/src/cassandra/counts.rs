@@ -6,11 +6,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use scylla::response::PagingState;
-use scylla::response::query_result::QueryRowsResult;
 
 use super::session::{Cql, together};
-use crate::counts::{Counted, CountsRead, CountsWrite, Day, DayRow, NewDays};
+use crate::counts::{Counted, CountsRead, CountsWrite, Day, DayRow};
 use crate::{Error, Result};
 
 /// Keys that are read or written at once.
@@ -32,13 +30,6 @@ type Stored = (i32, i64, i64, i64, i64);
 impl CassandraCounts {
     pub(super) const fn new(cql: Arc<Cql>) -> Self {
         Self { cql }
-    }
-
-    fn rows(&self, doing: &str, page: &QueryRowsResult) -> Result<Vec<DayRow>> {
-        let rows = page.rows::<Stored>();
-        let rows = rows.map_err(|error| self.cql.broken(doing, error))?;
-        rows.map(|row| Ok(of_row(row.map_err(|error| self.cql.broken(doing, error))?)))
-            .collect()
     }
 }
 
@@ -74,29 +65,23 @@ impl CountsRead for CassandraCounts {
         let doing = "reading counts by day";
         let text = "SELECT day, epoch, count, before_epoch, before_count FROM board_days
                     WHERE job = ? AND key = ? AND day >= ? AND day < ? ORDER BY day ASC LIMIT ?";
-        let statement = self.cql.prepare(doing, text).await?;
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-        let mut found = Vec::new();
-        let mut next = (limit > 0 && !days.is_empty()).then(PagingState::start);
-        while let Some(from) = next {
-            let values = (job, key, days.start, days.end, limit);
-            let (page, after) = self.cql.page(doing, &statement, &values, from).await?;
-            next = after;
-            found.extend(self.rows(doing, &page)?);
+        if limit == 0 || days.is_empty() {
+            return Ok(Vec::new());
         }
-        Ok(found)
+        let statement = self.cql.prepare(doing, text).await?;
+        let values = (job, key, days.start, days.end, limit);
+        let rows = self.cql.all(doing, &statement, &values).await?;
+        Ok(rows.into_iter().map(of_row).collect())
     }
 
     async fn last_days(&self, job: &str, keys: &[(&[u8], Day)]) -> Result<Vec<Option<DayRow>>> {
         let doing = "reading the last counts by day";
         let text = "SELECT day, epoch, count, before_epoch, before_count FROM board_days
                     WHERE job = ? AND key = ? AND day < ? LIMIT 1";
-        let statement = &self.cql.prepare(doing, text).await?;
         let calls = keys.iter().map(|(key, before)| async move {
-            let values = (job, *key, *before);
-            let from = PagingState::start();
-            let (page, _) = self.cql.page(doing, statement, &values, from).await?;
-            Ok(self.rows(doing, &page)?.pop())
+            let row = self.cql.first(doing, text, (job, *key, *before)).await?;
+            Ok(row.map(of_row))
         });
         together(AT_ONCE, calls.collect()).await
     }
@@ -104,14 +89,14 @@ impl CountsRead for CassandraCounts {
 
 #[async_trait]
 impl CountsWrite for CassandraCounts {
-    async fn write_days(&self, job: &str, stamp_us: i64, rows: &NewDays) -> Result<()> {
+    async fn write_days(&self, job: &str, stamp_us: i64, rows: &[(&[u8], DayRow)]) -> Result<()> {
         let doing = "writing counts by day";
         let text =
             "INSERT INTO board_days (job, key, day, epoch, count, before_epoch, before_count)
                     VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
         let statement = &self.cql.prepare(doing, text).await?;
         let mut by_key: BTreeMap<&[u8], Vec<_>> = BTreeMap::new();
-        for (key, row) in rows.iter() {
+        for (key, row) in rows.iter().copied() {
             let (before_epoch, before_count) = match row.before {
                 Some(before) => (stored(before.epoch)?, stored(before.count)?),
                 None => (NONE, NONE),

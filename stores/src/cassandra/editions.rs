@@ -285,19 +285,8 @@ async fn stored(cql: &Cql, id: &str, keys: &[&[u8]]) -> Result<HashMap<Vec<u8>, 
         let keys: Vec<&[u8]> = keys.into_iter().collect();
         asked.extend(keys.chunks(KEYS_ASKED).map(|keys| (bucket, keys.to_vec())));
     }
-    let ask = asked.iter().map(|values| async move {
-        let mut found = Vec::new();
-        let mut next = Some(PagingState::start());
-        while let Some(from) = next {
-            let (page, after) = cql.page(doing, statement, values, from).await?;
-            next = after;
-            let rows = page.rows::<HeadRow>();
-            for row in rows.map_err(|error| cql.broken(doing, error))? {
-                found.push(row.map_err(|error| cql.broken(doing, error))?);
-            }
-        }
-        Ok(found)
-    });
+    let ask = asked.iter();
+    let ask = ask.map(|values| cql.all::<HeadRow>(doing, statement, values));
     let answers = together(AT_ONCE, ask.collect()).await?;
     Ok(answers.into_iter().flatten().map(of_row).collect())
 }
@@ -323,14 +312,10 @@ pub(super) async fn nodes(
         "SELECT bytes FROM nodes_{id} WHERE key = ? AND shard = ? AND name = ?
              ORDER BY name DESC, stamp_us DESC LIMIT 1"
     );
-    let statement = &cql.prepare(doing, &text).await?;
+    let text = text.as_str();
     let ask = names.iter().map(|name| async move {
         let values = (key, shard(name), name.as_slice());
-        let (page, _) = cql
-            .page(doing, statement, &values, PagingState::start())
-            .await?;
-        let row = page.maybe_first_row::<(Option<Bytes>,)>();
-        let row = row.map_err(|error| cql.broken(doing, error))?;
+        let row: Option<(Option<Bytes>,)> = cql.first(doing, text, values).await?;
         Ok(row.map(|(bytes,)| bytes.unwrap_or_default()))
     });
     together(AT_ONCE, ask.collect()).await
@@ -341,20 +326,13 @@ async fn shard_nodes(cql: &Cql, id: &str, key: &[u8], shard: i32) -> Result<Vec<
     let doing = "listing nodes";
     let text = format!("SELECT name, stamp_us FROM nodes_{id} WHERE key = ? AND shard = ?");
     let statement = cql.prepare(doing, &text).await?;
-    let mut found = Vec::new();
-    let mut next = Some(PagingState::start());
-    while let Some(from) = next {
-        let (page, after) = cql.page(doing, &statement, &(key, shard), from).await?;
-        next = after;
-        let rows = page.rows::<(&[u8], i64)>();
-        for row in rows.map_err(|error| cql.broken(doing, error))? {
-            let (name, stamp_us) = row.map_err(|error| cql.broken(doing, error))?;
-            let name = NodeName::try_from(name);
-            let name = name.map_err(|_| cql.broken(doing, "a node's name is not 16 bytes"))?;
-            found.push((name, stamp_us));
-        }
-    }
-    Ok(found)
+    let found: Vec<(Vec<u8>, i64)> = cql.all(doing, &statement, &(key, shard)).await?;
+    let node = |(name, stamp_us)| {
+        let name = NodeName::try_from(name);
+        let name = name.map_err(|_| cql.broken(doing, "a node's name is not 16 bytes"))?;
+        Ok((name, stamp_us))
+    };
+    found.into_iter().map(node).collect()
 }
 
 /// The names of all nodes of a key.

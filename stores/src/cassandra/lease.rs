@@ -180,10 +180,8 @@ impl Taken {
 
     async fn look(&self, doing: &str) -> Result<Standing> {
         let text = "SELECT fence, held_by, holder, WRITETIME(fence) FROM leases WHERE name = ?";
-        let page = self.cql.read_serial(doing, text, (&self.name,)).await?;
         type Row = (Option<i64>, Option<String>, Option<String>, Option<i64>);
-        let row = page.maybe_first_row::<Row>();
-        let row = row.map_err(|error| self.cql.broken(doing, error))?;
+        let row: Option<Row> = self.cql.first_serial(doing, text, (&self.name,)).await?;
         let (fence, token, holder, since_us) = row.unwrap_or_default();
         Ok(Standing {
             fence,
@@ -280,23 +278,15 @@ impl Taken {
             "UPDATE leases USING TTL ? SET held_by = ?, holder = ? WHERE name = ? IF held_by = ?";
         let (token, name) = (&self.token, &self.name);
         let values = (self.seconds(), token, &self.holder, name, token);
-        match self.cql.agree_at_once(doing, text, values).await? {
-            Outcome::Applied => Ok(true),
-            Outcome::NotApplied(_) => Ok(false),
-            Outcome::Unknown(error) => Err(error),
-        }
+        let renewed = self.cql.agree_at_once(doing, text, values);
+        renewed.await?.is_applied()
     }
 
     async fn give_back(&self) -> Result<(), Error> {
         let doing = &self.doing("giving back");
         let text = "DELETE held_by, holder FROM leases WHERE name = ? IF held_by = ?";
-        match self
-            .cql
-            .agree_at_once(doing, text, (&self.name, &self.token))
-            .await?
-        {
-            Outcome::Applied | Outcome::NotApplied(_) => Ok(()),
-            Outcome::Unknown(error) => Err(error),
-        }
+        let values = (&self.name, &self.token);
+        let given_back = self.cql.agree_at_once(doing, text, values);
+        given_back.await?.is_applied().map(drop)
     }
 }

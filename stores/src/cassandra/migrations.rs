@@ -7,13 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use scylla::response::PagingState;
 use tokio::time::{Instant, sleep};
 
 use super::CassandraOptions;
 use super::lease::CassandraLeases;
 use super::records_move::move_rows;
-use super::session::{Cql, Outcome};
+use super::session::Cql;
 use crate::lease::Held;
 use crate::{Error, Result};
 
@@ -102,17 +101,14 @@ async fn applied(cql: &Cql, keyspace: &str) -> Result<BTreeMap<i32, (String, Str
         return Ok(BTreeMap::new());
     }
     let text = "SELECT version, name, checksum FROM schema_migrations WHERE scope = ?";
-    let rows = cql.read_serial(doing, text, (SCOPE,)).await?;
-    let rows = rows.rows::<(i32, Option<String>, Option<String>)>();
-    let mut applied = BTreeMap::new();
-    for row in rows.map_err(|error| cql.broken(doing, error))? {
-        let (version, name, checksum) = row.map_err(|error| cql.broken(doing, error))?;
-        applied.insert(
-            version,
-            (name.unwrap_or_default(), checksum.unwrap_or_default()),
-        );
-    }
-    Ok(applied)
+    type Row = (i32, Option<String>, Option<String>);
+    let statement = cql.prepare_serial(doing, text).await?;
+    let rows: Vec<Row> = cql.all(doing, &statement, &(SCOPE,)).await?;
+    let applied = rows.into_iter().map(|(version, name, checksum)| {
+        let text = (name.unwrap_or_default(), checksum.unwrap_or_default());
+        (version, text)
+    });
+    Ok(applied.collect())
 }
 
 /// What is wrong with the keyspace: nothing if every migration is applied as it is here.
@@ -165,7 +161,7 @@ async fn make_keyspace(cql: &Cql, options: &CassandraOptions, keyspace: &str) ->
     }
     let doing = format!("making the keyspace {keyspace}");
     let replication = if options.replication.is_empty() {
-        let mut replication = default_replication(cql, options)?;
+        let mut replication = default_replication(cql, options).await?;
         if has_tablets(cql).await? {
             // Many versions have no lightweight transactions on them.
             replication.push_str(" AND tablets = {'enabled': false}");
@@ -197,8 +193,8 @@ async fn has_tablets(cql: &Cql) -> Result<bool> {
     Ok(cql.read(doing, text, ()).await?.rows_num() > 0)
 }
 
-fn default_replication(cql: &Cql, options: &CassandraOptions) -> Result<String> {
-    let state = cql.session().get_cluster_state();
+async fn default_replication(cql: &Cql, options: &CassandraOptions) -> Result<String> {
+    let state = cql.session().await?.get_cluster_state();
     let nodes = state.get_nodes_info();
     if let [_] = nodes {
         return Ok("{'class': 'SimpleStrategy', 'replication_factor': 1}".to_owned());
@@ -305,16 +301,10 @@ async fn for_views(
     let text = "SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = ?";
     let text = cql.prepare(doing, text).await?;
     let mut has: BTreeMap<String, bool> = BTreeMap::new();
-    let mut next = Some(PagingState::start());
-    while let Some(from) = next {
-        let (page, after) = cql.page(doing, &text, &(keyspace,), from).await?;
-        next = after;
-        let rows = page.rows::<(String, String)>();
-        for row in rows.map_err(|error| cql.broken(doing, error))? {
-            let (name, of_it) = row.map_err(|error| cql.broken(doing, error))?;
-            if let Some(view) = name.strip_prefix(table) {
-                *has.entry(view.to_owned()).or_default() |= of_it == column;
-            }
+    let columns: Vec<(String, String)> = cql.all(doing, &text, &(keyspace,)).await?;
+    for (name, of_it) in &columns {
+        if let Some(view) = name.strip_prefix(table) {
+            *has.entry(view.to_owned()).or_default() |= of_it == column;
         }
     }
     let lacking = has.into_iter().filter(|(_, has)| !has);
@@ -337,15 +327,8 @@ async fn note(cql: &Cql, doing: &str, migration: &Migration) -> Result<()> {
     let text = "INSERT INTO schema_migrations (scope, version, name, checksum)
                 VALUES (?, ?, ?, ?) IF NOT EXISTS";
     let checksum = migration.checksum();
-    cql.patience()
-        .repeated_steps(doing, || async {
-            let values = (SCOPE, migration.version, migration.name, &checksum);
-            match cql.agree(doing, text, values).await? {
-                Outcome::Applied | Outcome::NotApplied(_) => Ok(()),
-                Outcome::Unknown(error) => Err(error),
-            }
-        })
-        .await
+    let values = (SCOPE, migration.version, migration.name, &checksum);
+    cql.agree_again(doing, text, values).await.map(drop)
 }
 
 /// The lock of the schema: one process at a time changes it. Others are waited for.

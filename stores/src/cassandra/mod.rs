@@ -28,6 +28,7 @@ mod lease;
 mod migrations;
 mod records;
 mod records_move;
+mod rows;
 mod runs;
 mod session;
 mod tables;
@@ -40,8 +41,9 @@ use std::sync::Arc;
 use scylla::statement::Consistency;
 
 use self::session::Cql;
+use crate::Result;
 use crate::namespace::Namespace;
-use crate::{Error, Result};
+use crate::stores::ViewStores;
 
 pub use achievements::CassandraAchievements;
 pub use counts::CassandraCounts;
@@ -56,30 +58,58 @@ pub use crate::options::CassandraOptions;
 pub struct Cassandra {
     cql: Arc<Cql>,
     options: CassandraOptions,
-    keyspace: String,
+    namespace: Namespace,
 }
 
 impl Cassandra {
-    /// Connects. Nothing is made.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if no node answers, [`Error::Broken`] for options that can't be used, and
-    /// where the keyspace is missing, behind, or not what it should be: the message says what to do.
-    pub async fn open(options: &CassandraOptions, namespace: &Namespace) -> Result<Self> {
-        let this = Self::connect(options, namespace).await?;
-        let flaw = this.keyspace_flaws().await?.into_iter().next();
-        match flaw {
-            None => Ok(this),
-            Some(why) => Err(Error::broken(this.cql.patience().server(), why)),
+    /// The keyspace of an installation. It connects with the first request, which fails as [`Self::open`] does.
+    #[must_use]
+    pub fn new(options: &CassandraOptions, namespace: &Namespace) -> Self {
+        Self {
+            cql: Arc::new(Cql::new(options, Some(keyspace(namespace)))),
+            options: options.clone(),
+            namespace: namespace.clone(),
         }
     }
 
-    async fn connect(options: &CassandraOptions, namespace: &Namespace) -> Result<Self> {
-        Ok(Self {
-            cql: Arc::new(Cql::connect(options).await?),
-            options: options.clone(),
-            keyspace: namespace.identifier("backstitch"),
-        })
+    /// Connects. Nothing is made.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unavailable`] if no node answers, [`Error::Broken`] for options that can't be used, and
+    /// where the keyspace is missing, behind, or not what it should be: the message says what to do.
+    pub async fn open(options: &CassandraOptions, namespace: &Namespace) -> Result<Self> {
+        let this = Self::new(options, namespace);
+        this.cql.opened().await?;
+        Ok(this)
+    }
+
+    /// The same without a check of the keyspace, which may not be there.
+    fn unchecked(&self) -> Self {
+        Self {
+            cql: Arc::new(Cql::new(&self.options, None)),
+            ..self.clone()
+        }
+    }
+
+    pub(crate) const fn options(&self) -> &CassandraOptions {
+        &self.options
+    }
+
+    pub(crate) const fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// Its stores, which share a session.
+    pub(crate) fn stores(&self) -> ViewStores {
+        let records = Arc::new(self.records());
+        ViewStores {
+            views: Arc::new(self.views()),
+            achievements: Arc::new(self.achievements()),
+            counts: Arc::new(self.counts()),
+            leases: Arc::new(self.leases()),
+            erasures: Arc::clone(&records) as _,
+            records,
+        }
     }
 
     /// Batch rows and run records.
@@ -116,24 +146,24 @@ impl Cassandra {
     /// to do. Several may do so at once.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if no node answers or somebody else is at it for too long,
-    /// [`Error::Broken`] if the user may not, or a migration was changed after it was applied.
+    /// [`crate::Error::Unavailable`] if no node answers or somebody else is at it for too long,
+    /// [`crate::Error::Broken`] if the user may not, or a migration was changed after it was applied.
     pub async fn migrate(options: &CassandraOptions, namespace: &Namespace) -> Result<bool> {
-        let this = Self::connect(options, namespace).await?;
+        let this = Self::new(options, namespace).unchecked();
         let leases = this.leases();
-        migrations::migrate(&this.cql, &leases, options, &this.keyspace).await
+        migrations::migrate(&this.cql, &leases, options, &keyspace(namespace)).await
     }
 
     /// What is wrong with the cluster and the keyspace, in sentences; nothing if all is well.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if no node answers, [`Error::Broken`] for options that can't be used.
+    /// [`crate::Error::Unavailable`] if no node answers, [`Error::Broken`] for options that can't be used.
     pub async fn flaws(options: &CassandraOptions, namespace: &Namespace) -> Result<Vec<String>> {
-        let this = Self::connect(options, namespace).await?;
-        let mut flaws = this.keyspace_flaws().await?;
+        let this = Self::new(options, namespace).unchecked();
+        let mut flaws = keyspace_flaws(&this.cql, &keyspace(namespace)).await?;
         let server = this.cql.patience().server();
         if matches!(
-            this.cql.consistency(),
+            this.cql.consistency()?,
             Consistency::One | Consistency::LocalOne
         ) {
             flaws.push(format!(
@@ -142,7 +172,7 @@ impl Cassandra {
                 options.consistency
             ));
         }
-        let state = this.cql.session().get_cluster_state();
+        let state = this.cql.session().await?.get_cluster_state();
         let nodes = state.get_nodes_info();
         let local = options.local_datacenter.as_str();
         let in_center = |center: &str| {
@@ -167,24 +197,28 @@ impl Cassandra {
     /// Deletes the keyspace and everything that is stored in it.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if no node answers, [`Error::Broken`] if the user may not.
+    /// [`crate::Error::Unavailable`] if no node answers, [`Error::Broken`] if the user may not.
     pub async fn remove(options: &CassandraOptions, namespace: &Namespace) -> Result<()> {
-        let this = Self::connect(options, namespace).await?;
-        let doing = format!("deleting the keyspace {}", this.keyspace);
-        let text = format!("DROP KEYSPACE IF EXISTS {}", this.keyspace);
+        let this = Self::new(options, namespace).unchecked();
+        let keyspace = keyspace(namespace);
+        let doing = format!("deleting the keyspace {keyspace}");
+        let text = format!("DROP KEYSPACE IF EXISTS {keyspace}");
         this.cql.define(&doing, &text).await
     }
+}
 
-    /// What is wrong with the keyspace.
-    async fn keyspace_flaws(&self) -> Result<Vec<String>> {
-        if !self.cql.use_keyspace(&self.keyspace).await? {
-            return Ok(vec![format!(
-                "there is no keyspace {}: run `backstitch migrate`",
-                self.keyspace
-            )]);
-        }
-        let mut flaws = migrations::flaws(&self.cql, &self.keyspace).await?;
-        flaws.extend(centers::flaw(&self.cql, &self.keyspace).await?);
-        Ok(flaws)
+fn keyspace(namespace: &Namespace) -> String {
+    namespace.identifier("backstitch")
+}
+
+/// What is wrong with a keyspace, which the session uses from here on.
+async fn keyspace_flaws(cql: &Cql, keyspace: &str) -> Result<Vec<String>> {
+    if !cql.use_keyspace(keyspace).await? {
+        return Ok(vec![format!(
+            "there is no keyspace {keyspace}: run `backstitch migrate`"
+        )]);
     }
+    let mut flaws = migrations::flaws(cql, keyspace).await?;
+    flaws.extend(centers::flaw(cql, keyspace).await?);
+    Ok(flaws)
 }

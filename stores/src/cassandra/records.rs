@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use scylla::response::PagingState;
 use serde_json::Value;
 
-use super::session::{Cql, Outcome};
+use super::session::Cql;
 use crate::Result;
 use crate::records::{Direction, Record, Records, RecordsRead, Scan};
 
@@ -50,18 +49,14 @@ impl RecordsRead for CassandraRecords {
     async fn get(&self, scope: &str, name: &str) -> Result<Option<Record>> {
         let doing = "reading a record";
         let text = "SELECT name, version, value FROM records WHERE scope = ? AND name = ?";
-        let page = self.cql.read_serial(doing, text, (scope, name)).await?;
-        let row = page.maybe_first_row::<Row>();
-        let row = row.map_err(|error| self.cql.broken(doing, error))?;
+        let row = self.cql.first_serial(doing, text, (scope, name)).await?;
         row.map(|row| self.record(doing, row)).transpose()
     }
 
     async fn last_name(&self, scope: &str) -> Result<Option<String>> {
         let doing = "reading the last name of records";
         let text = "SELECT name FROM records WHERE scope = ? ORDER BY name DESC LIMIT 1";
-        let page = self.cql.read_serial(doing, text, (scope,)).await?;
-        let row = page.maybe_first_row::<(String,)>();
-        let row = row.map_err(|error| self.cql.broken(doing, error))?;
+        let row: Option<(String,)> = self.cql.first_serial(doing, text, (scope,)).await?;
         Ok(row.map(|(name,)| name))
     }
 
@@ -95,17 +90,12 @@ impl RecordsRead for CassandraRecords {
             }
             let values = (scope, after, before, i32::try_from(step).unwrap_or(1));
             let mut rows = Vec::new();
-            let mut next = Some(PagingState::start());
-            while let Some(from) = next {
-                let (page, rest) = self.cql.page(doing, &statement, &values, from).await?;
-                next = rest;
-                let page = page.rows::<Row>();
-                for row in page.map_err(|error| self.cql.broken(doing, error))? {
-                    let row = row.map_err(|error| self.cql.broken(doing, error))?;
-                    bytes += row.2.as_ref().map_or(0, String::len);
-                    rows.push(self.record(doing, row)?);
-                }
-            }
+            let take = |row: Row| {
+                bytes += row.2.as_ref().map_or(0, String::len);
+                rows.push(self.record(doing, row)?);
+                Ok(())
+            };
+            self.cql.each(doing, &statement, &values, take).await?;
             let is_last = rows.len() < step;
             found.extend(rows);
             if is_last {
@@ -151,11 +141,7 @@ impl Records for CassandraRecords {
                     seen_version.map(u64::cast_signed),
                 );
                 let values = (versions.0, &text, scope, name, versions.1);
-                match self.cql.agree(doing, change, values).await? {
-                    Outcome::Applied => Ok(true),
-                    Outcome::NotApplied(_) => Ok(false),
-                    Outcome::Unknown(error) => Err(error),
-                }
+                self.cql.agree(doing, change, values).await?.is_applied()
             })
             .await
     }

@@ -168,9 +168,7 @@ impl Move<'_> {
         let fence = "UPDATE erasures SET newest = ? WHERE scope = 'all' IF newest = ?";
         let patience = self.cql.patience();
         let secret = patience.repeated_steps(DOING, || async {
-            let page = self.cql.read_serial(DOING, head, ()).await?;
-            let row = page.maybe_first_row::<(String,)>();
-            let row = row.map_err(|error| self.cql.broken(DOING, error))?;
+            let row: Option<(String,)> = self.cql.first_serial(DOING, head, ()).await?;
             let head = row.map_or(Ok(Value::Null), |(row,)| parsed(&row))?;
             let newest = head["newest"].as_i64();
             if newest == Some(FENCED) {

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use schemas::seam::{Epoch, Run, RunState, Runs};
 use schemas::source::Source;
-use scylla::response::PagingState;
+use scylla::DeserializeRow;
 use scylla::value::MaybeUnset;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
@@ -57,7 +57,7 @@ impl Summary {
 }
 
 /// What a change sees.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Seen {
     version: Option<i64>,
     pub(super) summary: Summary,
@@ -95,19 +95,20 @@ pub(super) struct Records {
 
 const COLUMNS: &str = "version, summary, epoch, state, cuts, stamp_us, proposal";
 
-type Row = (
-    Option<i64>,
-    Option<String>,
-    Option<i64>,
-    Option<String>,
-    Option<String>,
-    Option<i64>,
-    Option<String>,
-);
+/// A row: version and summary of the partition, and the columns of its run.
+#[derive(DeserializeRow)]
+struct Row {
+    version: Option<i64>,
+    summary: Option<String>,
+    epoch: Option<i64>,
+    state: Option<String>,
+    cuts: Option<String>,
+    stamp_us: Option<i64>,
+    proposal: Option<String>,
+}
 
-/// A row without what tells of the partition, but for its version.
-type RunRow = (
-    Option<i64>,
+/// The columns of a run.
+type RunColumns = (
     Option<i64>,
     Option<String>,
     Option<String>,
@@ -156,9 +157,7 @@ pub(super) async fn summary(
     source: Source,
 ) -> Result<(Option<i64>, Summary)> {
     let text = "SELECT version, summary FROM runs WHERE source = ? LIMIT 1";
-    let page = cql.read(doing, text, (source.name(),)).await?;
-    let row = page.maybe_first_row::<(Option<i64>, Option<String>)>();
-    let row = row.map_err(|error| cql.broken(doing, error))?;
+    let row: Option<(_, Option<String>)> = cql.first(doing, text, (source.name(),)).await?;
     let (version, told) = row.unwrap_or_default();
     Ok((version, summary_of(cql, doing, told.as_deref())?))
 }
@@ -187,37 +186,47 @@ async fn runs_from(
     let values = (source.name(), from.cast_signed());
     let statement = cql.prepare(doing, text).await?;
     let (mut versions, mut runs) = (Vec::new(), Vec::new());
-    let mut next = Some(PagingState::start());
-    while let Some(from) = next {
-        let (page, after) = cql.page(doing, &statement, &values, from).await?;
-        next = after;
-        let rows = page.rows::<RunRow>();
-        for row in rows.map_err(|error| cql.broken(doing, error))? {
-            let (version, epoch, state, cuts, stamp_us, token) =
-                row.map_err(|error| cql.broken(doing, error))?;
-            versions.push(version);
-            let row = (version, None, epoch, state, cuts, stamp_us, token);
-            runs.extend(run_of(&row).map_err(|error| damaged(cql, doing, error))?);
-        }
+    let rows = cql.all(doing, &statement, &values).await?;
+    for (version, epoch, state, cuts, stamp_us, token) in rows {
+        versions.push(version);
+        runs.extend(run_of(cql, doing, (epoch, state, cuts, stamp_us, token))?);
     }
     Ok((versions, runs.into_iter().collect()))
 }
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
 /// The run of a row; none in a row that only tells of the partition.
-fn run_of(row: &Row) -> Result<Option<Run>, BoxError> {
-    let (_, _, epoch, state, cuts, stamp_us, token) = row;
+fn run_of(
+    cql: &Cql,
+    doing: &str,
+    (epoch, state, cuts, stamp_us, token): RunColumns,
+) -> Result<Option<Run>> {
     let (Some(epoch), Some(state)) = (epoch, state) else {
         return Ok(None);
     };
+    let broken = |why: &dyn std::fmt::Display| damaged(cql, doing, why);
+    let state = serde_json::from_value(state.into()).map_err(|error| broken(&error))?;
+    let cuts = cuts.ok_or_else(|| broken(&"no cuts"))?;
     Ok(Some(Run {
         epoch: epoch.cast_unsigned(),
-        state: serde_json::from_value(state.as_str().into())?,
-        cuts: serde_json::from_str(cuts.as_deref().ok_or("no cuts")?)?,
-        stamp_us: stamp_us.ok_or("no stamp")?,
-        token: token.clone().unwrap_or_default(),
+        state,
+        cuts: serde_json::from_str(&cuts).map_err(|error| broken(&error))?,
+        stamp_us: stamp_us.ok_or_else(|| broken(&"no stamp"))?,
+        token: token.unwrap_or_default(),
     }))
+}
+
+impl Row {
+    fn run(self, cql: &Cql, doing: &str) -> Result<Option<Run>> {
+        let Self {
+            epoch,
+            state,
+            cuts,
+            stamp_us,
+            proposal,
+            ..
+        } = self;
+        run_of(cql, doing, (epoch, state, cuts, stamp_us, proposal))
+    }
 }
 
 /// What stands now, read serially.
@@ -228,18 +237,12 @@ pub(super) async fn look(
     epoch: Option<Epoch>,
 ) -> Result<Seen> {
     let text = format!("SELECT {COLUMNS} FROM runs WHERE source = ? LIMIT 1");
-    let page = cql.read_serial(doing, &text, (source.name(),)).await?;
-    let row = page.maybe_first_row::<Row>();
-    let row = row.map_err(|error| cql.broken(doing, error))?;
-    let Some(row) = row else {
-        return Ok(Seen {
-            version: None,
-            summary: Summary::default(),
-            last: None,
-            run: None,
-        });
+    let row: Option<Row> = cql.first_serial(doing, &text, (source.name(),)).await?;
+    let Some(mut row) = row else {
+        return Ok(Seen::default());
     };
-    let last = run_of(&row).map_err(|error| damaged(cql, doing, error))?;
+    let (version, summary) = (row.version, row.summary.take());
+    let last = row.run(cql, doing)?;
     let run = match (epoch, &last) {
         (Some(epoch), Some(last)) if last.epoch == epoch => Some(last.clone()),
         // Nothing but its report changes in a run that another one follows.
@@ -247,8 +250,8 @@ pub(super) async fn look(
         _ => None,
     };
     Ok(Seen {
-        version: row.0,
-        summary: summary_of(cql, doing, row.1.as_deref())?,
+        version,
+        summary: summary_of(cql, doing, summary.as_deref())?,
         last,
         run,
     })
@@ -257,11 +260,8 @@ pub(super) async fn look(
 async fn find(cql: &Cql, doing: &str, source: Source, epoch: Epoch) -> Result<Option<Run>> {
     let text = format!("SELECT {COLUMNS} FROM runs WHERE source = ? AND epoch = ?");
     let values = (source.name(), epoch.cast_signed());
-    let page = cql.read_serial(doing, &text, values).await?;
-    let row = page.maybe_first_row::<Row>();
-    let row = row.map_err(|error| cql.broken(doing, error))?;
-    let run = row.map_or(Ok(None), |row| run_of(&row));
-    run.map_err(|error| damaged(cql, doing, error))
+    let row: Option<Row> = cql.first_serial(doing, &text, values).await?;
+    row.map_or(Ok(None), |row| row.run(cql, doing))
 }
 
 /// The run if it may be published with this stamp: the last one, sealed or complete.
@@ -382,18 +382,11 @@ pub(super) async fn report(
     let doing = "writing the report of a run";
     let text = "UPDATE runs SET report = ? WHERE source = ? AND epoch = ? IF EXISTS";
     let report = report.to_string();
-    cql.patience()
-        .repeated_steps(doing, || async {
-            let values = (&report, source.name(), epoch.cast_signed());
-            match cql.agree(doing, text, values).await? {
-                Outcome::Applied => Ok(()),
-                Outcome::NotApplied(_) => {
-                    Err(run_rules::refused(source, epoch, "there is no such run"))
-                }
-                Outcome::Unknown(error) => Err(error),
-            }
-        })
-        .await
+    let values = (&report, source.name(), epoch.cast_signed());
+    match cql.agree_again(doing, text, values).await? {
+        true => Ok(()),
+        false => Err(run_rules::refused(source, epoch, "there is no such run")),
+    }
 }
 
 /// The stories of runs, newest first: the newest of some.
@@ -404,34 +397,19 @@ pub(super) async fn stories(
     limit: usize,
 ) -> Result<Vec<RunStory>> {
     let doing = "reading the stories of runs";
-    let columns = format!("{COLUMNS}, started_at_ms, ended_at_ms, report");
-    let text = format!(
-        "SELECT {columns} FROM runs WHERE source = ? AND epoch >= ? AND epoch <= ? LIMIT ?"
-    );
+    let text = "SELECT epoch, state, cuts, stamp_us, proposal, started_at_ms, ended_at_ms, report
+                FROM runs WHERE source = ? AND epoch >= ? AND epoch <= ? LIMIT ?";
     let bound = |epoch: Epoch| i64::try_from(epoch).unwrap_or(i64::MAX);
     let limit = i32::try_from(limit).unwrap_or(i32::MAX);
     let values = (source.name(), bound(first), bound(last), limit);
-    let page = cql.read(doing, &text, values).await?;
-    type Told = (
-        Option<i64>,
-        Option<String>,
-        Option<i64>,
-        Option<String>,
-        Option<String>,
-        Option<i64>,
-        Option<String>,
-        Option<i64>,
-        Option<i64>,
-        Option<String>,
-    );
+    let statement = cql.prepare(doing, text).await?;
     let mut stories = Vec::new();
-    let rows = page.rows::<Told>();
-    for row in rows.map_err(|error| cql.broken(doing, error))? {
-        let row = row.map_err(|error| cql.broken(doing, error))?;
-        let (version, summary, epoch, state, cuts, stamp_us, token, started, ended, report) = row;
-        let row = (version, summary, epoch, state, cuts, stamp_us, token);
-        let run = run_of(&row).map_err(|error| damaged(cql, doing, error))?;
-        let Some(run) = run else { continue };
+    let rows = cql.all(doing, &statement, &values).await?;
+    for (epoch, state, cuts, stamp_us, token, started, ended, report) in rows {
+        let (started, report): (Option<i64>, Option<String>) = (started, report);
+        let Some(run) = run_of(cql, doing, (epoch, state, cuts, stamp_us, token))? else {
+            continue;
+        };
         let report = report.as_deref().unwrap_or("null");
         stories.push(RunStory {
             run,

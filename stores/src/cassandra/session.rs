@@ -2,7 +2,7 @@
 //! the driver's errors mean to a caller.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -22,11 +22,12 @@ use scylla::serialize::row::SerializeRow;
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency, SerialConsistency, Statement};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
 use super::CassandraOptions;
 use super::consistency::wrong;
 use super::flight::{Flight, RequestOutcome};
+use super::keyspace_flaws;
 use crate::patience::Patience;
 use crate::shared::Shared;
 use crate::{Error, ErrorKind, Result, tls};
@@ -49,14 +50,32 @@ pub(super) enum Outcome {
     Unknown(Error),
 }
 
-/// A session.
+impl Outcome {
+    /// Whether it was applied.
+    pub(super) fn is_applied(self) -> Result<bool> {
+        match self {
+            Self::Applied => Ok(true),
+            Self::NotApplied(_) => Ok(false),
+            Self::Unknown(error) => Err(error),
+        }
+    }
+}
+
+/// A session that opens with the first request. If that fails, the next request tries again.
 #[derive(Debug)]
 pub(super) struct Cql {
-    session: Shared<Session>,
+    options: CassandraOptions,
+    /// The keyspace to use, which is checked when the session opens.
+    keyspace: Option<String>,
     patience: Patience,
     flight: Flight,
-    consistency: Consistency,
-    agreement: SerialConsistency,
+    opened: OnceCell<Arc<Opened>>,
+}
+
+/// An open session.
+#[derive(Debug)]
+pub(super) struct Opened {
+    session: Shared<Session>,
     prepared: Shared<Mutex<HashMap<String, PreparedStatement>>>,
 }
 
@@ -70,14 +89,45 @@ impl Cql {
         self.patience.server()
     }
 
-    /// Connects; no keyspace is used yet.
-    pub(super) async fn connect(options: &CassandraOptions) -> Result<Self> {
+    pub(super) fn new(options: &CassandraOptions, keyspace: Option<String>) -> Self {
+        let millis = Duration::from_millis;
+        let request = millis(options.request_timeout_ms.max(1));
+        let all = request.max(millis(options.retry_timeout_ms));
+        let server = format!("Cassandra at {}", options.nodes);
+        Self {
+            options: options.clone(),
+            keyspace,
+            patience: Patience::new(server, request + SLACK, all + SLACK),
+            flight: Flight::new(options.in_flight_max),
+            opened: OnceCell::new(),
+        }
+    }
+
+    /// The session, which is opened if it is not.
+    pub(super) async fn opened(&self) -> Result<&Arc<Opened>> {
+        self.opened.get_or_try_init(|| self.open()).await
+    }
+
+    /// Opens a session. The check of the keyspace needs one, so this function is recursive.
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Opened>>> {
+        Box::pin(async move {
+            let Some(keyspace) = &self.keyspace else {
+                return self.connect().await.map(Arc::new);
+            };
+            let unchecked = Self::new(&self.options, None);
+            let flaws = keyspace_flaws(&unchecked, keyspace).await?;
+            match flaws.into_iter().next() {
+                None => Ok(Arc::clone(unchecked.opened().await?)),
+                Some(why) => Err(Error::broken(self.server(), why)),
+            }
+        })
+    }
+
+    async fn connect(&self) -> Result<Opened> {
+        let (options, patience) = (&self.options, &self.patience);
         let millis = Duration::from_millis;
         let request = millis(options.request_timeout_ms.max(1));
         let connect = millis(options.connect_timeout_ms.max(1));
-        let all = request.max(millis(options.retry_timeout_ms));
-        let server = format!("Cassandra at {}", options.nodes);
-        let patience = Patience::new(server, request + SLACK, all + SLACK);
         let (consistency, agreement) = (options.read_consistency()?, options.agreement()?);
         if options.node_list().next().is_none() {
             return Err(wrong("no node is named; give `nodes` as HOST:PORT"));
@@ -113,27 +163,23 @@ impl Cql {
         let session = tokio::time::timeout(connect + request + SLACK, building).await;
         let session = session
             .map_err(|_| patience.unavailable(doing, "no answer in time"))?
-            .map_err(|error| no_session(&patience, doing, &error))?;
-        Ok(Self {
+            .map_err(|error| no_session(patience, doing, &error))?;
+        Ok(Opened {
             session: Shared::new(session),
-            patience,
-            flight: Flight::new(options.in_flight_max),
-            consistency,
-            agreement,
             prepared: Shared::new(Mutex::new(HashMap::new())),
         })
     }
 
-    pub(super) fn session(&self) -> &Session {
-        &self.session
+    pub(super) async fn session(&self) -> Result<&Session> {
+        Ok(&self.opened().await?.session)
     }
 
     pub(super) const fn patience(&self) -> &Patience {
         &self.patience
     }
 
-    pub(super) const fn consistency(&self) -> Consistency {
-        self.consistency
+    pub(super) fn consistency(&self) -> Result<Consistency> {
+        self.options.read_consistency()
     }
 
     /// Uses a keyspace; false if it is not there.
@@ -144,9 +190,10 @@ impl Cql {
         if found.rows_num() == 0 {
             return Ok(false);
         }
+        let session = self.session().await?;
         self.patience
             .repeated(doing, || async {
-                let used: Call<'_, _, _> = Box::pin(self.session.use_keyspace(keyspace, false));
+                let used: Call<'_, _, _> = Box::pin(session.use_keyspace(keyspace, false));
                 used.await.map_err(|error| match error {
                     UseKeyspaceError::RequestTimeout(_) => self.patience.unavailable(doing, &error),
                     // It was found just now: the node is still making it.
@@ -164,11 +211,12 @@ impl Cql {
     /// Makes, changes or drops something of the schema, which may be done again, and waits until all
     /// nodes have it.
     pub(super) async fn define(&self, doing: &str, text: &str) -> Result<()> {
+        let session = self.session().await?;
         self.patience
             .repeated(doing, || async {
                 let mut statement = Statement::new(text);
                 statement.set_is_idempotent(true);
-                let done: Call<'_, _> = Box::pin(self.session.query_unpaged(statement, ()));
+                let done: Call<'_, _> = Box::pin(session.query_unpaged(statement, ()));
                 done.await
                     .map(drop)
                     .map_err(|error| self.fault(doing, &error))
@@ -177,13 +225,14 @@ impl Cql {
     }
 
     pub(super) async fn prepare(&self, doing: &str, text: &str) -> Result<PreparedStatement> {
-        if let Some(prepared) = self.known().get(text) {
+        let opened = self.opened().await?;
+        if let Some(prepared) = opened.known().get(text) {
             return Ok(prepared.clone());
         }
         let mut prepared = self
             .patience
             .repeated(doing, || async {
-                let prepared: Call<'_, _, _> = Box::pin(self.session.prepare(text));
+                let prepared: Call<'_, _, _> = Box::pin(opened.session.prepare(text));
                 prepared
                     .await
                     .map_err(|error| self.unprepared(doing, &error))
@@ -191,16 +240,12 @@ impl Cql {
             .await?;
         prepared.set_is_idempotent(true);
         prepared.set_page_size(PAGE_ROWS);
-        let mut known = self.known();
+        let mut known = opened.known();
         if known.len() >= PREPARED_MAX {
             known.clear();
         }
         known.insert(text.to_owned(), prepared.clone());
         Ok(prepared)
-    }
-
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<String, PreparedStatement>> {
-        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One answer that fits in a page.
@@ -217,21 +262,6 @@ impl Cql {
         Ok(page)
     }
 
-    /// One answer that fits in a page, of a partition that lightweight transactions change: what one
-    /// of them left undecided is decided before.
-    pub(super) async fn read_serial(
-        &self,
-        doing: &str,
-        text: &str,
-        values: impl SerializeRow + Send + Sync,
-    ) -> Result<QueryRowsResult> {
-        let statement = self.prepare_serial(doing, text).await?;
-        let (page, _) = self
-            .page(doing, &statement, &values, PagingState::start())
-            .await?;
-        Ok(page)
-    }
-
     /// Prepares a read of a partition that lightweight transactions change: the server first decides those whose
     /// outcome is open.
     pub(super) async fn prepare_serial(
@@ -240,7 +270,7 @@ impl Cql {
         text: &str,
     ) -> Result<PreparedStatement> {
         let mut statement = self.prepare(doing, text).await?;
-        statement.set_consistency(match self.agreement {
+        statement.set_consistency(match self.options.agreement()? {
             SerialConsistency::Serial => Consistency::Serial,
             SerialConsistency::LocalSerial => Consistency::LocalSerial,
         });
@@ -255,6 +285,7 @@ impl Cql {
         values: &(impl SerializeRow + Sync),
         from: PagingState,
     ) -> Result<(QueryRowsResult, Option<PagingState>)> {
+        let session = self.session().await?;
         let (result, next) = self
             .patience
             .repeated_in_turn(
@@ -262,7 +293,7 @@ impl Cql {
                 || self.turn(doing),
                 |turn| {
                     let from = from.clone();
-                    let page = self.session.execute_single_page(statement, values, from);
+                    let page = session.execute_single_page(statement, values, from);
                     self.flown(doing, Some(turn), Box::pin(page))
                 },
             )
@@ -290,20 +321,38 @@ impl Cql {
             batch.append_statement(statement.clone());
         }
         let batch = Arc::new(batch);
+        let session = self.session().await?;
         self.patience
             .repeated_in_turn(
                 doing,
                 || self.turn(doing),
-                |turn| {
-                    self.flown(
-                        doing,
-                        Some(turn),
-                        Box::pin(self.session.batch(&batch, values)),
-                    )
-                },
+                |turn| self.flown(doing, Some(turn), Box::pin(session.batch(&batch, values))),
             )
             .await
             .map(drop)
+    }
+
+    /// Writes one row.
+    pub(super) async fn write_one(
+        &self,
+        doing: &str,
+        text: &str,
+        values: impl SerializeRow + Sync,
+    ) -> Result<()> {
+        let statement = self.prepare(doing, text).await?;
+        self.write(doing, &statement, &[values]).await
+    }
+
+    /// Tries a lightweight transaction until its outcome is known, so it must be one that may be repeated. Returns whether
+    /// the last try was applied.
+    pub(super) async fn agree_again(
+        &self,
+        doing: &str,
+        text: &str,
+        values: impl SerializeRow + Send + Sync,
+    ) -> Result<bool> {
+        let tries = || async { self.agree(doing, text, &values).await?.is_applied() };
+        self.patience.repeated_steps(doing, tries).await
     }
 
     /// Tries a lightweight transaction once.
@@ -336,8 +385,9 @@ impl Cql {
     ) -> Result<Outcome> {
         let mut statement = self.prepare(doing, text).await?;
         statement.set_is_idempotent(false);
+        let session = self.session().await?;
         let tried = self.patience.once(doing, async {
-            let tried = self.session.execute_unpaged(&statement, &values);
+            let tried = session.execute_unpaged(&statement, &values);
             self.flown(doing, turn, Box::pin(tried)).await
         });
         self.outcome(doing, tried.await)
@@ -354,9 +404,10 @@ impl Cql {
         for statement in statements {
             batch.append_statement(statement);
         }
+        let session = self.session().await?;
         let turn = self.turn(doing).await?;
         let tried = self.patience.once(doing, async {
-            let tried = self.session.batch(&batch, values);
+            let tried = session.batch(&batch, values);
             self.flown(doing, Some(turn), Box::pin(tried)).await
         });
         self.outcome(doing, tried.await)
@@ -464,6 +515,12 @@ impl Cql {
             | DbError::ProtocolError => self.broken(doing, error),
             _ => self.patience.unavailable(doing, error),
         }
+    }
+}
+
+impl Opened {
+    fn known(&self) -> MutexGuard<'_, HashMap<String, PreparedStatement>> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -10,12 +10,13 @@ use std::sync::{Mutex, PoisonError};
 
 use schemas::seam::Epoch;
 use schemas::source::Source;
+use scylla::DeserializeRow;
 use uuid::Uuid;
 
 use super::lease::CassandraLeases;
 use super::migrations::lock;
 use super::runs::{Change, change, look};
-use super::session::{Cql, Outcome};
+use super::session::Cql;
 use super::{editions, view_rows};
 use crate::run_rules::expect_at;
 use crate::views::ViewShape;
@@ -31,34 +32,21 @@ const MADE: &str = "made";
 const DROPPING: &str = "dropping";
 
 /// The record of a view.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, DeserializeRow)]
 pub(super) struct View {
+    #[scylla(rename = "name")]
     pub(super) view: String,
+    #[scylla(default_when_null)]
     source: String,
+    #[scylla(default_when_null)]
     shape: String,
+    #[scylla(default_when_null)]
     id: String,
+    #[scylla(default_when_null)]
     state: String,
 }
 
-type Row = (
-    String,
-    Option<String>,
-    Option<String>,
-    Option<String>,
-    Option<String>,
-);
-
 impl View {
-    fn of((view, source, shape, id, state): Row) -> Self {
-        Self {
-            view,
-            source: source.unwrap_or_default(),
-            shape: shape.unwrap_or_default(),
-            id: id.unwrap_or_default(),
-            state: state.unwrap_or_default(),
-        }
-    }
-
     fn is_board(&self) -> bool {
         matches!(serde_json::from_str(&self.shape), Ok(ViewShape::Board(_)))
     }
@@ -283,7 +271,7 @@ impl Tables {
         let text = "DELETE FROM views WHERE name = ? IF id = ? AND state = ?";
         let values = (&view.view, &view.id, DROPPING);
         // Not applied: an earlier try of the same was, or somebody else's.
-        decided(cql, doing, || cql.agree(doing, text, values)).await?;
+        cql.agree_again(doing, text, values).await?;
         Ok(())
     }
 }
@@ -334,34 +322,13 @@ fn meanwhile(view: &str) -> Error {
     ))
 }
 
-/// Repeats a change of a view's record until it is known; answers whether the last try was applied.
-/// It may not have been because one before it was.
-async fn decided<F: Future<Output = Result<Outcome>>>(
-    cql: &Cql,
-    doing: &str,
-    agree: impl Fn() -> F,
-) -> Result<bool> {
-    cql.patience()
-        .repeated_steps(doing, || async {
-            match agree().await? {
-                Outcome::Applied => Ok(true),
-                Outcome::NotApplied(_) => Ok(false),
-                Outcome::Unknown(error) => Err(error),
-            }
-        })
-        .await
-}
-
 /// The record that is there after one was inserted where none was.
 async fn insert(cql: &Cql, new: &View) -> Result<View> {
     let doing = "recording a view";
     let text = "INSERT INTO views (name, source, shape, id, state) VALUES (?, ?, ?, ?, ?)
                 IF NOT EXISTS";
-    decided(cql, doing, || async {
-        let values = (&new.view, &new.source, &new.shape, &new.id, &new.state);
-        cql.agree(doing, text, values).await
-    })
-    .await?;
+    let values = (&new.view, &new.source, &new.shape, &new.id, &new.state);
+    cql.agree_again(doing, text, values).await?;
     let found = find(cql, &new.view).await?;
     found.ok_or_else(|| meanwhile(&new.view))
 }
@@ -372,7 +339,7 @@ async fn into_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<bool
     let doing = "recording a view";
     let text = "UPDATE views SET state = ? WHERE name = ? IF id = ? AND state = ?";
     let values = (to, &view.view, &view.id, from);
-    if decided(cql, doing, || cql.agree(doing, text, values)).await? {
+    if cql.agree_again(doing, text, values).await? {
         return Ok(true);
     }
     let found = find(cql, &view.view).await?;
@@ -382,10 +349,7 @@ async fn into_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<bool
 async fn find(cql: &Cql, view: &str) -> Result<Option<View>> {
     let doing = "looking for the tables of a view";
     let text = "SELECT name, source, shape, id, state FROM views WHERE name = ?";
-    let page = cql.read_serial(doing, text, (view,)).await?;
-    let row = page.maybe_first_row::<Row>();
-    let row = row.map_err(|error| cql.broken(doing, error))?;
-    Ok(row.map(View::of))
+    cql.first_serial(doing, text, (view,)).await
 }
 
 async fn all(cql: &Cql) -> Result<Vec<View>> {
@@ -393,17 +357,7 @@ async fn all(cql: &Cql) -> Result<Vec<View>> {
     let statement = cql
         .prepare(doing, "SELECT name, source, shape, id, state FROM views")
         .await?;
-    let mut views = Vec::new();
-    let mut next = Some(scylla::response::PagingState::start());
-    while let Some(from) = next {
-        let (page, after) = cql.page(doing, &statement, &(), from).await?;
-        next = after;
-        let rows = page.rows::<Row>();
-        for row in rows.map_err(|error| cql.broken(doing, error))? {
-            views.push(View::of(row.map_err(|error| cql.broken(doing, error))?));
-        }
-    }
-    Ok(views)
+    cql.all(doing, &statement, &()).await
 }
 
 fn expect_shape(found: &View, shape: &ViewShape) -> Result<()> {

@@ -121,21 +121,11 @@ impl RowScan<'_> {
             "SELECT DISTINCT part FROM rows_{} WHERE token(part) = ?",
             self.id
         );
-        let found = self
-            .cql
-            .read(Self::DOING, &text, (token(&at.part),))
-            .await?;
-        let broken = |error| self.cql.broken(Self::DOING, error);
-        let mut parts = Vec::new();
-        for row in found
-            .rows::<(Vec<u8>,)>()
-            .map_err(|error| broken(error.to_string()))?
-        {
-            let (part,) = row.map_err(|error| broken(error.to_string()))?;
-            parts.push(part);
-        }
-        parts.retain(|part| *part > at.part);
-        for part in parts {
+        let statement = self.cql.prepare(Self::DOING, &text).await?;
+        let of_token = (token(&at.part),);
+        let mut parts: Vec<(Vec<u8>,)> = self.cql.all(Self::DOING, &statement, &of_token).await?;
+        parts.retain(|(part,)| *part > at.part);
+        for (part,) in parts {
             if !self.take("part = ?", &(part,)).await? {
                 return Ok(false);
             }

@@ -5,9 +5,10 @@ use std::path::Path;
 use async_trait::async_trait;
 use schemas::achievement::{Kind as Achievement, Told};
 use schemas::seam::Offset;
-use sqlx::{AssertSqlSafe, Connection};
+use sqlx::AssertSqlSafe;
 
-use super::db::{BEGIN_WRITE, Db, Kind};
+use super::db::{Db, Kind, SMALL_FILE};
+use super::session::Session;
 use crate::Result;
 use crate::achievements::{AchievementsErase, AchievementsRead, AchievementsWrite, Mark, Of};
 use crate::live::SlotId;
@@ -32,13 +33,8 @@ static ACHIEVEMENTS: Kind = Kind {
             through INTEGER NOT NULL,
             PRIMARY KEY (source, partition)
         ) STRICT, WITHOUT ROWID;",
-    upgrades: &[],
-    replaceable: false,
-    page_bytes: 4096,
-    cache_kib: 8 * 1024,
-    readers: 2,
-    rows_ahead: 128,
     remedy: "stop every process of this folder and restore achievements.db from a copy",
+    ..SMALL_FILE
 };
 
 /// The achievements of a data folder.
@@ -64,10 +60,7 @@ impl AchievementsRead for SqliteAchievements {
         before: Option<&Mark>,
         limit: usize,
     ) -> Result<Vec<Told>> {
-        let doing = "reading achievements";
-        let db = self.db.current().await?;
-        let fault = db.fault(doing);
-        let mut connection = db.reader().await?;
+        let mut session = self.db.read("reading achievements").await?;
         let (column, whose) = match of {
             Of::Member(member) => ("member", member),
             Of::Activity(activity) => ("activity", activity),
@@ -82,44 +75,37 @@ impl AchievementsRead for SqliteAchievements {
             "SELECT told FROM achievements WHERE {column} = ?1 {of_kind} {from}
              ORDER BY at_ms DESC, id DESC LIMIT ?5"
         );
-        let rows: Vec<Vec<u8>> = sqlx::query_scalar(AssertSqlSafe(text))
+        let query = sqlx::query(AssertSqlSafe(text))
             .bind(whose)
             .bind(before.map(|mark| mark.at_ms))
             .bind(before.map(|mark| mark.id.clone()))
             .bind(kind.map(Achievement::name))
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-            .fetch_all(&mut *connection)
-            .await
-            .map_err(fault)?;
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let rows: Vec<(Vec<u8>,)> = session.all(query).await?;
         rows.iter()
-            .map(|bytes| Told::decode(bytes).map_err(|why| db.damaged(doing, why)))
+            .map(|(bytes,)| Told::decode(bytes).map_err(|why| session.damaged(why)))
             .collect()
     }
 
     async fn told_through(&self, slot: SlotId) -> Result<Option<Offset>> {
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        sqlx::query_scalar("SELECT through FROM told WHERE source = ? AND partition = ?")
+        let mut session = self.db.read("reading how far was told").await?;
+        let query = sqlx::query("SELECT through FROM told WHERE source = ? AND partition = ?")
             .bind(slot.source.name())
-            .bind(slot.partition)
-            .fetch_optional(&mut *connection)
-            .await
-            .map_err(db.fault("reading how far was told"))
+            .bind(slot.partition);
+        let through: Option<(Offset,)> = session.first(query).await?;
+        Ok(through.map(|(through,)| through))
     }
 }
 
 #[async_trait]
 impl AchievementsWrite for SqliteAchievements {
     async fn write(&self, achievements: &[Told]) -> Result<()> {
-        let db = self.db.current().await?;
-        let fault = db.fault("writing achievements");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let mut tx = self.db.change("writing achievements").await?;
         for told in achievements {
             let Some(achieved) = told.achieved else {
                 continue;
             };
-            sqlx::query(
+            let query = sqlx::query(
                 "INSERT INTO achievements (id, member, activity, kind, at_ms, told)
                  VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
             )
@@ -128,68 +114,50 @@ impl AchievementsWrite for SqliteAchievements {
             .bind(achieved.activity)
             .bind(achieved.kind.name())
             .bind(told.at_ms)
-            .bind(told.encode())
-            .execute(&mut *tx)
-            .await
-            .map_err(fault)?;
+            .bind(told.encode());
+            tx.execute(query).await?;
         }
-        tx.commit().await.map_err(fault)
+        tx.commit().await
     }
 
     async fn note_told(&self, slot: SlotId, through: Offset) -> Result<()> {
-        let db = self.db.current().await?;
-        let mut connection = db.writer().await?;
-        sqlx::query(
+        let mut session = self.db.write("noting how far was told").await?;
+        let query = sqlx::query(
             "INSERT INTO told (source, partition, through) VALUES (?, ?, ?)
              ON CONFLICT DO UPDATE SET through = excluded.through",
         )
         .bind(slot.source.name())
         .bind(slot.partition)
-        .bind(through)
-        .execute(&mut *connection)
-        .await
-        .map(drop)
-        .map_err(db.fault("noting how far was told"))
+        .bind(through);
+        session.execute(query).await.map(drop)
     }
 }
 
-/// Which achievements name an athlete: `told` is text in a blob.
-const NAMING: &str = "member = ?1 OR json_extract(CAST(told AS TEXT), '$.message.taken_by') = ?1";
+/// The ids of the achievements that name an athlete, with what was told: text in a blob.
+async fn naming(session: &mut Session, athlete_id: i64) -> Result<Vec<(String, Vec<u8>)>> {
+    let query = sqlx::query(
+        "SELECT id, told FROM achievements
+         WHERE member = ?1 OR json_extract(CAST(told AS TEXT), '$.message.taken_by') = ?1",
+    );
+    session.all(query.bind(athlete_id)).await
+}
 
 #[async_trait]
 impl AchievementsErase for SqliteAchievements {
     async fn naming(&self, athlete_id: i64) -> Result<u64> {
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        let text = format!("SELECT count(*) FROM achievements WHERE {NAMING}");
-        let found: i64 = sqlx::query_scalar(AssertSqlSafe(text))
-            .bind(athlete_id)
-            .fetch_one(&mut *connection)
-            .await
-            .map_err(db.fault("looking for an athlete's achievements"))?;
-        Ok(found.unsigned_abs())
+        let doing = "looking for an athlete's achievements";
+        let mut session = self.db.read(doing).await?;
+        Ok(naming(&mut session, athlete_id).await?.len() as u64)
     }
 
     async fn erase(&self, athlete_id: i64) -> Result<()> {
-        let db = self.db.current().await?;
-        let fault = db.fault("erasing an athlete's achievements");
-        let found: Vec<(String, Vec<u8>)> = {
-            let mut connection = db.reader().await?;
-            let text = format!("SELECT id, told FROM achievements WHERE {NAMING}");
-            sqlx::query_as(AssertSqlSafe(text))
-                .bind(athlete_id)
-                .fetch_all(&mut *connection)
-                .await
-                .map_err(fault)?
-        };
+        let mut tx = self.db.change("erasing an athlete's achievements").await?;
+        let found = naming(&mut tx, athlete_id).await?;
         if found.is_empty() {
             return Ok(());
         }
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
         for (id, told) in found {
-            let told =
-                Told::decode(&told).map_err(|why| db.damaged("reading achievements", why))?;
+            let told = Told::decode(&told).map_err(|why| tx.damaged(why))?;
             let is_own = told.achieved.is_some_and(|one| one.member == athlete_id);
             let query = if is_own {
                 sqlx::query("DELETE FROM achievements WHERE id = ?").bind(id)
@@ -198,11 +166,10 @@ impl AchievementsErase for SqliteAchievements {
                     .bind(told.taken_by_nobody().encode())
                     .bind(id)
             };
-            query.execute(&mut *tx).await.map_err(fault)?;
+            tx.execute(query).await?;
         }
-        tx.commit().await.map_err(fault)?;
+        tx.commit().await?;
         // What is deleted is overwritten, but not what had been moved to another page before.
-        let done = sqlx::query("VACUUM").execute(&mut *connection).await;
-        done.map(drop).map_err(fault)
+        tx.execute("VACUUM").await.map(drop)
     }
 }

@@ -5,13 +5,12 @@ use std::ops::Range;
 use std::path::Path;
 
 use async_trait::async_trait;
-use sqlx::sqlite::SqliteRow;
-use sqlx::{AssertSqlSafe, Connection, Row};
+use sqlx::AssertSqlSafe;
 
-use super::db::{BEGIN_WRITE, Db, Kind, Opened};
+use super::db::{Db, Kind, SMALL_FILE};
 use super::statement::{ranges, stored};
 use crate::Result;
-use crate::counts::{Counted, CountsRead, CountsWrite, Day, DayRow, NewDays};
+use crate::counts::{Counted, CountsRead, CountsWrite, Day, DayRow};
 
 static COUNTS: Kind = Kind {
     name: "counts.db",
@@ -28,17 +27,15 @@ static COUNTS: Kind = Kind {
             stamp_us INTEGER NOT NULL,
             PRIMARY KEY (job, key, day)
         ) STRICT, WITHOUT ROWID;",
-    upgrades: &[],
-    replaceable: false,
-    page_bytes: 4096,
-    cache_kib: 8 * 1024,
-    readers: 2,
-    rows_ahead: 128,
     remedy: "stop every process of this folder and restore counts.db from a copy: what runs counted \
              on days that are over can't be made again",
+    ..SMALL_FILE
 };
 
 const COLUMNS: &str = "day, epoch, count, before_epoch, before_count";
+
+/// A row of [`COLUMNS`].
+type Stored = (Day, i64, i64, Option<i64>, Option<i64>);
 
 /// The counts by day of a data folder.
 #[derive(Debug)]
@@ -63,30 +60,23 @@ impl CountsRead for SqliteCounts {
         days: Range<Day>,
         limit: usize,
     ) -> Result<Vec<DayRow>> {
-        let doing = "reading counts by day";
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
+        let mut session = self.db.read("reading counts by day").await?;
         let text = format!(
             "SELECT {COLUMNS} FROM board_days WHERE job = ? AND key = ? AND day >= ? AND day < ?
              ORDER BY day LIMIT ?"
         );
-        let rows = sqlx::query(AssertSqlSafe(text))
+        let query = sqlx::query(AssertSqlSafe(text))
             .bind(job)
             .bind(key)
             .bind(days.start)
             .bind(days.end)
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-            .fetch_all(&mut *connection)
-            .await
-            .map_err(db.fault(doing))?;
-        rows.iter().map(|row| row_of(&db, doing, row)).collect()
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let rows = session.all(query).await?;
+        Ok(rows.into_iter().map(row_of).collect())
     }
 
     async fn last_days(&self, job: &str, keys: &[(&[u8], Day)]) -> Result<Vec<Option<DayRow>>> {
-        let doing = "reading the last counts by day";
-        let db = self.db.current().await?;
-        let fault = db.fault(doing);
-        let mut connection = db.reader().await?;
+        let mut session = self.db.read("reading the last counts by day").await?;
         let mut found = vec![None; keys.len()];
         for stretch in ranges(keys.len()) {
             let marks = vec!["(?,?,?)"; stretch.len()].join(",");
@@ -100,12 +90,12 @@ impl CountsRead for SqliteCounts {
             for (place, (key, until)) in (0_i64..).zip(keys.get(stretch.clone()).unwrap_or(&[])) {
                 query = query.bind(place).bind(*key).bind(*until);
             }
-            let rows = query.bind(job).bind(job).fetch_all(&mut *connection).await;
-            for row in rows.map_err(fault)? {
-                let place: i64 = row.try_get(5).map_err(fault)?;
+            let rows = session.all(query.bind(job).bind(job)).await?;
+            for (day, epoch, count, before_epoch, before_count, place) in rows {
+                let place: i64 = place;
                 let place = usize::try_from(place).unwrap_or(usize::MAX);
                 if let Some(found) = found.get_mut(stretch.start.saturating_add(place)) {
-                    *found = Some(row_of(&db, doing, &row)?);
+                    *found = Some(row_of((day, epoch, count, before_epoch, before_count)));
                 }
             }
         }
@@ -115,14 +105,11 @@ impl CountsRead for SqliteCounts {
 
 #[async_trait]
 impl CountsWrite for SqliteCounts {
-    async fn write_days(&self, job: &str, stamp_us: i64, rows: &NewDays) -> Result<()> {
+    async fn write_days(&self, job: &str, stamp_us: i64, rows: &[(&[u8], DayRow)]) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
         }
-        let db = self.db.current().await?;
-        let fault = db.fault("writing counts by day");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let mut tx = self.db.change("writing counts by day").await?;
         let mut texts: HashMap<usize, String> = HashMap::new();
         let mut rest = rows.iter();
         for stretch in ranges(rows.len()) {
@@ -138,7 +125,7 @@ impl CountsWrite for SqliteCounts {
                 )
             });
             let mut query = sqlx::query(AssertSqlSafe(text.clone()));
-            for (key, row) in rest.by_ref().take(stretch.len()) {
+            for (key, row) in rest.by_ref().take(stretch.len()).copied() {
                 let before = row.before.map(|before| (before.epoch, before.count));
                 let before = before.map(|(epoch, count)| Ok((stored(epoch)?, stored(count)?)));
                 let before: Option<(i64, i64)> = before.transpose()?;
@@ -152,29 +139,20 @@ impl CountsWrite for SqliteCounts {
                     .bind(before.map(|(_, count)| count))
                     .bind(stamp_us);
             }
-            query.execute(&mut *tx).await.map_err(fault)?;
+            tx.execute(query).await?;
         }
-        tx.commit().await.map_err(fault)
+        tx.commit().await
     }
 }
 
-/// A row of [`COLUMNS`].
-fn row_of(db: &Opened, doing: &str, row: &SqliteRow) -> Result<DayRow> {
-    let number = |at: usize| row.try_get::<i64, _>(at).map(i64::cast_unsigned);
-    let known = |at: usize| row.try_get::<Option<i64>, _>(at);
-    let read = || -> std::result::Result<DayRow, sqlx::Error> {
-        let before = known(3)?.zip(known(4)?).map(|(epoch, count)| Counted {
-            epoch: epoch.cast_unsigned(),
-            count: count.cast_unsigned(),
-        });
-        Ok(DayRow {
-            day: row.try_get(0)?,
-            now: Counted {
-                epoch: number(1)?,
-                count: number(2)?,
-            },
-            before,
-        })
+fn row_of((day, epoch, count, before_epoch, before_count): Stored) -> DayRow {
+    let counted = |(epoch, count): (i64, i64)| Counted {
+        epoch: epoch.cast_unsigned(),
+        count: count.cast_unsigned(),
     };
-    read().map_err(|error| db.damaged(doing, error))
+    DayRow {
+        day,
+        now: counted((epoch, count)),
+        before: before_epoch.zip(before_count).map(counted),
+    }
 }

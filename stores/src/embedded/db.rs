@@ -76,6 +76,20 @@ pub(crate) struct Kind {
     pub(crate) remedy: &'static str,
 }
 
+/// A file whose rows are written here and there.
+pub(super) const SMALL_FILE: Kind = Kind {
+    name: "",
+    version: 1,
+    tables: "",
+    upgrades: &[],
+    replaceable: false,
+    page_bytes: 4096,
+    cache_kib: 8 * 1024,
+    readers: 2,
+    rows_ahead: 128,
+    remedy: "",
+};
+
 /// What brings the tables of a file to the next version.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Upgrade {
@@ -240,8 +254,9 @@ impl Opened {
             .await
             .map_err(|_| self.busy())?;
         self.tidy(&mut connection, true).await?;
-        Ok(Writer {
+        Ok(FileConnection {
             connection,
+            _permit: None,
             in_transaction: false,
         })
     }
@@ -259,9 +274,10 @@ impl Opened {
             .find_map(|reader| Arc::clone(reader).try_lock_owned().ok())
             .ok_or_else(|| self.busy())?;
         self.tidy(&mut connection, false).await?;
-        Ok(Reader {
+        Ok(FileConnection {
             connection,
-            _permit: permit,
+            _permit: Some(permit),
+            in_transaction: false,
         })
     }
 
@@ -339,46 +355,36 @@ impl Opened {
     }
 }
 
-/// The reading connection of a caller, until it is dropped.
+/// A connection of a caller, until it is dropped. An open transaction is rolled back then.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct FileConnection {
     connection: OwnedMutexGuard<SqliteConnection>,
     // Below the guard: the connection is given back before the permit is.
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Deref for Reader {
-    type Target = SqliteConnection;
-
-    fn deref(&self) -> &SqliteConnection {
-        &self.connection
-    }
-}
-
-impl DerefMut for Reader {
-    fn deref_mut(&mut self) -> &mut SqliteConnection {
-        &mut self.connection
-    }
-}
-
-/// The writing connection of a caller, until it is dropped. An open transaction is rolled back then.
-#[derive(Debug)]
-pub(crate) struct Writer {
-    connection: OwnedMutexGuard<SqliteConnection>,
+    _permit: Option<OwnedSemaphorePermit>,
     in_transaction: bool,
 }
 
-impl Writer {
-    /// Begins a transaction that writes. Unlike one of `sqlx`, it does not borrow the connection.
+/// A connection that reads.
+pub(crate) type Reader = FileConnection;
+/// A connection that writes.
+pub(crate) type Writer = FileConnection;
+
+impl FileConnection {
+    /// Begins a transaction that writes.
     pub(crate) async fn begin_write(&mut self) -> Result<(), sqlx::Error> {
+        self.begin_by(BEGIN_WRITE).await
+    }
+
+    /// Begins a transaction. Unlike one of `sqlx`, it does not borrow the connection.
+    pub(super) async fn begin_by(&mut self, statement: &'static str) -> Result<(), sqlx::Error> {
         // What cancelled calls have sent is done then, so there is room for the statement that a drop sends.
         self.connection.ping().await?;
         self.in_transaction = true;
-        let begin = sqlx::raw_sql(BEGIN_WRITE).execute(&mut *self.connection);
+        let begin = sqlx::raw_sql(statement).execute(&mut *self.connection);
         begin.await.map(drop)
     }
 
-    /// Commits the transaction of [`Writer::begin_write`].
+    /// Commits the transaction.
     pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
         let commit = sqlx::raw_sql("COMMIT").execute(&mut *self.connection);
         commit.await?;
@@ -387,7 +393,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for FileConnection {
     fn drop(&mut self) {
         if self.in_transaction {
             // The first poll sends the statement to the connection's thread, which runs it before any later one.
@@ -397,7 +403,7 @@ impl Drop for Writer {
     }
 }
 
-impl Deref for Writer {
+impl Deref for FileConnection {
     type Target = SqliteConnection;
 
     fn deref(&self) -> &SqliteConnection {
@@ -405,7 +411,7 @@ impl Deref for Writer {
     }
 }
 
-impl DerefMut for Writer {
+impl DerefMut for FileConnection {
     fn deref_mut(&mut self) -> &mut SqliteConnection {
         &mut self.connection
     }

@@ -6,15 +6,13 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use schemas::seam::Epoch;
-use sqlx::query::Query;
-use sqlx::sqlite::{Sqlite, SqliteArguments};
-use sqlx::{AssertSqlSafe, SqliteConnection};
+use sqlx::AssertSqlSafe;
 
-use super::db::Opened;
+use super::session::Session;
 use super::statement::{ranges, stored};
-use super::view_rows::find_table;
+use super::view_rows::{expect_table, find_table};
+use crate::Result;
 use crate::views::{EarlierRoot, Head, NewEdition, NewHead, NodeName};
-use crate::{Error, Result};
 
 /// What makes the tables of a view.
 pub(super) fn tables(id: i64, view: &str) -> String {
@@ -59,16 +57,15 @@ pub(super) fn drop_tables(id: i64, view: &str) -> String {
 }
 
 pub(super) async fn heads(
-    connection: &mut SqliteConnection,
-    db: &Opened,
+    session: &mut Session,
     view: &str,
     keys: &[Vec<u8>],
 ) -> Result<Option<Vec<Option<Head>>>> {
-    let Some(table) = find_table(connection, db, view).await? else {
+    let Some(table) = find_table(session, view).await? else {
         return Ok(None);
     };
     let asked: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-    let found = heads_of(connection, db, &table, &asked).await?;
+    let found = heads_of(session, &table, &asked).await?;
     Ok(Some(
         keys.iter().map(|key| found.get(key).cloned()).collect(),
     ))
@@ -87,23 +84,21 @@ type HeadRow = (
 
 /// The heads of keys, by key.
 async fn heads_of(
-    connection: &mut SqliteConnection,
-    db: &Opened,
+    session: &mut Session,
     table: &str,
     keys: &[&[u8]],
 ) -> Result<HashMap<Vec<u8>, Head>> {
-    let fault = db.fault("reading heads");
     let mut found = HashMap::new();
     for (marks, keys) in statements(keys) {
         let text = format!(
             "SELECT key, root, epoch, stamp_us, earlier_root, earlier_epoch, earlier_stamp_us
              FROM {table}_heads WHERE key IN ({marks})"
         );
-        let mut query = sqlx::query_as(AssertSqlSafe(text));
+        let mut query = sqlx::query(AssertSqlSafe(text));
         for key in keys {
             query = query.bind(*key);
         }
-        let rows: Vec<HeadRow> = query.fetch_all(&mut *connection).await.map_err(fault)?;
+        let rows: Vec<HeadRow> = session.all(query).await?;
         for (key, root, epoch, stamp_us, earlier_root, earlier_epoch, earlier_us) in rows {
             let earlier = earlier_root.zip(earlier_epoch).zip(earlier_us);
             let head = Head {
@@ -123,25 +118,22 @@ async fn heads_of(
 }
 
 pub(super) async fn nodes(
-    connection: &mut SqliteConnection,
-    db: &Opened,
+    session: &mut Session,
     (view, key): (&str, &[u8]),
     names: &[NodeName],
 ) -> Result<Vec<Option<Bytes>>> {
-    let fault = db.fault("reading nodes");
-    let Some(table) = find_table(connection, db, view).await? else {
+    let Some(table) = find_table(session, view).await? else {
         return Ok(vec![None; names.len()]);
     };
     let mut found: HashMap<Vec<u8>, Bytes> = HashMap::new();
     for (marks, names) in statements(names) {
         let text =
             format!("SELECT name, bytes FROM {table}_nodes WHERE key = ? AND name IN ({marks})");
-        let mut query = sqlx::query_as(AssertSqlSafe(text)).bind(key);
+        let mut query = sqlx::query(AssertSqlSafe(text)).bind(key);
         for name in names {
             query = query.bind(name.as_slice());
         }
-        let rows: Vec<(Vec<u8>, Vec<u8>)> =
-            query.fetch_all(&mut *connection).await.map_err(fault)?;
+        let rows: Vec<(Vec<u8>, Vec<u8>)> = session.all(query).await?;
         found.extend(
             rows.into_iter()
                 .map(|(name, bytes)| (name, Bytes::from(bytes))),
@@ -154,22 +146,17 @@ pub(super) async fn nodes(
 }
 
 pub(super) async fn write(
-    connection: &mut SqliteConnection,
-    db: &Opened,
+    session: &mut Session,
     view: &str,
     (epoch, stamp_us): (Epoch, i64),
     editions: &[NewEdition],
 ) -> Result<()> {
-    let table = expect_table(connection, db, view).await?;
-    let mut known = known_nodes(connection, db, &table, editions).await?;
+    let table = expect_table(session, view).await?;
+    let mut known = known_nodes(session, &table, editions).await?;
     let with_head = editions.iter().filter(|edition| edition.head.is_some());
     let keys: Vec<&[u8]> = with_head.map(|edition| edition.key.as_slice()).collect();
-    let replaced = heads_of(connection, db, &table, &keys).await?;
-    let mut writer = Writer {
-        connection,
-        db,
-        table,
-    };
+    let replaced = heads_of(session, &table, &keys).await?;
+    let mut writer = Writer { session, table };
     for edition in editions {
         let key = edition.key.as_slice();
         let known = known.entry(key).or_default();
@@ -258,12 +245,10 @@ type NodeRow = (Vec<u8>, Vec<u8>, bool, Option<bool>);
 
 /// By key, the nodes that are stored.
 async fn known_nodes<'a>(
-    connection: &mut SqliteConnection,
-    db: &Opened,
+    session: &mut Session,
     table: &str,
     editions: &'a [NewEdition],
 ) -> Result<HashMap<&'a [u8], HashMap<NodeName, Node>>> {
-    let doing = "reading which nodes are there";
     let keys = editions.iter().map(|edition| edition.key.as_slice());
     let mut known: HashMap<&[u8], HashMap<NodeName, Node>> =
         keys.map(|key| (key, HashMap::new())).collect();
@@ -275,16 +260,13 @@ async fn known_nodes<'a>(
              LEFT JOIN {table}_earlier AS e ON e.key = n.key AND e.name = n.name
              WHERE n.key IN ({marks})"
         );
-        let mut query = sqlx::query_as(AssertSqlSafe(text));
+        let mut query = sqlx::query(AssertSqlSafe(text));
         for key in keys {
             query = query.bind(*key);
         }
-        let rows: Vec<NodeRow> = query
-            .fetch_all(&mut *connection)
-            .await
-            .map_err(db.fault(doing))?;
+        let rows: Vec<NodeRow> = session.all(query).await?;
         for (key, name, is_garbage, of_earlier) in rows {
-            let name = node_name(db, doing, name)?;
+            let name = node_name(session, name)?;
             let is = Led {
                 by_head: of_earlier.unwrap_or(!is_garbage),
                 by_earlier: of_earlier.is_some(),
@@ -299,8 +281,7 @@ async fn known_nodes<'a>(
 
 /// Writes to the tables of a view.
 struct Writer<'a> {
-    connection: &'a mut SqliteConnection,
-    db: &'a Opened,
+    session: &'a mut Session,
     table: String,
 }
 
@@ -311,7 +292,7 @@ impl Writer<'_> {
             format!("INSERT OR REPLACE INTO {table}_nodes (key, name, bytes) VALUES (?, ?, ?)");
         let query = sqlx::query(AssertSqlSafe(text));
         let query = query.bind(key).bind(name.as_slice()).bind(bytes.as_ref());
-        self.run(query).await
+        self.session.execute(query).await.map(drop)
     }
 
     async fn put_head(
@@ -335,7 +316,7 @@ impl Writer<'_> {
             .bind(earlier.map(|root| root.root.as_ref()))
             .bind(earlier_epoch)
             .bind(earlier.map(|root| root.stamp_us));
-        self.run(query).await
+        self.session.execute(query).await.map(drop)
     }
 
     /// Notes which roots lead to a node, where that has changed.
@@ -367,47 +348,27 @@ impl Writer<'_> {
         node.noted = is;
         for text in texts {
             let query = sqlx::query(AssertSqlSafe(text));
-            self.run(query.bind(key).bind(name.as_slice())).await?;
+            let query = query.bind(key).bind(name.as_slice());
+            self.session.execute(query).await?;
         }
         Ok(())
     }
-
-    async fn run(&mut self, query: Query<'_, Sqlite, SqliteArguments>) -> Result<()> {
-        let fault = self.db.fault("publishing editions");
-        query.execute(&mut *self.connection).await.map_err(fault)?;
-        Ok(())
-    }
 }
 
-pub(super) async fn names(
-    connection: &mut SqliteConnection,
-    db: &Opened,
-    view: &str,
-    key: &[u8],
-) -> Result<Vec<NodeName>> {
-    let doing = "listing nodes";
-    let Some(table) = find_table(connection, db, view).await? else {
+pub(super) async fn names(session: &mut Session, view: &str, key: &[u8]) -> Result<Vec<NodeName>> {
+    let Some(table) = find_table(session, view).await? else {
         return Ok(Vec::new());
     };
     let text = format!("SELECT name FROM {table}_nodes WHERE key = ?");
-    let names: Vec<Vec<u8>> = sqlx::query_scalar(AssertSqlSafe(text))
-        .bind(key)
-        .fetch_all(connection)
-        .await
-        .map_err(db.fault(doing))?;
-    let name = |name| node_name(db, doing, name);
-    names.into_iter().map(name).collect()
+    let query = sqlx::query(AssertSqlSafe(text)).bind(key);
+    let names: Vec<(Vec<u8>,)> = session.all(query).await?;
+    let names = names.into_iter();
+    names.map(|(name,)| node_name(session, name)).collect()
 }
 
 /// Deletes nodes that are garbage, and answers how many.
-pub(super) async fn collect(
-    connection: &mut SqliteConnection,
-    db: &Opened,
-    view: &str,
-    limit: usize,
-) -> Result<usize> {
-    let fault = db.fault("deleting nodes");
-    let Some(table) = find_table(connection, db, view).await? else {
+pub(super) async fn collect(session: &mut Session, view: &str, limit: usize) -> Result<usize> {
+    let Some(table) = find_table(session, view).await? else {
         return Ok(0);
     };
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -418,47 +379,33 @@ pub(super) async fn collect(
                  SELECT key, name FROM {table}_garbage ORDER BY key, name LIMIT ?)"
         );
         let query = sqlx::query(AssertSqlSafe(text)).bind(limit);
-        let done = query.execute(&mut *connection).await.map_err(fault)?;
-        deleted = done.rows_affected();
+        deleted = session.execute(query).await?;
     }
     Ok(usize::try_from(deleted).unwrap_or(usize::MAX))
 }
 
 pub(super) async fn keys(
-    connection: &mut SqliteConnection,
-    db: &Opened,
+    session: &mut Session,
     view: &str,
     after: Option<Vec<u8>>,
     limit: usize,
 ) -> Result<Vec<Vec<u8>>> {
-    let Some(table) = find_table(connection, db, view).await? else {
+    let Some(table) = find_table(session, view).await? else {
         return Ok(Vec::new());
     };
     let later = if after.is_some() { "WHERE key > ?" } else { "" };
     let text = format!("SELECT key FROM {table}_heads {later} ORDER BY key LIMIT ?");
-    let mut query = sqlx::query_scalar(AssertSqlSafe(text));
+    let mut query = sqlx::query(AssertSqlSafe(text));
     if let Some(after) = after {
         query = query.bind(after);
     }
-    query
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .fetch_all(connection)
-        .await
-        .map_err(db.fault("listing heads"))
+    let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
+    let keys: Vec<(Vec<u8>,)> = session.all(query).await?;
+    Ok(keys.into_iter().map(|(key,)| key).collect())
 }
 
-fn node_name(db: &Opened, doing: &str, name: Vec<u8>) -> Result<NodeName> {
-    NodeName::try_from(name).map_err(|_| db.damaged(doing, "a node's name is not 16 bytes"))
-}
-
-async fn expect_table(
-    connection: &mut SqliteConnection,
-    db: &Opened,
-    view: &str,
-) -> Result<String> {
-    find_table(connection, db, view)
-        .await?
-        .ok_or_else(|| Error::Refused(format!("{view}: it has no table; make the view first")))
+fn node_name(session: &Session, name: Vec<u8>) -> Result<NodeName> {
+    NodeName::try_from(name).map_err(|_| session.damaged("a node's name is not 16 bytes"))
 }
 
 /// Cuts values into statements, each with the marks for them.

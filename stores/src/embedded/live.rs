@@ -11,27 +11,16 @@
 //! The file can be made again from the log, so it may be deleted while processes use it: the next
 //! call finds an empty one, without slots, and the worker heals them.
 
-use std::ops::Range;
 use std::path::Path;
 
 use async_trait::async_trait;
-use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
-use schemas::source::Source;
-use sqlx::Connection;
+use schemas::seam::{Cut, Fence, Moved, Slot};
 
-use super::db::{BEGIN_WRITE, Db, Kind, Upgrade};
-use super::live_scan::Asked;
+use super::db::{Db, Kind, Upgrade};
 use super::live_write::{add, bind_changes, delete_garbage, ensure_place, load, store};
-use super::{live_outbox, live_read, live_scan, live_sums};
+use super::{live_outbox, live_sums};
 use crate::Result;
-use crate::live::{
-    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId, StateQuery,
-    StatesAnswer,
-};
-use crate::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
-
-/// So many old bounds are remembered when epochs are let go.
-const KEEP_BOUNDS: u64 = 8;
+use crate::live::{Changes, LiveWrite, Outbox, SlotId, SlotRule};
 
 /// Garbage is deleted so many parts at a time, since the worker waits meanwhile.
 const GARBAGE_PARTS: usize = 4096;
@@ -131,7 +120,7 @@ static LIVE: Kind = Kind {
 /// The live state of a data folder.
 #[derive(Debug)]
 pub struct SqliteLive {
-    db: Db,
+    pub(super) db: Db,
 }
 
 impl SqliteLive {
@@ -139,106 +128,6 @@ impl SqliteLive {
         Ok(Self {
             db: Db::open(folder, &LIVE).await?,
         })
-    }
-}
-
-#[async_trait]
-impl LiveRead for SqliteLive {
-    async fn read(
-        &self,
-        source: Source,
-        partitions: u32,
-        queries: &[LiveQuery],
-    ) -> Result<LiveAnswer> {
-        let db = self.db.current().await?;
-        live_read::read(&db, source, partitions, queries).await
-    }
-
-    async fn partition_states(
-        &self,
-        source: Source,
-        partitions: Range<u32>,
-    ) -> Result<Vec<Option<Slot>>> {
-        let db = self.db.current().await?;
-        live_read::partition_states(&db, source, partitions).await
-    }
-
-    async fn read_states(
-        &self,
-        source: Source,
-        partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
-        let db = self.db.current().await?;
-        live_read::read_states(&db, (source, partitions), queries, false).await
-    }
-
-    async fn read_sums(
-        &self,
-        source: Source,
-        partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
-        let db = self.db.current().await?;
-        live_read::read_states(&db, (source, partitions), queries, true).await
-    }
-
-    async fn read_members(
-        &self,
-        source: Source,
-        partitions: Range<u32>,
-        queries: &[MembersQuery],
-    ) -> Result<StatesAnswer> {
-        let db = self.db.current().await?;
-        live_read::read_members(&db, source, partitions, queries).await
-    }
-
-    async fn outboxes(
-        &self,
-        source: Source,
-        partitions: Range<u32>,
-        limit: usize,
-    ) -> Result<Vec<Option<Outbox>>> {
-        let db = self.db.current().await?;
-        live_outbox::read(&db, source, partitions, limit).await
-    }
-
-    async fn scan_deltas(
-        &self,
-        slot: SlotId,
-        view: &str,
-        epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
-        limit: usize,
-    ) -> Result<ScannedDeltas> {
-        let db = self.db.current().await?;
-        let asked = Asked {
-            slot,
-            view,
-            epochs,
-            after: after.as_ref(),
-            limit,
-        };
-        live_scan::deltas(&db, asked).await
-    }
-
-    async fn scan_states(
-        &self,
-        slot: SlotId,
-        view: &str,
-        epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
-        limit: usize,
-    ) -> Result<ScannedStates> {
-        let db = self.db.current().await?;
-        let asked = Asked {
-            slot,
-            view,
-            epochs,
-            after: after.as_ref(),
-            limit,
-        };
-        live_scan::states(&db, asked).await
     }
 }
 
@@ -253,11 +142,8 @@ impl LiveWrite for SqliteLive {
         changes: &Changes,
     ) -> Result<Result<(), Moved>> {
         let bound = bind_changes(changes).await?;
-        let db = self.db.current().await?;
-        let fault = db.fault("applying a micro-batch");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let Some(mut held) = load(&mut tx, &db, slot).await? else {
+        let mut tx = self.db.change("applying a micro-batch").await?;
+        let Some(mut held) = load(&mut tx, slot).await? else {
             return Ok(Err(Moved { at: None }));
         };
         if let Err(moved) = held.slot.apply(&believed, next, views) {
@@ -266,104 +152,49 @@ impl LiveWrite for SqliteLive {
         if changes.strays {
             held.slot.note_strays();
         }
-        let sums = live_sums::decide(&mut tx, &db, &held, &changes.sums).await?;
+        let sums = live_sums::decide(&mut tx, &held, &changes.sums).await?;
         for of_view in bound {
-            let place = ensure_place(&mut tx, &db, &held, &of_view.view).await?;
+            let place = ensure_place(&mut tx, &held, &of_view.view).await?;
             for rows in of_view.rows {
-                add(&mut tx, &db, of_view.table, place, rows).await?;
+                add(&mut tx, of_view.table, place, rows).await?;
             }
         }
-        live_sums::put(&mut tx, &db, &held, &sums).await?;
-        live_outbox::append(&mut tx, &db, &held, &changes.outbox).await?;
-        store(&mut tx, &db, slot, &held.slot).await?;
-        tx.commit().await.map_err(fault)?;
+        live_sums::put(&mut tx, &held, &sums).await?;
+        live_outbox::append(&mut tx, &held, &changes.outbox).await?;
+        store(&mut tx, slot, &held.slot).await?;
+        tx.commit().await?;
         Ok(Ok(()))
     }
 
     async fn take_out(&self, slot: SlotId, read: &Outbox) -> Result<bool> {
-        let db = self.db.current().await?;
-        live_outbox::take_out(&db, slot, read).await
+        live_outbox::take_out(&self.db, slot, read).await
     }
 
-    async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>> {
-        let db = self.db.current().await?;
-        let fault = db.fault("putting a cut back");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let Some(mut held) = load(&mut tx, &db, slot).await? else {
-            return Ok(Err(Moved { at: None }));
-        };
-        if let Err(moved) = held.slot.impose(&believed) {
-            return Ok(Err(moved));
-        }
-        store(&mut tx, &db, slot, &held.slot).await?;
-        tx.commit().await.map_err(fault)?;
-        Ok(Ok(()))
-    }
-
-    async fn roll(&self, slot: SlotId, epoch: Epoch) -> Result<Result<Cut, RollRefused>> {
-        let db = self.db.current().await?;
-        let fault = db.fault("ending an epoch");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let Some(mut held) = load(&mut tx, &db, slot).await? else {
-            return Ok(Err(RollRefused::Missing));
-        };
-        let filling = held.slot.epoch;
-        let rolled = held.slot.roll(epoch);
-        if held.slot.epoch != filling {
-            store(&mut tx, &db, slot, &held.slot).await?;
-            tx.commit().await.map_err(fault)?;
-        }
-        Ok(rolled)
-    }
-
-    async fn heal(
+    async fn change_slot(
         &self,
+        doing: &'static str,
         slot: SlotId,
-        seen: Option<Fence>,
-        life: &NewLife,
-    ) -> Result<Result<(), Moved>> {
-        let db = self.db.current().await?;
-        let fault = db.fault("healing a slot");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let held = load(&mut tx, &db, slot).await?;
-        let stands = held.as_ref().map(|held| &held.slot);
-        let healed = match Slot::heal(stands, seen, life) {
-            Ok(healed) => healed,
-            Err(moved) => return Ok(Err(moved)),
-        };
-        if let Some(held) = &held {
-            live_sums::clear(&mut tx, &db, held).await?;
+        rule: &SlotRule<'_>,
+    ) -> Result<Option<Slot>> {
+        let mut tx = self.db.change(doing).await?;
+        let held = load(&mut tx, slot).await?;
+        if let Some(next) = rule(held.as_ref().map(|held| &held.slot)) {
+            if let Some(held) = &held
+                && held.slot.generation != next.generation
+            {
+                live_sums::clear(&mut tx, held).await?;
+            }
+            store(&mut tx, slot, &next).await?;
+            tx.commit().await?;
         }
-        store(&mut tx, &db, slot, &healed).await?;
-        tx.commit().await.map_err(fault)?;
-        Ok(Ok(()))
-    }
-
-    async fn drop_through(&self, slot: SlotId, epoch: Epoch, cut: Cut) -> Result<bool> {
-        let db = self.db.current().await?;
-        let fault = db.fault("letting go of epochs");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let Some(mut held) = load(&mut tx, &db, slot).await? else {
-            return Ok(false);
-        };
-        let dropped = held.slot.drop_through(epoch, cut, KEEP_BOUNDS);
-        if dropped {
-            store(&mut tx, &db, slot, &held.slot).await?;
-            tx.commit().await.map_err(fault)?;
-        }
-        Ok(dropped)
+        Ok(held.map(|held| held.slot))
     }
 
     async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize> {
-        let db = self.db.current().await?;
         let mut deleted = 0;
         while deleted < limit {
             let step = GARBAGE_PARTS.min(limit - deleted);
-            let Some(parts) = delete_garbage(&db, slot, step).await? else {
+            let Some(parts) = delete_garbage(&self.db, slot, step).await? else {
                 break;
             };
             deleted += parts;

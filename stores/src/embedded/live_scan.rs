@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use futures::TryStreamExt;
 use schemas::seam::{Epoch, Slot};
+use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Connection, Row, SqliteConnection};
 
-use super::db::Opened;
+use super::db::Db;
 use super::live_write::load;
+use super::session::Session;
 use super::statement::stored;
 use crate::Result;
 use crate::live::SlotId;
@@ -55,46 +55,41 @@ impl Asked<'_> {
 }
 
 /// A page of deltas, added up over epochs.
-pub(super) async fn deltas(db: &Opened, asked: Asked<'_>) -> Result<ScannedDeltas> {
-    let doing = "scanning live parts";
-    let fault = db.fault(doing);
-    let mut connection = db.reader().await?;
-    let mut tx = connection.begin().await.map_err(fault)?;
-    let (slot, places) = places(&mut tx, db, (doing, asked)).await?;
-    let mut sums: BTreeMap<LivePlace, i64> = BTreeMap::new();
+pub(super) async fn deltas(db: &Db, asked: Asked<'_>) -> Result<ScannedDeltas> {
+    let mut tx = db.snapshot("scanning live parts").await?;
+    let (slot, places) = places(&mut tx, asked).await?;
+    let mut sums: BTreeMap<LivePlace, Option<i64>> = BTreeMap::new();
     for (place, _) in places {
-        let mut add = |key: LivePlace, row: &SqliteRow| {
-            let count: i64 = row.try_get(2).map_err(fault)?;
-            let sum = sums.entry(key).or_default();
-            *sum = sum.checked_add(count).ok_or_else(|| {
-                db.broken(
-                    doing,
-                    "the sum over epochs is larger than 64 bits can hold; look for wrong amounts \
-                     among the events",
-                )
-            })?;
+        each_row(&mut tx, &PARTS, (place, asked), |key, row| {
+            let count: i64 = row.try_get(2)?;
+            let sum = sums.entry(key).or_insert(Some(0));
+            *sum = sum.and_then(|sum| sum.checked_add(count));
             Ok(())
-        };
-        each_row(&mut tx, (db, doing), &PARTS, (place, asked), &mut add).await?;
+        })
+        .await?;
     }
     // The first rows of all places together are among the first rows of each.
     let rows_max = asked.rows_max();
     let is_last = sums.len() < rows_max;
     let rows = sums.into_iter().take(rows_max);
-    Ok(deltas_page(asked.view, slot, rows, is_last))
+    let rows: Option<Vec<(LivePlace, i64)>> = rows.map(|(key, sum)| Some((key, sum?))).collect();
+    let rows = rows.ok_or_else(|| {
+        tx.broken(
+            "the sum over epochs is larger than 64 bits can hold; look for wrong amounts among the \
+             events",
+        )
+    });
+    Ok(deltas_page(asked.view, slot, rows?, is_last))
 }
 
 /// A page of states, of each member the newest.
-pub(super) async fn states(db: &Opened, asked: Asked<'_>) -> Result<ScannedStates> {
-    let doing = "scanning live states";
-    let fault = db.fault(doing);
-    let mut connection = db.reader().await?;
-    let mut tx = connection.begin().await.map_err(fault)?;
-    let (slot, places) = places(&mut tx, db, (doing, asked)).await?;
+pub(super) async fn states(db: &Db, asked: Asked<'_>) -> Result<ScannedStates> {
+    let mut tx = db.snapshot("scanning live states").await?;
+    let (slot, places) = places(&mut tx, asked).await?;
     let mut newest: BTreeMap<LivePlace, StateOf> = BTreeMap::new();
     for (place, epoch) in places {
-        let mut put = |key: LivePlace, row: &SqliteRow| {
-            let state: Option<Vec<u8>> = row.try_get(2).map_err(fault)?;
+        each_row(&mut tx, &STATES, (place, asked), |key, row| {
+            let state: Option<Vec<u8>> = row.try_get(2)?;
             match newest.entry(key) {
                 Entry::Vacant(vacant) => {
                     vacant.insert((epoch, state));
@@ -105,8 +100,8 @@ pub(super) async fn states(db: &Opened, asked: Asked<'_>) -> Result<ScannedState
                 Entry::Occupied(_) => {}
             }
             Ok(())
-        };
-        each_row(&mut tx, (db, doing), &STATES, (place, asked), &mut put).await?;
+        })
+        .await?;
     }
     let rows_max = asked.rows_max();
     let is_last = newest.len() < rows_max;
@@ -116,15 +111,14 @@ pub(super) async fn states(db: &Opened, asked: Asked<'_>) -> Result<ScannedState
 
 /// The slot, and the places of the view within the epochs that are asked for, with their epochs.
 async fn places(
-    connection: &mut SqliteConnection,
-    db: &Opened,
-    (doing, asked): (&str, Asked<'_>),
+    session: &mut Session,
+    asked: Asked<'_>,
 ) -> Result<(Option<Slot>, Vec<(i64, Epoch)>)> {
-    let Some(held) = load(connection, db, asked.slot).await? else {
+    let Some(held) = load(session, asked.slot).await? else {
         return Ok((None, Vec::new()));
     };
     let (first, last) = asked.epochs;
-    let found: Vec<(i64, i64)> = sqlx::query_as(
+    let query = sqlx::query(
         "SELECT id, epoch FROM places
          WHERE slot = ? AND view = ? AND generation = ? AND epoch >= ? AND epoch BETWEEN ? AND ?",
     )
@@ -133,10 +127,8 @@ async fn places(
     .bind(stored(held.slot.generation)?)
     .bind(stored(held.slot.oldest)?)
     .bind(stored(first)?)
-    .bind(i64::try_from(last).unwrap_or(i64::MAX))
-    .fetch_all(connection)
-    .await
-    .map_err(db.fault(doing))?;
+    .bind(i64::try_from(last).unwrap_or(i64::MAX));
+    let found: Vec<(i64, i64)> = session.all(query).await?;
     let places = found.into_iter();
     let places = places.map(|(id, epoch)| (id, epoch.cast_unsigned()));
     Ok((Some(held.slot), places.collect()))
@@ -144,29 +136,21 @@ async fn places(
 
 /// Hands on the first rows of a place after a key.
 async fn each_row(
-    connection: &mut SqliteConnection,
-    (db, doing): (&Opened, &str),
+    session: &mut Session,
     statements: &Statements,
     (place, asked): (i64, Asked<'_>),
-    take: &mut (impl FnMut(LivePlace, &SqliteRow) -> Result<()> + Send),
+    mut take: impl FnMut(LivePlace, &SqliteRow) -> Result<(), sqlx::Error> + Send,
 ) -> Result<()> {
-    let fault = db.fault(doing);
     let statement = match asked.after {
         Some(_) => statements.after,
         None => statements.first,
     };
-    let mut rows = sqlx::query(statement)
+    let query = sqlx::query(statement)
         .bind(place)
         .bind(i64::try_from(asked.rows_max()).unwrap_or(i64::MAX))
         .bind(asked.after.map(|(key, _)| key))
-        .bind(asked.after.map(|(_, row)| row))
-        .fetch(connection);
-    while let Some(row) = rows.try_next().await.map_err(fault)? {
-        let key = (
-            row.try_get(0).map_err(fault)?,
-            row.try_get(1).map_err(fault)?,
-        );
-        take(key, &row)?;
-    }
-    Ok(())
+        .bind(asked.after.map(|(_, row)| row));
+    session
+        .each(query, |row| take((row.try_get(0)?, row.try_get(1)?), row))
+        .await
 }

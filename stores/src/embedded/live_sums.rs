@@ -7,10 +7,9 @@ use std::ops::Range;
 
 use schemas::seam::sum::kept;
 use schemas::source::Source;
-use sqlx::SqliteConnection;
 
-use super::db::Opened;
 use super::live_write::Held;
+use super::session::Session;
 use super::statement::stored;
 use crate::Result;
 use crate::kept_sum::{KeptSum, SumChange};
@@ -26,12 +25,11 @@ pub(super) struct Decided<'a> {
 
 /// The sums of a key that the slots of some partitions keep in their present lives, with the partition.
 pub(super) async fn read(
-    connection: &mut SqliteConnection,
-    db: &Opened,
+    session: &mut Session,
     (source, partitions): (Source, Range<u32>),
     query: &StateQuery,
 ) -> Result<Vec<(u32, KeptSum)>> {
-    let found: Vec<(u32, Vec<u8>)> = sqlx::query_as(
+    let query = sqlx::query(
         "SELECT s.partition, m.sum
          FROM slots s
          CROSS JOIN sums m ON m.slot = s.id AND m.view = ?4 AND m.key = ?5
@@ -42,10 +40,8 @@ pub(super) async fn read(
     .bind(partitions.start)
     .bind(partitions.end)
     .bind(&query.view)
-    .bind(&query.key)
-    .fetch_all(connection)
-    .await
-    .map_err(db.fault("reading sums of live states"))?;
+    .bind(&query.key);
+    let found: Vec<(u32, Vec<u8>)> = session.all(query).await?;
     let sums = found.into_iter();
     let sums = sums.map(|(partition, sum)| Some((partition, KeptSum::stored(sum.into())?)));
     Ok(sums.flatten().collect())
@@ -53,12 +49,11 @@ pub(super) async fn read(
 
 /// How many states of a key the slots of some partitions hold, counted up to [`HELD_MAX`].
 pub(super) async fn held(
-    connection: &mut SqliteConnection,
-    db: &Opened,
+    session: &mut Session,
     (source, partitions): (Source, Range<u32>),
     query: &StateQuery,
 ) -> Result<u64> {
-    let held: i64 = sqlx::query_scalar(
+    let query = sqlx::query(
         "SELECT count(*) FROM (
              SELECT 1
              FROM slots s
@@ -73,34 +68,29 @@ pub(super) async fn held(
     .bind(partitions.end)
     .bind(&query.view)
     .bind(&query.key)
-    .bind(stored(HELD_MAX)?)
-    .fetch_one(connection)
-    .await
-    .map_err(db.fault("counting live states"))?;
+    .bind(stored(HELD_MAX)?);
+    let (held,): (i64,) = session.one(query).await?;
     Ok(held.cast_unsigned())
 }
 
 /// What becomes of the sums of which something is said, as the slot stands before the states change.
 pub(super) async fn decide<'a>(
-    connection: &mut SqliteConnection,
-    db: &Opened,
+    tx: &mut Session,
     slot: &Held,
     changes: &'a [SumChange],
 ) -> Result<Vec<Decided<'a>>> {
     let generation = stored(slot.slot.generation)?;
     let mut decided = Vec::with_capacity(changes.len());
     for change in changes {
-        let there: Option<Vec<u8>> = sqlx::query_scalar(
+        let query = sqlx::query(
             "SELECT sum FROM sums WHERE slot = ? AND view = ? AND key = ? AND generation = ?",
         )
         .bind(slot.id)
         .bind(&change.view)
         .bind(&change.key)
-        .bind(generation)
-        .fetch_optional(&mut *connection)
-        .await
-        .map_err(db.fault("reading a sum of live states"))?;
-        let there = there.and_then(|sum| KeptSum::stored(sum.into()));
+        .bind(generation);
+        let there: Option<(Vec<u8>,)> = tx.first(query).await?;
+        let there = there.and_then(|(sum,)| KeptSum::stored(sum.into()));
         decided.push(Decided {
             view: &change.view,
             key: &change.key,
@@ -115,15 +105,10 @@ pub(super) async fn decide<'a>(
 }
 
 /// Puts them.
-pub(super) async fn put(
-    connection: &mut SqliteConnection,
-    db: &Opened,
-    slot: &Held,
-    decided: &[Decided<'_>],
-) -> Result<()> {
+pub(super) async fn put(tx: &mut Session, slot: &Held, decided: &[Decided<'_>]) -> Result<()> {
     let generation = stored(slot.slot.generation)?;
     for Decided { view, key, sum } in decided {
-        let statement = match sum {
+        let query = match sum {
             Some(sum) => sqlx::query(
                 "INSERT INTO sums (slot, view, key, generation, sum) VALUES (?, ?, ?, ?, ?)
                  ON CONFLICT DO UPDATE SET generation = excluded.generation, sum = excluded.sum",
@@ -138,24 +123,13 @@ pub(super) async fn put(
                 .bind(*view)
                 .bind(*key),
         };
-        statement
-            .execute(&mut *connection)
-            .await
-            .map_err(db.fault("writing a sum of live states"))?;
+        tx.execute(query).await?;
     }
     Ok(())
 }
 
 /// Deletes all sums of a slot, which begins a new life.
-pub(super) async fn clear(
-    connection: &mut SqliteConnection,
-    db: &Opened,
-    slot: &Held,
-) -> Result<()> {
-    sqlx::query("DELETE FROM sums WHERE slot = ?")
-        .bind(slot.id)
-        .execute(connection)
-        .await
-        .map_err(db.fault("deleting sums of an earlier life"))?;
-    Ok(())
+pub(super) async fn clear(tx: &mut Session, slot: &Held) -> Result<()> {
+    let query = sqlx::query("DELETE FROM sums WHERE slot = ?").bind(slot.id);
+    tx.execute(query).await.map(drop)
 }

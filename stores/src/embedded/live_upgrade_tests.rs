@@ -2,12 +2,14 @@
 //! open still, end sums that they do not know.
 
 use arrow::array::BinaryArray;
+use schemas::seam::NewLife;
+use schemas::source::Source;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 
 use super::*;
 use crate::kept_sum::{KeptSum, SumChange};
-use crate::live::States;
+use crate::live::{LiveRead, StateQuery, States};
 
 const VIEW: &str = "boards@1";
 const SLOT: SlotId = SlotId {

@@ -4,11 +4,12 @@ use std::sync::LazyLock;
 
 use arrow::array::{Array, BinaryArray};
 use schemas::seam::Slot;
-use sqlx::{Arguments, AssertSqlSafe, Connection, SqliteConnection};
+use sqlx::{Arguments, AssertSqlSafe};
 
-use super::db::{BEGIN_WRITE, Opened};
+use super::db::Db;
 use super::fault::is_constraint;
 use super::live_outbox;
+use super::session::Session;
 use super::statement::{BoundRows, RowsStatement, bind, heavy, stored};
 use crate::live::{Changes, Deltas, SlotId, States};
 use crate::{Error, Result};
@@ -53,35 +54,22 @@ pub(super) struct Held {
     pub(super) slot: Slot,
 }
 
-pub(super) async fn load(
-    connection: &mut SqliteConnection,
-    db: &Opened,
-    slot: SlotId,
-) -> Result<Option<Held>> {
-    let doing = "reading a slot";
-    let found: Option<(i64, String)> =
-        sqlx::query_as("SELECT id, state FROM slots WHERE source = ? AND partition = ?")
-            .bind(slot.source.name())
-            .bind(slot.partition)
-            .fetch_optional(connection)
-            .await
-            .map_err(db.fault(doing))?;
+pub(super) async fn load(session: &mut Session, slot: SlotId) -> Result<Option<Held>> {
+    let query = sqlx::query("SELECT id, state FROM slots WHERE source = ? AND partition = ?")
+        .bind(slot.source.name())
+        .bind(slot.partition);
+    let found: Option<(i64, String)> = session.first(query).await?;
     let Some((id, state)) = found else {
         return Ok(None);
     };
-    let slot = serde_json::from_str(&state).map_err(|error| db.damaged(doing, error))?;
+    let slot = serde_json::from_str(&state).map_err(|error| session.damaged(error))?;
     Ok(Some(Held { id, slot }))
 }
 
-pub(super) async fn store(
-    connection: &mut SqliteConnection,
-    db: &Opened,
-    slot: SlotId,
-    state: &Slot,
-) -> Result<()> {
-    let doing = "writing a slot";
-    let json = serde_json::to_string(state).map_err(|error| Error::broken(doing, error))?;
-    sqlx::query(
+pub(super) async fn store(tx: &mut Session, slot: SlotId, state: &Slot) -> Result<()> {
+    let json = serde_json::to_string(state);
+    let json = json.map_err(|error| Error::broken("writing a slot", error))?;
+    let query = sqlx::query(
         "INSERT INTO slots (source, partition, generation, oldest, state) VALUES (?, ?, ?, ?, ?)
          ON CONFLICT DO UPDATE
          SET generation = excluded.generation, oldest = excluded.oldest, state = excluded.state",
@@ -90,110 +78,85 @@ pub(super) async fn store(
     .bind(slot.partition)
     .bind(stored(state.generation)?)
     .bind(stored(state.oldest)?)
-    .bind(json)
-    .execute(connection)
-    .await
-    .map_err(db.fault(doing))?;
-    Ok(())
+    .bind(json);
+    tx.execute(query).await.map(drop)
 }
 
 /// The place of a view's parts in the epoch that is being filled.
-pub(super) async fn ensure_place(
-    connection: &mut SqliteConnection,
-    db: &Opened,
-    held: &Held,
-    view: &str,
-) -> Result<i64> {
+pub(super) async fn ensure_place(tx: &mut Session, held: &Held, view: &str) -> Result<i64> {
     // Setting what is set already makes the statement answer the place in both cases.
-    sqlx::query_scalar(
+    let query = sqlx::query(
         "INSERT INTO places (slot, view, generation, epoch) VALUES (?, ?, ?, ?)
          ON CONFLICT DO UPDATE SET epoch = excluded.epoch RETURNING id",
     )
     .bind(held.id)
     .bind(view)
     .bind(stored(held.slot.generation)?)
-    .bind(stored(held.slot.epoch)?)
-    .fetch_one(connection)
-    .await
-    .map_err(db.fault("making a place for live parts"))
+    .bind(stored(held.slot.epoch)?);
+    let (place,) = tx.one(query).await?;
+    Ok(place)
 }
 
 /// Adds deltas to the parts of a place, or puts states in the place of those before.
 pub(super) async fn add(
-    connection: &mut SqliteConnection,
-    db: &Opened,
+    tx: &mut Session,
     table: PartsTable,
     place: i64,
     rows: BoundRows,
 ) -> Result<()> {
-    let (doing, statement) = match table {
-        PartsTable::Deltas => ("adding deltas", &ADD_DELTAS),
-        PartsTable::States => ("putting states", &PUT_STATES),
+    let statement = match table {
+        PartsTable::Deltas => &ADD_DELTAS,
+        PartsTable::States => &PUT_STATES,
     };
-    statement
-        .run(connection, rows, &[place])
-        .await
-        .map_err(|error| match table {
-            PartsTable::Deltas if is_constraint(&error) => db.broken(
-                doing,
-                "a count would be larger than 64 bits can hold, so nothing was changed; look for \
-                 wrong amounts among the events",
-            ),
-            _ => db.fault(doing)(error),
-        })
+    let (connection, _) = tx.split();
+    let added = statement.run(connection, rows, &[place]).await;
+    added.map_err(|error| match table {
+        PartsTable::Deltas if is_constraint(&error) => tx.broken(
+            "a count would be larger than 64 bits can hold, so nothing was changed; look for \
+             wrong amounts among the events",
+        ),
+        _ => tx.fault(error),
+    })
 }
 
 /// Deletes up to `limit` parts of one place that can no longer be read, and the place with its last
 /// parts; answers how many parts, or nothing if there is no such place.
-pub(super) async fn delete_garbage(
-    db: &Opened,
-    slot: SlotId,
-    limit: usize,
-) -> Result<Option<usize>> {
-    let fault = db.fault("deleting dropped live parts");
-    let mut connection = db.writer().await?;
-    let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-    let place: Option<i64> = sqlx::query_scalar(
+pub(super) async fn delete_garbage(db: &Db, slot: SlotId, limit: usize) -> Result<Option<usize>> {
+    let mut tx = db.change("deleting dropped live parts").await?;
+    let query = sqlx::query(
         "SELECT p.id FROM slots s JOIN places p ON p.slot = s.id
          WHERE s.source = ? AND s.partition = ?
            AND (p.generation <> s.generation OR p.epoch < s.oldest)
          LIMIT 1",
     )
     .bind(slot.source.name())
-    .bind(slot.partition)
-    .fetch_optional(&mut *tx)
-    .await
-    .map_err(fault)?;
-    let Some(place) = place else {
-        let deleted = live_outbox::delete_garbage(&mut tx, db, slot, limit).await?;
-        tx.commit().await.map_err(fault)?;
+    .bind(slot.partition);
+    let place: Option<(i64,)> = tx.first(query).await?;
+    let Some((place,)) = place else {
+        let deleted = live_outbox::delete_garbage(&mut tx, slot, limit).await?;
+        tx.commit().await?;
         return Ok((deleted > 0).then_some(deleted));
     };
     let mut deleted = 0;
     for (table, first, second) in [("parts", "grp", "row"), ("states", "key", "member")] {
         let keys = (first, second);
-        deleted += delete_first(&mut tx, db, (table, keys), place, limit - deleted).await?;
+        deleted += delete_first(&mut tx, (table, keys), place, limit - deleted).await?;
     }
     if deleted < limit {
-        sqlx::query("DELETE FROM places WHERE id = ?")
-            .bind(place)
-            .execute(&mut *tx)
-            .await
-            .map_err(fault)?;
+        let query = sqlx::query("DELETE FROM places WHERE id = ?").bind(place);
+        tx.execute(query).await?;
     }
-    tx.commit().await.map_err(fault)?;
+    tx.commit().await?;
     Ok(Some(deleted))
 }
 
 /// Deletes the first `limit` rows of a place in one table, or all if there are not more.
 async fn delete_first(
-    connection: &mut SqliteConnection,
-    db: &Opened,
+    tx: &mut Session,
     (table, (first, second)): (&str, (&str, &str)),
     place: i64,
     limit: usize,
 ) -> Result<usize> {
-    let fault = db.fault("deleting dropped live parts");
     if limit == 0 {
         return Ok(0);
     }
@@ -201,12 +164,10 @@ async fn delete_first(
         "SELECT {first}, {second} FROM {table} WHERE place = ? ORDER BY {first}, {second}
          LIMIT 1 OFFSET ?"
     );
-    let first_to_stay: Option<(Vec<u8>, Vec<u8>)> = sqlx::query_as(AssertSqlSafe(find))
+    let find = sqlx::query(AssertSqlSafe(find))
         .bind(place)
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .fetch_optional(&mut *connection)
-        .await
-        .map_err(fault)?;
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+    let first_to_stay: Option<(Vec<u8>, Vec<u8>)> = tx.first(find).await?;
     let rest = if first_to_stay.is_some() {
         format!("AND ({first}, {second}) < (?, ?)")
     } else {
@@ -217,8 +178,8 @@ async fn delete_first(
     if let Some((first, second)) = first_to_stay {
         delete = delete.bind(first).bind(second);
     }
-    let done = delete.execute(&mut *connection).await.map_err(fault)?;
-    Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
+    let deleted = tx.execute(delete).await?;
+    Ok(usize::try_from(deleted).unwrap_or(usize::MAX))
 }
 
 /// Rows in the order of their keys, so that neighbours in the file are written together.

@@ -11,11 +11,12 @@ use async_trait::async_trait;
 use futures::TryStreamExt;
 use schemas::seam::Offset;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Connection, FromRow, Row, SqliteConnection};
+use sqlx::{FromRow, Row, SqliteConnection};
 use tokio::sync::Mutex;
 
-use super::db::{BEGIN_WRITE, Db, Kind, Opened, Upgrade};
+use super::db::{Db, Kind, Upgrade};
 use super::payload::{Packed, Stored, pack, size, unpack, value_bytes};
+use super::session::Session;
 use crate::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Span};
 use crate::{Error, Result};
 
@@ -154,40 +155,29 @@ impl SqliteLog {
 #[async_trait]
 impl LogRead for SqliteLog {
     async fn spans(&self, topic: &str) -> Result<Vec<Span>> {
-        let db = self.db.current().await?;
-        let fault = db.fault("reading the ends of a topic");
-        let mut connection = db.reader().await?;
-        let mut tx = connection.begin().await.map_err(fault)?;
-        let Some(topic) = find_topic(&mut tx, topic).await.map_err(fault)? else {
+        let mut tx = self.db.snapshot("reading the ends of a topic").await?;
+        let Some(topic) = topic_of(&mut tx, topic).await? else {
             return Ok(Vec::new());
         };
-        let reaches = reaches(&mut tx, topic, 0..topic.partitions).await;
         let span = |reach: Reach| Span {
             start: reach.start,
             end: reach.end,
         };
-        Ok(reaches.map_err(fault)?.into_iter().map(span).collect())
+        let reaches = reaches_of(&mut tx, topic, 0..topic.partitions).await?;
+        Ok(reaches.into_iter().map(span).collect())
     }
 
     async fn partitions_now(&self, topic: &str) -> Result<u32> {
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        let found = find_topic(&mut connection, topic).await;
-        let found = found.map_err(db.fault("looking for a topic"))?;
+        let mut session = self.db.read("looking for a topic").await?;
+        let found = topic_of(&mut session, topic).await?;
         Ok(found.map_or(0, |topic| topic.partitions))
     }
 
     async fn end(&self, topic: &str, partition: u32) -> Result<Offset> {
-        let db = self.db.current().await?;
-        let fault = db.fault("reading the end of a partition");
-        let mut connection = db.reader().await?;
-        let mut tx = connection.begin().await.map_err(fault)?;
-        let found = find_topic(&mut tx, topic).await.map_err(fault)?;
+        let mut tx = self.db.snapshot("reading the end of a partition").await?;
+        let found = topic_of(&mut tx, topic).await?;
         match found.filter(|topic| partition < topic.partitions) {
-            Some(topic) => {
-                let reach = reach(&mut tx, topic, partition).await;
-                Ok(reach.map_err(fault)?.end)
-            }
+            Some(topic) => Ok(reach(&mut tx, topic, partition).await?.end),
             None => Ok(0),
         }
     }
@@ -222,8 +212,9 @@ impl LogRead for SqliteLog {
             records: limit.records.max(1),
             bytes: limit.bytes.min(FETCH_BYTES_MAX),
         };
-        let db = self.db.current().await?;
-        let (batches, reach) = read_batches(&db, topic, partition, from, limit).await?;
+        let mut tx = self.db.snapshot("reading the log").await?;
+        let (batches, reach) = read_batches(&mut tx, topic, partition, from, limit).await?;
+        let file = tx.give_back();
         let bytes: usize = batches.iter().map(|batch| batch.payload.len()).sum();
         let unpacked = if bytes > HEAVY_BYTES {
             tokio::task::spawn_blocking(move || unpack(&batches, from, limit))
@@ -232,8 +223,9 @@ impl LogRead for SqliteLog {
         } else {
             unpack(&batches, from, limit)
         };
-        let records = unpacked
-            .map_err(|what| db.damaged(&format!("reading {topic}/{partition} at {from}"), what))?;
+        let records = unpacked.map_err(|what| {
+            file.damaged(&format!("reading {topic}/{partition} at {from}"), what)
+        })?;
         let taken = records.offsets.values().last();
         Ok(Fetched {
             next_offset: taken.map_or(from, |last| last + 1),
@@ -243,52 +235,37 @@ impl LogRead for SqliteLog {
     }
 
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset> {
-        let db = self.db.current().await?;
-        let fault = db.fault("looking for a moment in the log");
-        let mut connection = db.reader().await?;
-        let mut tx = connection.begin().await.map_err(fault)?;
-        let found = find_topic(&mut tx, topic).await.map_err(fault)?;
-        let found = partition_of(found, topic, partition)?;
-        let reach = reach(&mut tx, found, partition).await.map_err(fault)?;
+        let mut tx = self.db.snapshot("looking for a moment in the log").await?;
+        let found = partition_of(&mut tx, topic, partition).await?;
+        let reach = reach(&mut tx, found, partition).await?;
         // All records of a batch were appended at the same moment.
-        let first: Option<Offset> = sqlx::query_scalar(
+        let query = sqlx::query(
             "SELECT first_offset FROM batches
              WHERE topic = ? AND partition = ? AND logged_at_ms >= ?
              ORDER BY logged_at_ms, first_offset LIMIT 1",
         )
         .bind(found.id)
         .bind(partition)
-        .bind(logged_at_ms)
-        .fetch_optional(&mut *tx)
-        .await
-        .map_err(fault)?;
-        Ok(first.unwrap_or(reach.end))
+        .bind(logged_at_ms);
+        let first: Option<(Offset,)> = tx.first(query).await?;
+        Ok(first.map_or(reach.end, |(first,)| first))
     }
 }
 
 #[async_trait]
 impl LogWrite for SqliteLog {
     async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32> {
-        let db = self.db.current().await?;
-        let fault = db.fault("making a topic");
-        {
-            let mut connection = db.reader().await?;
-            let found = find_topic(&mut connection, topic).await.map_err(fault)?;
-            if let Some(found) = found {
-                return Ok(found.partitions);
-            }
+        let known = self.partitions_now(topic).await?;
+        if known > 0 {
+            return Ok(known);
         }
-        let mut connection = db.writer().await?;
-        let (partitions,) = sqlx::query_as::<_, (u32,)>(
+        let mut session = self.db.write("making a topic").await?;
+        let query = sqlx::query(
             "INSERT INTO topics (name, partitions) VALUES (?, ?)
              ON CONFLICT DO UPDATE SET partitions = partitions
              RETURNING partitions",
-        )
-        .bind(topic)
-        .bind(partitions)
-        .fetch_one(&mut *connection)
-        .await
-        .map_err(fault)?;
+        );
+        let (partitions,) = session.one(query.bind(topic).bind(partitions)).await?;
         Ok(partitions)
     }
 
@@ -299,19 +276,14 @@ impl LogWrite for SqliteLog {
         logged_at_ms: i64,
     ) -> Result<Vec<Offset>> {
         let packed = pack_off_thread(groups).await?;
-        let db = self.db.current().await?;
-        let fault = db.fault("appending to the log");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let found = find_topic(&mut tx, topic).await.map_err(fault)?;
         let lowest = groups.iter().map(|group| group.partition).min();
         let highest = groups.iter().map(|group| group.partition).max();
         let (Some(lowest), Some(highest)) = (lowest, highest) else {
             return Ok(Vec::new());
         };
-        let found = partition_of(found, topic, highest)?;
-        let reaches = reaches(&mut tx, found, lowest..highest + 1).await;
-        let mut reaches: Vec<Reach> = reaches.map_err(fault)?;
+        let mut tx = self.db.change("appending to the log").await?;
+        let found = partition_of(&mut tx, topic, highest).await?;
+        let mut reaches = reaches_of(&mut tx, found, lowest..highest + 1).await?;
         let mut firsts = Vec::with_capacity(groups.len());
         for batch in packed {
             let Some(reach) = reaches.get_mut((batch.partition - lowest) as usize) else {
@@ -324,108 +296,100 @@ impl LogWrite for SqliteLog {
                 continue;
             }
             reach.logged_at_ms = reach.logged_at_ms.max(logged_at_ms);
-            let next_offset = reach.end + batch.records;
-            sqlx::query(
-                "INSERT INTO batches (topic, partition, first_offset, next_offset, logged_at_ms,
-                                      value_bytes, crc, payload)
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            )
-            .bind(found.id)
-            .bind(batch.partition)
-            .bind(reach.end)
-            .bind(next_offset)
-            .bind(reach.logged_at_ms)
-            .bind(batch.value_bytes)
-            .bind(batch.crc)
-            .bind(batch.payload)
-            .execute(&mut *tx)
-            .await
-            .map_err(fault)?;
-            reach.end = next_offset;
+            let at = (reach.end, reach.logged_at_ms);
+            reach.end = put_batch(&mut tx, found, at, batch).await?;
         }
-        tx.commit().await.map_err(fault)?;
+        tx.commit().await?;
         Ok(firsts)
     }
 
     async fn trim(&self, topic: &str, before: &[Offset]) -> Result<()> {
-        let db = self.db.current().await?;
-        let mut connection = db.writer().await?;
         for (partition, before) in (0_u32..).zip(before) {
-            trim(&db, &mut connection, (topic, partition), *before).await?;
+            trim(&self.db, (topic, partition), *before).await?;
         }
         Ok(())
     }
 }
 
+/// Writes a batch. Returns the offset after it.
+async fn put_batch(
+    tx: &mut Session,
+    topic: Topic,
+    (first, logged_at_ms): (Offset, i64),
+    batch: Packed,
+) -> Result<Offset> {
+    let next = first + batch.records;
+    let query = sqlx::query(
+        "INSERT INTO batches (topic, partition, first_offset, next_offset, logged_at_ms,
+                              value_bytes, crc, payload)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(topic.id)
+    .bind(batch.partition)
+    .bind(first)
+    .bind(next)
+    .bind(logged_at_ms)
+    .bind(batch.value_bytes)
+    .bind(batch.crc)
+    .bind(batch.payload);
+    tx.execute(query).await?;
+    Ok(next)
+}
+
 /// Deletes the records of a partition below an offset. The batch that holds it is written anew with the
 /// others alone.
-async fn trim(
-    db: &Opened,
-    connection: &mut SqliteConnection,
-    (name, partition): (&str, u32),
-    before: Offset,
-) -> Result<()> {
-    let fault = db.fault("deleting records of the log");
-    let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-    let Some(topic) = find_topic(&mut tx, name).await.map_err(fault)? else {
+async fn trim(db: &Db, (name, partition): (&str, u32), before: Offset) -> Result<()> {
+    let mut tx = db.change("deleting records of the log").await?;
+    let Some(topic) = topic_of(&mut tx, name).await? else {
         return Ok(());
     };
     if partition >= topic.partitions {
         return Ok(());
     }
-    let reach = reach(&mut tx, topic, partition).await.map_err(fault)?;
+    let reach = reach(&mut tx, topic, partition).await?;
     let start = before.min(reach.end);
     if start <= reach.start {
         return Ok(());
     }
-    let cut: Option<Stored> = sqlx::query_as(
+    let query = sqlx::query(
         "SELECT first_offset, next_offset, logged_at_ms, crc, payload FROM batches
          WHERE topic = ?1 AND partition = ?2 AND first_offset < ?3 AND next_offset > ?3",
-    )
-    .bind(topic.id)
-    .bind(partition)
-    .bind(start)
-    .fetch_optional(&mut *tx)
-    .await
-    .map_err(fault)?;
-    sqlx::query("DELETE FROM batches WHERE topic = ? AND partition = ? AND first_offset < ?")
+    );
+    let query = query.bind(topic.id).bind(partition).bind(start);
+    let cut: Option<Stored> = tx.first(query).await?;
+    let delete = "DELETE FROM batches WHERE topic = ? AND partition = ? AND first_offset < ?";
+    let delete = sqlx::query(delete)
         .bind(topic.id)
         .bind(partition)
-        .bind(start)
-        .execute(&mut *tx)
-        .await
-        .map_err(fault)?;
+        .bind(start);
+    tx.execute(delete).await?;
     if let Some(cut) = cut {
-        put_rest(&mut tx, db, (topic, partition), (cut, start)).await?;
+        put_rest(&mut tx, (topic, partition), (cut, start)).await?;
     }
-    sqlx::query(
+    let query = sqlx::query(
         "INSERT INTO trimmed (topic, partition, start, logged_at_ms) VALUES (?, ?, ?, ?)
          ON CONFLICT DO UPDATE SET start = excluded.start, logged_at_ms = excluded.logged_at_ms",
     )
     .bind(topic.id)
     .bind(partition)
     .bind(start)
-    .bind(reach.logged_at_ms)
-    .execute(&mut *tx)
-    .await
-    .map_err(fault)?;
-    tx.commit().await.map_err(fault)
+    .bind(reach.logged_at_ms);
+    tx.execute(query).await?;
+    tx.commit().await
 }
 
 /// Writes what is left of a batch from an offset on.
 async fn put_rest(
-    connection: &mut SqliteConnection,
-    db: &Opened,
+    tx: &mut Session,
     (topic, partition): (Topic, u32),
     (cut, start): (Stored, Offset),
 ) -> Result<()> {
-    let doing = "deleting records of the log";
     let logged_at_ms = cut.logged_at_ms;
     let all = FetchLimit {
         records: usize::MAX,
         bytes: usize::MAX,
     };
-    let rest = unpack(&[cut], start, all).map_err(|what| db.damaged(doing, what))?;
+    let rest = unpack(&[cut], start, all).map_err(|what| tx.damaged(what))?;
     let rest = NewRecords {
         partition,
         keys: rest.keys,
@@ -434,23 +398,7 @@ async fn put_rest(
     };
     let mut first = start;
     for batch in pack(&[rest])? {
-        sqlx::query(
-            "INSERT INTO batches (topic, partition, first_offset, next_offset, logged_at_ms,
-                                  value_bytes, crc, payload)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        )
-        .bind(topic.id)
-        .bind(partition)
-        .bind(first)
-        .bind(first + batch.records)
-        .bind(logged_at_ms)
-        .bind(batch.value_bytes)
-        .bind(batch.crc)
-        .bind(batch.payload)
-        .execute(&mut *connection)
-        .await
-        .map_err(db.fault(doing))?;
-        first += batch.records;
+        first = put_batch(tx, topic, (first, logged_at_ms), batch).await?;
     }
     Ok(())
 }
@@ -467,8 +415,14 @@ async fn find_topic(
     Ok(found.map(|(id, partitions)| Topic { id, partitions }))
 }
 
+async fn topic_of(session: &mut Session, name: &str) -> Result<Option<Topic>> {
+    let found = find_topic(session.split().0, name).await;
+    found.map_err(|error| session.fault(error))
+}
+
 /// The topic, if it has the partition.
-fn partition_of(topic: Option<Topic>, name: &str, partition: u32) -> Result<Topic> {
+async fn partition_of(session: &mut Session, name: &str, partition: u32) -> Result<Topic> {
+    let topic = topic_of(session, name).await?;
     let partitions = topic.map_or(0, |topic| topic.partitions);
     topic
         .filter(|topic| partition < topic.partitions)
@@ -510,29 +464,31 @@ async fn reaches(
     .await
 }
 
-async fn reach(
-    connection: &mut SqliteConnection,
+async fn reaches_of(
+    session: &mut Session,
     topic: Topic,
-    partition: u32,
-) -> std::result::Result<Reach, sqlx::Error> {
-    let reaches = reaches(connection, topic, partition..partition + 1).await?;
-    reaches.into_iter().next().ok_or(sqlx::Error::RowNotFound)
+    partitions: Range<u32>,
+) -> Result<Vec<Reach>> {
+    let found = reaches(session.split().0, topic, partitions).await;
+    found.map_err(|error| session.fault(error))
+}
+
+async fn reach(session: &mut Session, topic: Topic, partition: u32) -> Result<Reach> {
+    let reaches = reaches_of(session, topic, partition..partition + 1).await?;
+    let reach = reaches.into_iter().next();
+    reach.ok_or_else(|| session.fault(sqlx::Error::RowNotFound))
 }
 
 /// The batches that hold the records from `from` on, enough of them for the limit.
 async fn read_batches(
-    db: &Opened,
+    tx: &mut Session,
     name: &str,
     partition: u32,
     from: Offset,
     limit: FetchLimit,
 ) -> Result<(Vec<Stored>, Reach)> {
-    let fault = db.fault("reading the log");
-    let mut connection = db.reader().await?;
-    let mut tx = connection.begin().await.map_err(fault)?;
-    let topic = find_topic(&mut tx, name).await.map_err(fault)?;
-    let topic = partition_of(topic, name, partition)?;
-    let reach = reach(&mut tx, topic, partition).await.map_err(fault)?;
+    let topic = partition_of(tx, name, partition).await?;
+    let reach = reach(tx, topic, partition).await?;
     if from < reach.start || from > reach.end {
         return Err(Error::OffsetOutOfRange {
             topic: name.to_owned(),
@@ -548,6 +504,7 @@ async fn read_batches(
     // First which batches, then these: a payload that is not needed is not read.
     let mut last = from;
     {
+        let (connection, fault) = tx.split();
         let mut sizes = sqlx::query_as::<_, (Offset, Offset, i64)>(
             "SELECT first_offset, next_offset, value_bytes FROM batches
              WHERE topic = ?1 AND partition = ?2 AND first_offset >= (
@@ -558,7 +515,7 @@ async fn read_batches(
         .bind(topic.id)
         .bind(partition)
         .bind(from)
-        .fetch(&mut *tx);
+        .fetch(connection);
         let mut bytes = 0;
         while let Some((first, next, value_bytes)) = sizes.try_next().await.map_err(fault)? {
             last = first;
@@ -569,7 +526,7 @@ async fn read_batches(
             }
         }
     }
-    let batches = sqlx::query_as(
+    let query = sqlx::query(
         "SELECT first_offset, next_offset, logged_at_ms, crc, payload FROM batches
          WHERE topic = ?1 AND partition = ?2 AND first_offset <= ?4 AND first_offset >= (
              SELECT max(first_offset) FROM batches
@@ -579,11 +536,8 @@ async fn read_batches(
     .bind(topic.id)
     .bind(partition)
     .bind(from)
-    .bind(last)
-    .fetch_all(&mut *tx)
-    .await
-    .map_err(fault)?;
-    Ok((batches, reach))
+    .bind(last);
+    Ok((tx.all(query).await?, reach))
 }
 
 /// Packs before the right to write is taken, so that nobody waits for it.

@@ -36,6 +36,7 @@ mod log;
 mod payload;
 mod records;
 mod runs;
+mod session;
 pub(crate) mod statement;
 mod view_rows;
 mod view_scan;

@@ -5,7 +5,8 @@ use std::path::Path;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::db::{Db, Kind as File, Opened, Upgrade};
+use super::db::{Db, Kind as File, SMALL_FILE, Upgrade};
+use super::session::Session;
 use super::statement::stored;
 use crate::Result;
 use crate::records::{Direction, Record, Records, RecordsRead, Scan};
@@ -40,13 +41,10 @@ pub(super) static RECONCILIATIONS: File = File {
         1,
         Upgrade::Statements(include_str!("records/reconciliations_2.sql")),
     )],
-    replaceable: false,
-    page_bytes: 4096,
     cache_kib: 1024,
-    readers: 2,
-    rows_ahead: 128,
     remedy: "stop every process of this folder and restore reconciliations.db from its newest copy, or \
              move it away: earlier comparisons, approvals and schedules are then unknown",
+    ..SMALL_FILE
 };
 
 /// Records in a file of a data folder.
@@ -68,23 +66,16 @@ type Row = (String, i64, String);
 #[async_trait]
 impl RecordsRead for SqliteRecords {
     async fn get(&self, scope: &str, name: &str) -> Result<Option<Record>> {
-        let doing = "reading a record";
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
+        let mut session = self.db.read("reading a record").await?;
         let text = "SELECT name, version, value FROM records WHERE scope = ? AND name = ?";
-        let row: Option<Row> = sqlx::query_as(text)
-            .bind(scope)
-            .bind(name)
-            .fetch_optional(&mut *connection)
-            .await
-            .map_err(db.fault(doing))?;
-        row.map(|row| record(&db, doing, row)).transpose()
+        let row = session
+            .first(sqlx::query(text).bind(scope).bind(name))
+            .await?;
+        row.map(|row| record(&session, row)).transpose()
     }
 
     async fn scan(&self, scope: &str, scan: Scan<'_>) -> Result<Vec<Record>> {
-        let doing = "reading records";
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
+        let mut session = self.db.read("reading records").await?;
         let text = match scan.direction {
             Direction::Ascending => {
                 "SELECT name, version, value FROM records
@@ -96,17 +87,13 @@ impl RecordsRead for SqliteRecords {
             }
         };
         let (after, before) = scan.bounds();
-        let rows: Vec<Row> = sqlx::query_as(text)
+        let query = sqlx::query(text)
             .bind(scope)
             .bind(after)
             .bind(before)
-            .bind(i64::try_from(scan.limit).unwrap_or(i64::MAX))
-            .fetch_all(&mut *connection)
-            .await
-            .map_err(db.fault(doing))?;
-        rows.into_iter()
-            .map(|row| record(&db, doing, row))
-            .collect()
+            .bind(i64::try_from(scan.limit).unwrap_or(i64::MAX));
+        let rows = session.all(query).await?.into_iter();
+        rows.map(|row| record(&session, row)).collect()
     }
 }
 
@@ -133,8 +120,7 @@ impl Records for SqliteRecords {
             }
             (None, None) => return Ok(self.get(scope, name).await?.is_none()),
         };
-        let db = self.db.current().await?;
-        let mut connection = db.writer().await?;
+        let mut session = self.db.write("changing a record").await?;
         let mut query = sqlx::query(text)
             .bind(scope)
             .bind(name)
@@ -142,15 +128,13 @@ impl Records for SqliteRecords {
         if let Some(value) = value {
             query = query.bind(value.to_string());
         }
-        let done = query.execute(&mut *connection).await;
-        let done = done.map_err(db.fault("changing a record"))?;
-        Ok(done.rows_affected() == 1)
+        Ok(session.execute(query).await? == 1)
     }
 }
 
-fn record(db: &Opened, doing: &str, (name, version, value): Row) -> Result<Record> {
+fn record(session: &Session, (name, version, value): Row) -> Result<Record> {
     let value = serde_json::from_str(&value);
-    let value = value.map_err(|error| db.damaged(doing, format!("record {name}: {error}")))?;
+    let value = value.map_err(|error| session.damaged(format!("record {name}: {error}")))?;
     Ok(Record {
         name,
         version: version.cast_unsigned(),

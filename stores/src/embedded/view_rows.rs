@@ -1,27 +1,25 @@
 //! Batch rows in the tables of `views.db`.
 
 use arrow::array::{Array, BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder};
-use futures::TryStreamExt;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Arguments, AssertSqlSafe, Row, SqliteConnection};
+use sqlx::{Arguments, AssertSqlSafe, Row};
 
-use super::db::Opened;
+use super::session::Session;
 use super::statement::{BoundRows, RowsStatement, bind, heavy};
 use crate::views::{FoundRows, NewRows, PartQuery, RowKeys};
 use crate::{Error, Result};
 
 /// The table of a view, ready to stand in a statement, if it was made.
-pub(super) async fn find_table(
-    connection: &mut SqliteConnection,
-    db: &Opened,
-    view: &str,
-) -> Result<Option<String>> {
-    let id: Option<i64> = sqlx::query_scalar("SELECT id FROM views WHERE name = ?")
-        .bind(view)
-        .fetch_optional(connection)
-        .await
-        .map_err(db.fault("looking for the table of a view"))?;
-    Ok(id.map(|id| table_name(id, view)))
+pub(super) async fn find_table(session: &mut Session, view: &str) -> Result<Option<String>> {
+    let query = sqlx::query("SELECT id FROM views WHERE name = ?").bind(view);
+    let id: Option<(i64,)> = session.first(query).await?;
+    Ok(id.map(|(id,)| table_name(id, view)))
+}
+
+/// The same of a view that must have one.
+pub(super) async fn expect_table(session: &mut Session, view: &str) -> Result<String> {
+    let table = find_table(session, view).await?;
+    table.ok_or_else(|| Error::Refused(format!("{view}: it has no table; make the view first")))
 }
 
 /// The number makes the name the view's own; the rest is for people, and holds nothing that has a
@@ -79,42 +77,29 @@ pub(super) async fn bind_rows(
 
 /// Deletes rows that have no stamp beyond `stamp_us`.
 pub(super) async fn delete(
-    connection: &mut SqliteConnection,
-    db: &Opened,
+    tx: &mut Session,
     (view, stamp_us): (&str, i64),
     rows: &RowKeys,
 ) -> Result<()> {
-    let fault = db.fault("deleting rows that somebody else wrote");
-    let table = find_table(connection, db, view).await?;
-    let table = table.ok_or_else(|| unmade(view))?;
+    let table = expect_table(tx, view).await?;
     let statement = format!("DELETE FROM {table} WHERE part = ? AND row = ? AND stamp_us <= ?");
     for (part, row) in rows.parts.iter().flatten().zip(rows.rows.iter().flatten()) {
-        sqlx::query(AssertSqlSafe(statement.clone()))
-            .bind(part)
-            .bind(row)
-            .bind(stamp_us)
-            .execute(&mut *connection)
-            .await
-            .map_err(fault)?;
+        let query = sqlx::query(AssertSqlSafe(statement.clone()));
+        tx.execute(query.bind(part).bind(row).bind(stamp_us))
+            .await?;
     }
     Ok(())
 }
 
-pub(super) fn unmade(view: &str) -> Error {
-    Error::Refused(format!("{view}: it has no table; make the view first"))
-}
-
 /// The keys of rows with a count and a stamp before `stamp_us`, after a key.
 pub(super) async fn rows_before(
-    connection: &mut SqliteConnection,
-    db: &Opened,
+    session: &mut Session,
     (view, stamp_us): (&str, i64),
     after: Option<(Vec<u8>, Vec<u8>)>,
     limit: usize,
 ) -> Result<RowKeys> {
-    let fault = db.fault("looking for rows of earlier results");
     let mut keys = (BinaryBuilder::new(), BinaryBuilder::new());
-    if let Some(table) = find_table(connection, db, view).await? {
+    if let Some(table) = find_table(session, view).await? {
         let later = if after.is_some() {
             "AND (part, row) > (?, ?)"
         } else {
@@ -128,15 +113,13 @@ pub(super) async fn rows_before(
         if let Some((part, row)) = after {
             statement = statement.bind(part).bind(row);
         }
-        let mut rows = statement
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-            .fetch(connection);
-        while let Some(row) = rows.try_next().await.map_err(fault)? {
-            keys.0
-                .append_value(row.try_get::<&[u8], _>(0).map_err(fault)?);
-            keys.1
-                .append_value(row.try_get::<&[u8], _>(1).map_err(fault)?);
-        }
+        let rows = statement.bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let take = |row: &SqliteRow| {
+            keys.0.append_value(row.try_get::<&[u8], _>(0)?);
+            keys.1.append_value(row.try_get::<&[u8], _>(1)?);
+            Ok(())
+        };
+        session.each(rows, take).await?;
     }
     Ok(RowKeys {
         parts: keys.0.finish(),
@@ -156,12 +139,10 @@ pub(super) struct Found {
 impl Found {
     pub(super) async fn read(
         &mut self,
-        connection: &mut SqliteConnection,
-        db: &Opened,
+        session: &mut Session,
         table: &str,
         (index, query): (u32, &PartQuery),
     ) -> Result<()> {
-        let fault = db.fault("reading batch rows");
         let (begin, end) = &query.range;
         let until = if end.is_some() { "AND row < ?" } else { "" };
         let statement = format!(
@@ -173,11 +154,7 @@ impl Found {
         if let Some(end) = end {
             statement = statement.bind(end);
         }
-        let mut rows = statement.fetch(connection);
-        while let Some(row) = rows.try_next().await.map_err(fault)? {
-            self.add(index, &row).map_err(fault)?;
-        }
-        Ok(())
+        session.each(statement, |row| self.add(index, row)).await
     }
 
     fn add(&mut self, index: u32, row: &SqliteRow) -> std::result::Result<(), sqlx::Error> {

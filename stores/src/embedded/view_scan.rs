@@ -7,9 +7,10 @@ use std::num::NonZeroU32;
 
 use bytes::Bytes;
 use futures::TryStreamExt;
-use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
+use sqlx::{AssertSqlSafe, Row};
 
-use super::db::Opened;
+use super::db::Db;
+use super::session::Session;
 use super::view_rows::table_name;
 use crate::Result;
 use crate::view_scan::{
@@ -33,22 +34,13 @@ fn place(key: &[u8]) -> u64 {
 }
 
 /// The table of a view of one of the two kinds, if it was made.
-async fn table_of(
-    connection: &mut SqliteConnection,
-    db: &Opened,
-    view: &str,
-    wants_board: bool,
-) -> Result<Option<String>> {
-    let doing = "looking for the table of a view";
-    let found: Option<(i64, String)> = sqlx::query_as("SELECT id, shape FROM views WHERE name = ?")
-        .bind(view)
-        .fetch_optional(connection)
-        .await
-        .map_err(db.fault(doing))?;
+async fn table_of(session: &mut Session, view: &str, wants_board: bool) -> Result<Option<String>> {
+    let query = sqlx::query("SELECT id, shape FROM views WHERE name = ?").bind(view);
+    let found: Option<(i64, String)> = session.first(query).await?;
     let Some((id, shape)) = found else {
         return Ok(None);
     };
-    let shape = serde_json::from_str(&shape).map_err(|error| db.damaged(doing, error))?;
+    let shape = serde_json::from_str(&shape).map_err(|error| session.damaged(error))?;
     let is_board = matches!(shape, ViewShape::Board(_));
     if is_board == wants_board {
         Ok(Some(table_name(id, view)))
@@ -72,16 +64,14 @@ fn bound(rows: usize) -> i64 {
 
 /// A page of the rows of a share; nothing if the view has no table.
 pub(super) async fn rows(
-    db: &Opened,
+    db: &Db,
     view: &str,
     share: ScanShare,
     after: Option<&ScanPlace>,
     limit: usize,
 ) -> Result<Option<ScannedRows>> {
-    let fault = db.fault("scanning batch rows");
-    let mut connection = db.reader().await?;
-    let mut tx = connection.begin().await.map_err(fault)?;
-    let Some(table) = table_of(&mut tx, db, view, false).await? else {
+    let mut tx = db.snapshot("scanning batch rows").await?;
+    let Some(table) = table_of(&mut tx, view, false).await? else {
         return Ok(None);
     };
     let later = if after.is_some() {
@@ -98,7 +88,8 @@ pub(super) async fn rows(
     if let Some(at) = after {
         statement = statement.bind(&at.part).bind(&at.row);
     }
-    let mut found = statement.bind(bound(most)).fetch(&mut *tx);
+    let (connection, fault) = tx.split();
+    let mut found = statement.bind(bound(most)).fetch(connection);
     let (mut looked_at, mut is_mine) = (0, false);
     while !page.room().is_full()
         && let Some(row) = found.try_next().await.map_err(fault)?
@@ -124,16 +115,14 @@ pub(super) async fn rows(
 
 /// A page of the heads of a share; nothing if the view has no table.
 pub(super) async fn heads(
-    db: &Opened,
+    db: &Db,
     view: &str,
     share: ScanShare,
     after: Option<&[u8]>,
     limit: usize,
 ) -> Result<Option<ScannedHeads>> {
-    let fault = db.fault("scanning heads");
-    let mut connection = db.reader().await?;
-    let mut tx = connection.begin().await.map_err(fault)?;
-    let Some(table) = table_of(&mut tx, db, view, true).await? else {
+    let mut tx = db.snapshot("scanning heads").await?;
+    let Some(table) = table_of(&mut tx, view, true).await? else {
         return Ok(None);
     };
     let later = if after.is_some() { "WHERE key > ?" } else { "" };
@@ -146,7 +135,8 @@ pub(super) async fn heads(
     if let Some(key) = after {
         statement = statement.bind(key);
     }
-    let mut found = statement.bind(bound(most)).fetch(&mut *tx);
+    let (connection, fault) = tx.split();
+    let mut found = statement.bind(bound(most)).fetch(connection);
     let (mut looked_at, mut last) = (0, None);
     while !page.room().is_full()
         && let Some(row) = found.try_next().await.map_err(fault)?

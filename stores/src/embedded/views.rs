@@ -7,13 +7,16 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use schemas::seam::{Cut, Epoch, Run, RunState};
 use schemas::source::Source;
-use sqlx::{AssertSqlSafe, Connection};
+use sqlx::AssertSqlSafe;
 
-use super::db::{BEGIN_WRITE, Db, Kind, Upgrade};
+use super::db::{Db, Kind, Upgrade};
+use super::session::Session;
 use super::statement::stored;
-use super::view_rows::{Found, bind_rows, find_table, rows_before, table_name, unmade, upsert};
+use super::view_rows::{
+    Found, bind_rows, expect_table, find_table, rows_before, table_name, upsert,
+};
 use super::{editions, runs, view_rows, view_scan};
-use crate::run_rules::{self, expect_publishing};
+use crate::run_rules;
 use crate::view_scan::{Division, ScanPlace, ScanShare, ScannedHeads, ScannedRows, ViewsScan};
 use crate::views::{
     FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
@@ -126,21 +129,19 @@ impl SqliteViews {
     }
 }
 
+/// The record of a run, if what is done with this stamp is still its own.
+async fn expect_publisher(tx: &mut Session, source: Source, at: (Epoch, i64)) -> Result<Run> {
+    run_rules::expect_at(source, at, runs::last(tx, source).await?)
+}
+
 #[async_trait]
 impl ViewsRead for SqliteViews {
     async fn runs(&self, source: Source) -> Result<RunsSeen> {
-        let db = self.db.current().await?;
-        let fault = db.fault("reading the newest epochs");
-        let mut connection = db.reader().await?;
-        let mut tx = connection.begin().await.map_err(fault)?;
-        let newest: Vec<(String, i64)> =
-            sqlx::query_as("SELECT view, epoch FROM newest WHERE source = ?")
-                .bind(source.name())
-                .fetch_all(&mut *tx)
-                .await
-                .map_err(fault)?;
+        let mut tx = self.db.snapshot("reading the newest epochs").await?;
+        let query = sqlx::query("SELECT view, epoch FROM newest WHERE source = ?");
+        let newest: Vec<(String, i64)> = tx.all(query.bind(source.name())).await?;
         let of_views = newest.iter().map(|(_, epoch)| epoch.cast_unsigned());
-        let runs = runs::recent(&mut tx, &db, source, of_views).await?;
+        let runs = runs::recent(&mut tx, source, of_views).await?;
         let newest = newest
             .into_iter()
             .map(|(view, epoch)| (view, epoch.cast_unsigned()))
@@ -149,26 +150,20 @@ impl ViewsRead for SqliteViews {
     }
 
     async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<Option<FoundRows>> {
-        let db = self.db.current().await?;
-        let fault = db.fault("reading batch rows");
-        let mut connection = db.reader().await?;
-        let mut tx = connection.begin().await.map_err(fault)?;
-        let Some(table) = find_table(&mut tx, &db, view).await? else {
+        let mut tx = self.db.snapshot("reading batch rows").await?;
+        let Some(table) = find_table(&mut tx, view).await? else {
             return Ok(None);
         };
         let mut found = Found::default();
         for query in (0..).zip(queries) {
-            found.read(&mut tx, &db, &table, query).await?;
+            found.read(&mut tx, &table, query).await?;
         }
         Ok(Some(found.finish()))
     }
 
     async fn heads(&self, view: &str, keys: &[Vec<u8>]) -> Result<Option<Vec<Option<Head>>>> {
-        let db = self.db.current().await?;
-        let fault = db.fault("reading heads");
-        let mut connection = db.reader().await?;
-        let mut tx = connection.begin().await.map_err(fault)?;
-        editions::heads(&mut tx, &db, view, keys).await
+        let mut tx = self.db.snapshot("reading heads").await?;
+        editions::heads(&mut tx, view, keys).await
     }
 
     async fn nodes(
@@ -177,11 +172,8 @@ impl ViewsRead for SqliteViews {
         key: &[u8],
         names: &[NodeName],
     ) -> Result<Vec<Option<Bytes>>> {
-        let db = self.db.current().await?;
-        let fault = db.fault("reading nodes");
-        let mut connection = db.reader().await?;
-        let mut tx = connection.begin().await.map_err(fault)?;
-        editions::nodes(&mut tx, &db, (view, key), names).await
+        let mut tx = self.db.snapshot("reading nodes").await?;
+        editions::nodes(&mut tx, (view, key), names).await
     }
 
     async fn stories(
@@ -193,15 +185,13 @@ impl ViewsRead for SqliteViews {
         let Some(last) = run_rules::last_before(before) else {
             return Ok(Vec::new());
         };
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        runs::stories(&mut connection, &db, source, (0, last), limit).await
+        let mut session = self.db.read("reading the stories of runs").await?;
+        runs::stories(&mut session, source, (0, last), limit).await
     }
 
     async fn story(&self, source: Source, epoch: Epoch) -> Result<Option<RunStory>> {
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        let stories = runs::stories(&mut connection, &db, source, (epoch, epoch), 1).await?;
+        let mut session = self.db.read("reading the stories of runs").await?;
+        let stories = runs::stories(&mut session, source, (epoch, epoch), 1).await?;
         Ok(stories.into_iter().next())
     }
 }
@@ -219,8 +209,7 @@ impl ViewsScan for SqliteViews {
         after: Option<&ScanPlace>,
         limit: usize,
     ) -> Result<Option<ScannedRows>> {
-        let db = self.db.current().await?;
-        view_scan::rows(&db, view, share, after, limit).await
+        view_scan::rows(&self.db, view, share, after, limit).await
     }
 
     async fn scan_heads(
@@ -230,8 +219,7 @@ impl ViewsScan for SqliteViews {
         after: Option<&[u8]>,
         limit: usize,
     ) -> Result<Option<ScannedHeads>> {
-        let db = self.db.current().await?;
-        view_scan::heads(&db, view, share, after, limit).await
+        view_scan::heads(&self.db, view, share, after, limit).await
     }
 }
 
@@ -243,27 +231,19 @@ impl ViewsWrite for SqliteViews {
 
     async fn ensure_view(&self, source: Source, shape: &ViewShape) -> Result<()> {
         let doing = "making the table of a view";
-        let db = self.db.current().await?;
-        let fault = db.fault(doing);
         let json = serde_json::to_string(shape).map_err(|error| Error::broken(doing, error))?;
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let made: Option<i64> = sqlx::query_scalar(
+        let mut tx = self.db.change(doing).await?;
+        let query = sqlx::query(
             "INSERT INTO views (name, source, shape) VALUES (?, ?, ?)
              ON CONFLICT DO NOTHING RETURNING id",
         )
         .bind(shape.view())
         .bind(source.name())
-        .bind(&json)
-        .fetch_optional(&mut *tx)
-        .await
-        .map_err(fault)?;
-        let Some(id) = made else {
-            let stored: String = sqlx::query_scalar("SELECT shape FROM views WHERE name = ?")
-                .bind(shape.view())
-                .fetch_one(&mut *tx)
-                .await
-                .map_err(fault)?;
+        .bind(&json);
+        let made: Option<(i64,)> = tx.first(query).await?;
+        let Some((id,)) = made else {
+            let query = sqlx::query("SELECT shape FROM views WHERE name = ?").bind(shape.view());
+            let (stored,): (String,) = tx.one(query).await?;
             if serde_json::from_str::<ViewShape>(&stored).ok().as_ref() == Some(shape) {
                 return Ok(());
             }
@@ -277,11 +257,8 @@ impl ViewsWrite for SqliteViews {
             ViewShape::Tally(_) => rows_table(&table_name(id, shape.view())),
             ViewShape::Board(_) => editions::tables(id, shape.view()),
         };
-        sqlx::raw_sql(AssertSqlSafe(tables))
-            .execute(&mut *tx)
-            .await
-            .map_err(fault)?;
-        tx.commit().await.map_err(fault)
+        tx.execute(AssertSqlSafe(tables)).await?;
+        tx.commit().await
     }
 
     async fn propose(
@@ -292,31 +269,25 @@ impl ViewsWrite for SqliteViews {
         token: &str,
         now_ms: i64,
     ) -> Result<Run> {
-        let db = self.db.current().await?;
-        let fault = db.fault("proposing a run");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let last = runs::last(&mut tx, &db, source).await?;
+        let mut tx = self.db.change("proposing a run").await?;
+        let last = runs::last(&mut tx, source).await?;
         let mut run = run_rules::proposal(source, last.as_ref(), epoch, cuts, token)?;
-        run.stamp_us = runs::next_stamp(&mut tx, &db, source, now_ms).await?;
-        runs::put(&mut tx, &db, source, &run, now_ms).await?;
-        runs::forget_outlived(&mut tx, &db, source, epoch, self.runs_kept).await?;
-        tx.commit().await.map_err(fault)?;
+        run.stamp_us = runs::next_stamp(&mut tx, source, now_ms).await?;
+        runs::put(&mut tx, source, &run, now_ms).await?;
+        runs::forget_outlived(&mut tx, source, epoch, self.runs_kept).await?;
+        tx.commit().await?;
         Ok(run)
     }
 
     async fn seal(&self, source: Source, epoch: Epoch, token: &str) -> Result<Run> {
-        let db = self.db.current().await?;
-        let fault = db.fault("sealing a run");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let run = runs::expect(&mut tx, &db, source, epoch).await?;
+        let mut tx = self.db.change("sealing a run").await?;
+        let run = runs::expect(&mut tx, source, epoch).await?;
         let Some(run) = run_rules::sealed(source, &run, token)? else {
             return Ok(run);
         };
         // Its story does not end here, so no moment is recorded.
-        runs::put(&mut tx, &db, source, &run, 0).await?;
-        tx.commit().await.map_err(fault)?;
+        runs::put(&mut tx, source, &run, 0).await?;
+        tx.commit().await?;
         Ok(run)
     }
 
@@ -327,45 +298,31 @@ impl ViewsWrite for SqliteViews {
         results: &BTreeMap<String, String>,
         now_ms: i64,
     ) -> Result<i64> {
-        let db = self.db.current().await?;
-        let fault = db.fault("taking a new stamp for a run");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        runs::expect_last(&mut tx, &db, source, epoch).await?;
-        let stamp_us = runs::next_stamp(&mut tx, &db, source, now_ms).await?;
-        sqlx::query("UPDATE runs SET stamp_us = ? WHERE source = ? AND epoch = ?")
+        let mut tx = self.db.change("taking a new stamp for a run").await?;
+        runs::expect_last(&mut tx, source, epoch).await?;
+        let stamp_us = runs::next_stamp(&mut tx, source, now_ms).await?;
+        let stamp = sqlx::query("UPDATE runs SET stamp_us = ? WHERE source = ? AND epoch = ?")
             .bind(stamp_us)
             .bind(source.name())
-            .bind(stored(epoch)?)
-            .execute(&mut *tx)
-            .await
-            .map_err(fault)?;
+            .bind(stored(epoch)?);
+        tx.execute(stamp).await?;
         for (view, result) in results {
             let begun = "INSERT INTO results (source, view, result, published) VALUES (?, ?, ?, 0)
                          ON CONFLICT DO NOTHING";
-            sqlx::query(begun)
-                .bind(source.name())
-                .bind(view)
-                .bind(result)
-                .execute(&mut *tx)
-                .await
-                .map_err(fault)?;
+            let begun = sqlx::query(begun).bind(source.name());
+            tx.execute(begun.bind(view).bind(result)).await?;
         }
-        tx.commit().await.map_err(fault)?;
+        tx.commit().await?;
         Ok(stamp_us)
     }
 
     async fn results(&self, source: Source) -> Result<BTreeMap<String, TableResults>> {
-        let db = self.db.current().await?;
-        let fault = db.fault("reading which results were published");
-        let mut connection = db.reader().await?;
-        let rows: Vec<(String, String, bool)> = sqlx::query_as(
+        let doing = "reading which results were published";
+        let mut session = self.db.read(doing).await?;
+        let query = sqlx::query(
             "SELECT view, result, published FROM results WHERE source = ? ORDER BY view, result",
-        )
-        .bind(source.name())
-        .fetch_all(&mut *connection)
-        .await
-        .map_err(fault)?;
+        );
+        let rows: Vec<(String, String, bool)> = session.all(query.bind(source.name())).await?;
         let mut results: BTreeMap<String, TableResults> = BTreeMap::new();
         for (view, result, published) in rows {
             let of_view = results.entry(view).or_default();
@@ -385,9 +342,9 @@ impl ViewsWrite for SqliteViews {
         after: Option<(Vec<u8>, Vec<u8>)>,
         limit: usize,
     ) -> Result<RowKeys> {
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        rows_before(&mut connection, &db, (view, stamp_us), after, limit).await
+        let doing = "looking for rows of earlier results";
+        let mut session = self.db.read(doing).await?;
+        rows_before(&mut session, (view, stamp_us), after, limit).await
     }
 
     async fn publish(
@@ -404,19 +361,15 @@ impl ViewsWrite for SqliteViews {
         loop {
             let length = PUBLISH_ROWS.min(rows.counts.len() - from);
             let bound = bind_rows(view, rows, from, length).await?;
-            let db = self.db.current().await?;
-            let fault = db.fault("publishing rows");
-            let mut connection = db.writer().await?;
-            let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-            let run = runs::expect_last(&mut tx, &db, source, epoch).await?;
-            expect_publishing(source, &run, stamp_us)?;
-            let table = find_table(&mut tx, &db, view).await?;
-            let table = table.ok_or_else(|| unmade(view))?;
-            let upsert = upsert(&table);
+            let mut tx = self.db.change("publishing rows").await?;
+            expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
+            let upsert = upsert(&expect_table(&mut tx, view).await?);
+            let (connection, fault) = tx.split();
             for rows in bound {
-                upsert.run(&mut tx, rows, &shared).await.map_err(fault)?;
+                let written = upsert.run(connection, rows, &shared).await;
+                written.map_err(fault)?;
             }
-            tx.commit().await.map_err(fault)?;
+            tx.commit().await?;
             from += length;
             if from >= rows.counts.len() {
                 return Ok(());
@@ -431,14 +384,13 @@ impl ViewsWrite for SqliteViews {
         (epoch, stamp_us): (Epoch, i64),
         rows: &RowKeys,
     ) -> Result<()> {
-        let db = self.db.current().await?;
-        let fault = db.fault("deleting rows that somebody else wrote");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let run = runs::expect_last(&mut tx, &db, source, epoch).await?;
-        expect_publishing(source, &run, stamp_us)?;
-        view_rows::delete(&mut tx, &db, (view, stamp_us), rows).await?;
-        tx.commit().await.map_err(fault)
+        let mut tx = self
+            .db
+            .change("deleting rows that somebody else wrote")
+            .await?;
+        expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
+        view_rows::delete(&mut tx, (view, stamp_us), rows).await?;
+        tx.commit().await
     }
 
     async fn publish_editions(
@@ -449,20 +401,15 @@ impl ViewsWrite for SqliteViews {
         stamp_us: i64,
         editions: &[NewEdition],
     ) -> Result<()> {
-        let db = self.db.current().await?;
-        let fault = db.fault("publishing editions");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let run = runs::expect_last(&mut tx, &db, source, epoch).await?;
-        expect_publishing(source, &run, stamp_us)?;
-        editions::write(&mut tx, &db, view, (epoch, stamp_us), editions).await?;
-        tx.commit().await.map_err(fault)
+        let mut tx = self.db.change("publishing editions").await?;
+        expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
+        editions::write(&mut tx, view, (epoch, stamp_us), editions).await?;
+        tx.commit().await
     }
 
     async fn node_names(&self, view: &str, key: &[u8]) -> Result<Vec<NodeName>> {
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        editions::names(&mut connection, &db, view, key).await
+        let mut session = self.db.read("listing nodes").await?;
+        editions::names(&mut session, view, key).await
     }
 
     async fn collect_garbage(
@@ -472,21 +419,16 @@ impl ViewsWrite for SqliteViews {
         (epoch, stamp_us): (Epoch, i64),
         limit: usize,
     ) -> Result<usize> {
-        let db = self.db.current().await?;
-        let fault = db.fault("deleting nodes");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let run = runs::expect_last(&mut tx, &db, source, epoch).await?;
-        expect_publishing(source, &run, stamp_us)?;
-        let deleted = editions::collect(&mut tx, &db, view, limit).await?;
-        tx.commit().await.map_err(fault)?;
+        let mut tx = self.db.change("deleting nodes").await?;
+        expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
+        let deleted = editions::collect(&mut tx, view, limit).await?;
+        tx.commit().await?;
         Ok(deleted)
     }
 
     async fn keys(&self, view: &str, after: Option<Vec<u8>>, limit: usize) -> Result<Vec<Vec<u8>>> {
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        editions::keys(&mut connection, &db, view, after, limit).await
+        let mut session = self.db.read("listing heads").await?;
+        editions::keys(&mut session, view, after, limit).await
     }
 
     async fn complete(
@@ -497,12 +439,8 @@ impl ViewsWrite for SqliteViews {
         run_ends: bool,
         now_ms: i64,
     ) -> Result<()> {
-        let db = self.db.current().await?;
-        let fault = db.fault("completing a run");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let mut run = runs::expect_last(&mut tx, &db, source, epoch).await?;
-        expect_publishing(source, &run, stamp_us)?;
+        let mut tx = self.db.change("completing a run").await?;
+        let mut run = expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
         for (view, result) in results {
             for statement in [
                 "INSERT INTO newest (source, view, epoch) VALUES (?1, ?2, ?4)
@@ -510,103 +448,66 @@ impl ViewsWrite for SqliteViews {
                 "DELETE FROM results WHERE source = ?1 AND view = ?2",
                 "INSERT INTO results (source, view, result, published) VALUES (?1, ?2, ?3, 1)",
             ] {
-                sqlx::query(statement)
-                    .bind(source.name())
-                    .bind(view)
-                    .bind(result)
-                    .bind(stored(epoch)?)
-                    .execute(&mut *tx)
-                    .await
-                    .map_err(fault)?;
+                let query = sqlx::query(statement).bind(source.name()).bind(view);
+                tx.execute(query.bind(result).bind(stored(epoch)?)).await?;
             }
         }
         if run_ends && run.state == RunState::Sealed {
             run.state = RunState::Complete;
-            runs::put(&mut tx, &db, source, &run, now_ms).await?;
+            runs::put(&mut tx, source, &run, now_ms).await?;
         }
-        tx.commit().await.map_err(fault)
+        tx.commit().await
     }
 
     async fn abandon(&self, source: Source, epoch: Epoch, now_ms: i64) -> Result<()> {
-        let db = self.db.current().await?;
-        let fault = db.fault("abandoning a run");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let run = runs::expect(&mut tx, &db, source, epoch).await?;
+        let mut tx = self.db.change("abandoning a run").await?;
+        let run = runs::expect(&mut tx, source, epoch).await?;
         let Some(run) = run_rules::abandoned(source, &run)? else {
             return Ok(());
         };
-        runs::put(&mut tx, &db, source, &run, now_ms).await?;
-        tx.commit().await.map_err(fault)
+        runs::put(&mut tx, source, &run, now_ms).await?;
+        tx.commit().await
     }
 
     async fn report(&self, source: Source, epoch: Epoch, report: &serde_json::Value) -> Result<()> {
-        let db = self.db.current().await?;
-        let fault = db.fault("writing the report of a run");
-        let mut connection = db.writer().await?;
-        let done = sqlx::query("UPDATE runs SET report = ? WHERE source = ? AND epoch = ?")
+        let mut session = self.db.write("writing the report of a run").await?;
+        let query = sqlx::query("UPDATE runs SET report = ? WHERE source = ? AND epoch = ?")
             .bind(report.to_string())
             .bind(source.name())
-            .bind(stored(epoch)?)
-            .execute(&mut *connection)
-            .await
-            .map_err(fault)?;
-        if done.rows_affected() == 0 {
+            .bind(stored(epoch)?);
+        if session.execute(query).await? == 0 {
             return Err(run_rules::refused(source, epoch, "there is no such run"));
         }
         Ok(())
     }
 
     async fn forget_views(&self, source: Source, at: (Epoch, i64), keep: &[String]) -> Result<()> {
-        let db = self.db.current().await?;
-        let fault = db.fault("forgetting views");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        run_rules::expect_at(source, at, runs::last(&mut tx, &db, source).await?)?;
+        let mut tx = self.db.change("forgetting views").await?;
+        expect_publisher(&mut tx, source, at).await?;
         // Tables go only when their view was forgotten before: a reader may still be at it now.
-        let tables: Vec<(String, i64, String)> = sqlx::query_as(
+        let query = sqlx::query(
             "SELECT name, id, shape FROM views AS v WHERE source = ?1 AND NOT EXISTS (
                  SELECT 1 FROM newest AS n WHERE n.source = v.source AND n.view = v.name)",
-        )
-        .bind(source.name())
-        .fetch_all(&mut *tx)
-        .await
-        .map_err(fault)?;
+        );
+        let tables: Vec<(String, i64, String)> = tx.all(query.bind(source.name())).await?;
         for (view, id, shape) in tables.iter().filter(|(view, ..)| !keep.contains(view)) {
-            sqlx::query("DELETE FROM views WHERE id = ?")
-                .bind(id)
-                .execute(&mut *tx)
-                .await
-                .map_err(fault)?;
-            sqlx::query("DELETE FROM results WHERE source = ? AND view = ?")
-                .bind(source.name())
-                .bind(view)
-                .execute(&mut *tx)
-                .await
-                .map_err(fault)?;
+            let forget = sqlx::query("DELETE FROM views WHERE id = ?").bind(id);
+            tx.execute(forget).await?;
+            let forget = sqlx::query("DELETE FROM results WHERE source = ? AND view = ?");
+            tx.execute(forget.bind(source.name()).bind(view)).await?;
             let drop = match serde_json::from_str(shape) {
                 Ok(ViewShape::Board(_)) => editions::drop_tables(*id, view),
                 _ => format!("DROP TABLE {}", table_name(*id, view)),
             };
-            sqlx::raw_sql(AssertSqlSafe(drop))
-                .execute(&mut *tx)
-                .await
-                .map_err(fault)?;
+            tx.execute(AssertSqlSafe(drop)).await?;
         }
-        let known: Vec<(String,)> = sqlx::query_as("SELECT view FROM newest WHERE source = ?")
-            .bind(source.name())
-            .fetch_all(&mut *tx)
-            .await
-            .map_err(fault)?;
+        let query = sqlx::query("SELECT view FROM newest WHERE source = ?");
+        let known: Vec<(String,)> = tx.all(query.bind(source.name())).await?;
         for (view,) in known.iter().filter(|(view,)| !keep.contains(view)) {
-            sqlx::query("DELETE FROM newest WHERE source = ? AND view = ?")
-                .bind(source.name())
-                .bind(view)
-                .execute(&mut *tx)
-                .await
-                .map_err(fault)?;
+            let forget = sqlx::query("DELETE FROM newest WHERE source = ? AND view = ?");
+            tx.execute(forget.bind(source.name()).bind(view)).await?;
         }
-        tx.commit().await.map_err(fault)
+        tx.commit().await
     }
 }
 

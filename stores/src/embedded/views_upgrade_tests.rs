@@ -1,8 +1,8 @@
 //! Files of an older version are brought to this one, and keep their heads and nodes.
 
 use schemas::key::KeyShape;
-use sqlx::ConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection};
 
 use super::*;
 use crate::views::{BoardShape, NewHead};

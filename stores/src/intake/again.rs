@@ -44,7 +44,7 @@ impl Again {
                 superseded,
             } => {
                 let accepted = match &checked.good {
-                    Good::Events(keyed) => keyed.events,
+                    Good::Events(keyed) => keyed.events(),
                     Good::Rows(rows, _) => rows.len() as u64,
                 };
                 let rejected = checked.letters.letters.iter();

@@ -1,5 +1,6 @@
 //! What is wrong with the topics of an installation and their brokers.
 
+use async_trait::async_trait;
 use rdkafka::admin::ResourceSpecifier;
 use rdkafka::consumer::Consumer;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -9,18 +10,20 @@ use schemas::source::Source;
 use super::KafkaLog;
 use super::log::Inner;
 use super::topics::{Settings, is_compacted, is_no_right};
-use crate::Result;
 use crate::log::topics;
+use crate::{Result, Server};
 
 /// A dead letter holds a line as text or in twice as many digits, and says where it came from.
 const LETTER_BYTES_MAX: usize = 2 * LINE_BYTES_MAX + (64 << 10);
 
-impl KafkaLog {
-    /// What is wrong with the brokers and the topics, in sentences; nothing if all is well.
-    ///
-    /// # Errors
-    /// Those of brokers that can't be asked.
-    pub async fn flaws(&self) -> Result<Vec<String>> {
+/// Topics are made through the port.
+#[async_trait]
+impl Server for KafkaLog {
+    fn name(&self) -> &'static str {
+        "log on Kafka"
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
         self.blocking(Inner::flaws).await
     }
 }

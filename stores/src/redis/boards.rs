@@ -12,7 +12,7 @@ use super::fault;
 use super::live::{RedisLive, Seen};
 use super::live_read::pairs;
 use super::live_write::Decided;
-use super::nodes::{Call, Request};
+use super::nodes::Request;
 use super::record::Record;
 use super::script::{BOARDS, FILL, LEAST_USED, MEASURE, NOTE_USE, REGISTER};
 use crate::board_cache::{
@@ -48,10 +48,7 @@ impl RedisLive {
         let keys = self.keys(slot);
         let record = known.and_then(|seen| seen.record.as_ref());
         let mark = record.map_or("", |record| record.mark());
-        let mut arguments = vec![
-            Bytes::from(keys.prefix),
-            Bytes::copy_from_slice(mark.as_bytes()),
-        ];
+        let mut arguments = vec![Bytes::copy_from_slice(mark.as_bytes())];
         let own = queries
             .iter()
             .filter(|query| query.partition == slot.partition);
@@ -93,13 +90,7 @@ impl RedisLive {
                 }
             }
         }
-        let call = Call::Script {
-            script: &BOARDS,
-            key: keys.record,
-            arguments,
-        };
-        let hash_slot = keys.hash_slot;
-        Request { hash_slot, call }
+        Request::script_on_keys(&keys, &BOARDS, arguments)
     }
 
     /// The record that a script answers with, which may be the one that was known.
@@ -254,11 +245,10 @@ impl BoardCacheRead for RedisLive {
                 ((slot, known), request)
             })
             .unzip();
-        let patience = &self.nodes.patience;
-        let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
-        let strange = || fault::strange(patience, doing);
+        let answers = self.nodes.ask_again(doing, &requests).await?;
+        let strange = || fault::strange(&self.nodes.patience, doing);
         let mut found: Vec<Option<BoardAnswer>> = queries.iter().map(|_| None).collect();
-        for (answer, (slot, known)) in answers.await?.into_iter().zip(slots) {
+        for (answer, (slot, known)) in answers.into_iter().zip(slots) {
             let Value::Array(answer) = answer else {
                 return Err(strange());
             };
@@ -276,14 +266,9 @@ impl BoardCacheRead for RedisLive {
     }
 
     async fn note_use(&self, slot: SlotId, name: &BoardName, now_ms: i64) -> Result<()> {
-        let keys = self.keys(slot);
-        let arguments = vec![
-            Bytes::from(keys.prefix.clone()),
-            Bytes::from(field(name)),
-            text(now_ms),
-        ];
-        self.script("noting the use of a board", &keys, &NOTE_USE, arguments)
-            .await?;
+        let arguments = [Bytes::from(field(name)), text(now_ms)];
+        let request = Request::script_on_keys(&self.keys(slot), &NOTE_USE, arguments);
+        self.one("noting the use of a board", request).await?;
         Ok(())
     }
 }
@@ -300,11 +285,10 @@ impl BoardCache for RedisLive {
         // Whoever changes the register changes the record too: one that is read before and is old
         // is noticed at the next change.
         let seen = patience.repeated(doing, || self.look(doing, &keys)).await?;
-        let tries = || self.one(doing, &keys, Call::Command(command.clone()));
         let mut register = Register::default();
         let record = seen.record.as_ref();
         register.revision = record.map_or(Revision::default(), |record| record.boards_revision);
-        let all = match patience.repeated(doing, tries).await? {
+        let all = match self.repeat(doing, Request::command(&keys, command)).await? {
             Value::Array(all) => pairs(all).ok_or_else(strange)?,
             Value::Map(all) => all
                 .into_iter()
@@ -354,9 +338,7 @@ impl BoardCache for RedisLive {
         rows: &[BoardRow],
     ) -> Result<bool> {
         let doing = "filling a cached board";
-        let keys = self.keys(slot);
         let mut arguments = vec![
-            Bytes::from(keys.prefix.clone()),
             Bytes::from(field(&board.name)),
             Bytes::from(filling(&board.id, step.saturating_sub(1))),
             Bytes::from(filling(&board.id, step)),
@@ -367,12 +349,8 @@ impl BoardCache for RedisLive {
             arguments.push(Bytes::copy_from_slice(&row.member));
             arguments.push(value_of(row)?);
         }
-        let patience = &self.nodes.patience;
-        let tries = || self.script(doing, &keys, &FILL, arguments.clone());
-        match patience.repeated(doing, tries).await? {
-            Value::Int(filled) => Ok(filled == 1),
-            _ => Err(fault::strange(patience, doing)),
-        }
+        let request = Request::script_on_keys(&self.keys(slot), &FILL, arguments);
+        Ok(self.repeat_for_number(doing, request).await? == 1)
     }
 
     async fn end_fill(
@@ -394,20 +372,15 @@ impl BoardCache for RedisLive {
 
     async fn measure(&self, slot: SlotId, board: &Registered, now_ms: i64) -> Result<Option<u64>> {
         let doing = "measuring a cached board";
-        let keys = self.keys(slot);
-        let arguments = vec![
-            Bytes::from(keys.prefix.clone()),
+        let arguments = [
             Bytes::from(field(&board.name)),
             Bytes::from(board.id.clone()),
             text(now_ms),
             text(BOARD_BYTES),
         ];
-        let patience = &self.nodes.patience;
-        let tries = || self.script(doing, &keys, &MEASURE, arguments.clone());
-        match patience.repeated(doing, tries).await? {
-            Value::Int(bytes) => Ok(u64::try_from(bytes).ok()),
-            _ => Err(fault::strange(patience, doing)),
-        }
+        let request = Request::script_on_keys(&self.keys(slot), &MEASURE, arguments);
+        let bytes = self.repeat_for_number(doing, request).await?;
+        Ok(u64::try_from(bytes).ok())
     }
 
     async fn drop_boards(
@@ -431,11 +404,9 @@ impl BoardCache for RedisLive {
 
     async fn least_used(&self, slot: SlotId, limit: usize) -> Result<Vec<BoardName>> {
         let doing = "looking for boards that are not read any more";
-        let (keys, patience) = (self.keys(slot), &self.nodes.patience);
-        let arguments = vec![Bytes::from(keys.prefix.clone()), text(limit)];
-        let tries = || self.script(doing, &keys, &LEAST_USED, arguments.clone());
-        let Value::Array(fields) = patience.repeated(doing, tries).await? else {
-            return Err(fault::strange(patience, doing));
+        let request = Request::script_on_keys(&self.keys(slot), &LEAST_USED, [text(limit)]);
+        let Value::Array(fields) = self.repeat(doing, request).await? else {
+            return Err(fault::strange(&self.nodes.patience, doing));
         };
         let fields = fields.into_iter().filter_map(|field| match field {
             Value::BulkString(field) => name_of(&field),

@@ -1,33 +1,24 @@
 //! The live port on Redis.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use redis::Value;
-use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
-use schemas::source::Source;
+use schemas::seam::{Cut, Fence, Moved, Slot};
 
 use super::live_chunks::{NotedGroups, TakenIn};
 use super::live_write::{Decided, apply_script, prepare};
-use super::nodes::{Call, Nodes, Request};
+use super::nodes::{Nodes, Request};
 use super::record::{Record, SlotKeys};
 use super::script::{CHANGE, Script};
 use super::{RedisOptions, fault};
-use crate::board_cache::{BoardCache, BoardCacheRead};
-use crate::live::{
-    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId, StateQuery,
-    StatesAnswer,
-};
-use crate::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
+use crate::board_cache::BoardCache;
+use crate::live::{Changes, LiveWrite, Outbox, SlotId, SlotRule};
 use crate::namespace::Namespace;
-use crate::{Error, Result};
-
-/// So many old bounds are remembered when epochs are let go.
-const KEEP_BOUNDS: u64 = 8;
+use crate::{Error, Result, Server};
 
 /// A call of so many states keeps a server busy for some tens of milliseconds, in which it does nothing
 /// else.
@@ -86,18 +77,6 @@ impl RedisLive {
         Ok(live)
     }
 
-    /// What is wrong with the server, in sentences; nothing if all is well.
-    ///
-    /// # Errors
-    /// Those of a server that can't be asked.
-    pub async fn flaws(&self) -> Result<Vec<String>> {
-        let mut flaws = self.nodes.flaws().await?;
-        if let Err(error) = self.probe().await {
-            flaws.push(error.to_string());
-        }
-        Ok(flaws)
-    }
-
     /// Writes a key, calls what scripts call of strings, and deletes it, as they do with those of slots.
     async fn probe(&self) -> Result<()> {
         let doing = "trying to write";
@@ -118,7 +97,7 @@ impl RedisLive {
                 .take(),
         ];
         for command in commands {
-            self.one(doing, &keys, Call::Command(command)).await?;
+            self.one(doing, Request::command(&keys, command)).await?;
         }
         change("1", "").await?;
         Ok(())
@@ -136,26 +115,39 @@ impl RedisLive {
         script: &'static Script,
         arguments: Vec<Bytes>,
     ) -> Result<Value> {
-        let call = Call::Script {
-            script,
-            key: keys.record.clone(),
-            arguments,
-        };
-        self.one(doing, keys, call).await
+        self.one(doing, Request::script(keys, script, arguments))
+            .await
     }
 
-    /// One try of one call on one slot.
-    pub(super) async fn one(&self, doing: &str, keys: &SlotKeys, call: Call) -> Result<Value> {
-        let hash_slot = keys.hash_slot;
-        let request = [Request { hash_slot, call }];
-        let answer = self.nodes.ask(doing, &request).await?.into_iter().next();
+    /// One try of one request.
+    pub(super) async fn one(&self, doing: &str, request: Request) -> Result<Value> {
+        let answers = self.nodes.ask(doing, &[request]).await?;
+        self.only(doing, answers)
+    }
+
+    /// One request, which is tried again, so it must be one that may run several times.
+    pub(super) async fn repeat(&self, doing: &str, request: Request) -> Result<Value> {
+        let answers = self.nodes.ask_again(doing, &[request]).await?;
+        self.only(doing, answers)
+    }
+
+    /// The same of a request whose answer is a number.
+    pub(super) async fn repeat_for_number(&self, doing: &str, request: Request) -> Result<i64> {
+        match self.repeat(doing, request).await? {
+            Value::Int(number) => Ok(number),
+            _ => Err(fault::strange(&self.nodes.patience, doing)),
+        }
+    }
+
+    fn only(&self, doing: &str, answers: Vec<Value>) -> Result<Value> {
+        let answer = answers.into_iter().next();
         answer.ok_or_else(|| fault::strange(&self.nodes.patience, doing))
     }
 
     /// Reads the record of a slot.
     pub(super) async fn look(&self, doing: &str, keys: &SlotKeys) -> Result<Seen> {
         let command = redis::cmd("GET").arg(&keys.record).take();
-        match self.one(doing, keys, Call::Command(command)).await? {
+        match self.one(doing, Request::command(keys, command)).await? {
             Value::Nil => self.seen_as(doing, keys, Bytes::new()),
             Value::BulkString(bytes) => self.seen_as(doing, keys, bytes.into()),
             _ => Err(fault::strange(&self.nodes.patience, doing)),
@@ -191,87 +183,17 @@ impl RedisLive {
 }
 
 #[async_trait]
-impl LiveRead for RedisLive {
-    async fn read(
-        &self,
-        source: Source,
-        partitions: u32,
-        queries: &[LiveQuery],
-    ) -> Result<LiveAnswer> {
-        self.read_parts(source, partitions, queries).await
+impl Server for RedisLive {
+    fn name(&self) -> &'static str {
+        "live state on Redis"
     }
 
-    async fn partition_states(
-        &self,
-        source: Source,
-        partitions: Range<u32>,
-    ) -> Result<Vec<Option<Slot>>> {
-        self.read_records(source, partitions).await
-    }
-
-    async fn read_states(
-        &self,
-        source: Source,
-        partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
-        self.read_all_states(source, partitions, queries, false)
-            .await
-    }
-
-    async fn read_sums(
-        &self,
-        source: Source,
-        partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
-        self.read_all_states(source, partitions, queries, true)
-            .await
-    }
-
-    fn cached_boards(&self) -> Option<&dyn BoardCacheRead> {
-        Some(self)
-    }
-
-    async fn read_members(
-        &self,
-        source: Source,
-        partitions: Range<u32>,
-        queries: &[MembersQuery],
-    ) -> Result<StatesAnswer> {
-        self.read_states_of(source, partitions, queries).await
-    }
-
-    async fn outboxes(
-        &self,
-        source: Source,
-        partitions: Range<u32>,
-        limit: usize,
-    ) -> Result<Vec<Option<Outbox>>> {
-        self.read_outboxes(source, partitions, limit).await
-    }
-
-    async fn scan_deltas(
-        &self,
-        slot: SlotId,
-        view: &str,
-        epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
-        limit: usize,
-    ) -> Result<ScannedDeltas> {
-        self.scan_parts(slot, view, epochs, (after, limit)).await
-    }
-
-    async fn scan_states(
-        &self,
-        slot: SlotId,
-        view: &str,
-        epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
-        limit: usize,
-    ) -> Result<ScannedStates> {
-        let page = (after, limit);
-        self.scan_all_states(slot, view, epochs, page).await
+    async fn flaws(&self) -> Result<Vec<String>> {
+        let mut flaws = self.nodes.flaws().await?;
+        if let Err(error) = self.probe().await {
+            flaws.push(error.to_string());
+        }
+        Ok(flaws)
     }
 }
 
@@ -346,74 +268,23 @@ impl LiveWrite for RedisLive {
         self.take_entries(slot, read).await
     }
 
-    async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>> {
-        let decide = |record: Option<&Record>| {
-            let Some(record) = record else {
-                return Decided::Stays(Err(Moved { at: None }));
-            };
-            let mut record = record.clone();
-            match record.slot.impose(&believed) {
-                Ok(()) => Decided::Changes(Box::new(record), Ok(())),
-                Err(moved) => Decided::Stays(Err(moved)),
-            }
-        };
-        self.change_record("putting a cut back", slot, decide).await
-    }
-
-    async fn roll(&self, slot: SlotId, epoch: Epoch) -> Result<Result<Cut, RollRefused>> {
-        let decide = |record: Option<&Record>| {
-            let Some(record) = record else {
-                return Decided::Stays(Err(RollRefused::Missing));
-            };
-            let mut record = record.clone();
-            let filling = record.slot.epoch;
-            let rolled = record.slot.roll(epoch);
-            if record.slot.epoch == filling {
-                Decided::Stays(rolled)
-            } else {
-                Decided::Changes(Box::new(record), rolled)
-            }
-        };
-        self.change_record("ending an epoch", slot, decide).await
-    }
-
-    async fn heal(
+    async fn change_slot(
         &self,
+        doing: &'static str,
         slot: SlotId,
-        seen: Option<Fence>,
-        life: &NewLife,
-    ) -> Result<Result<(), Moved>> {
-        let decide = |record: Option<&Record>| match Slot::heal(
-            record.map(|record| &record.slot),
-            seen,
-            life,
-        ) {
-            Ok(healed) => {
-                let healed = match record {
-                    None => Record::new(healed),
-                    Some(record) => record.with_slot(healed),
-                };
-                Decided::Changes(Box::new(healed), Ok(()))
-            }
-            Err(moved) => Decided::Stays(Err(moved)),
-        };
-        self.change_record("healing a slot", slot, decide).await
-    }
-
-    async fn drop_through(&self, slot: SlotId, epoch: Epoch, cut: Cut) -> Result<bool> {
+        rule: &SlotRule<'_>,
+    ) -> Result<Option<Slot>> {
         let decide = |record: Option<&Record>| {
-            let Some(record) = record else {
-                return Decided::Stays(false);
-            };
-            let mut left = record.slot.clone();
-            if left.drop_through(epoch, cut, KEEP_BOUNDS) {
-                Decided::Changes(Box::new(record.with_slot(left)), true)
-            } else {
-                Decided::Stays(false)
+            let seen = record.map(|record| record.slot.clone());
+            match (rule(seen.as_ref()), record) {
+                (None, _) => Decided::Stays(seen),
+                (Some(next), None) => Decided::Changes(Box::new(Record::new(next)), seen),
+                (Some(next), Some(record)) => {
+                    Decided::Changes(Box::new(record.with_slot(next)), seen)
+                }
             }
         };
-        self.change_record("letting go of epochs", slot, decide)
-            .await
+        self.change_record(doing, slot, decide).await
     }
 
     async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize> {

@@ -18,7 +18,7 @@ use super::fault;
 use super::live::RedisLive;
 use super::live_read::{Pairs, pairs};
 use super::live_write::Family;
-use super::nodes::{Call, Request};
+use super::nodes::Request;
 use super::packed;
 use super::record::{PlaceKind, Record, SlotKeys, has_chunks};
 use crate::live::SlotId;
@@ -315,10 +315,6 @@ fn each<T>(of: ByGroup<T>) -> impl Iterator<Item = (String, Vec<u8>, T)> {
 /// One request for the record and strings, one for each hash, and one for the record again.
 fn requests(keys: &SlotKeys, strings: &[Noted], hashes: &[Noted]) -> Vec<Request> {
     let key = |(place, group, _): &Noted| keys.group(place, group);
-    let request = |command| Request {
-        hash_slot: keys.hash_slot,
-        call: Call::Command(command),
-    };
     let mut first = redis::cmd("MGET");
     first.arg(&keys.record);
     for string in strings {
@@ -331,7 +327,7 @@ fn requests(keys: &SlotKeys, strings: &[Noted], hashes: &[Noted]) -> Vec<Request
     });
     let last = redis::cmd("GET").arg(&keys.record).take();
     let all = [first].into_iter().chain(hashes).chain([last]);
-    all.map(request).collect()
+    all.map(|command| Request::command(keys, command)).collect()
 }
 
 /// The rows of chunks, packed, if these take less than half of the room together; nothing for what are no chunks.

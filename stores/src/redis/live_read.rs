@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
-use arrow::array::{Array, BinaryArray, BinaryBuilder, UInt32Builder, UInt64Builder};
+use arrow::array::BinaryArray;
+use async_trait::async_trait;
 use bytes::Bytes;
 use redis::Value;
 use schemas::seam::{Epoch, Slot};
@@ -11,13 +12,19 @@ use schemas::source::Source;
 
 use super::fault;
 use super::live::RedisLive;
+use super::live_scan::Asked;
 use super::live_write::STATE;
-use super::nodes::{Call, Request};
+use super::nodes::Request;
 use super::packed::{self, Sums, rows_of};
 use super::record::{PlaceKind, Record, SlotKeys, has_chunks, number_of};
 use super::script::READ;
+use crate::board_cache::BoardCacheRead;
 use crate::kept_sum::KeptSum;
-use crate::live::{LiveAnswer, LiveParts, LiveQuery, LiveStates, SlotId, StateQuery, StatesAnswer};
+use crate::live::{
+    LiveAnswer, LiveParts, LiveQuery, LiveRead, LiveStatesBuilder, MembersQuery, Outbox, SlotId,
+    StateQuery, StatesAnswer,
+};
+use crate::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
 use crate::{Error, Result};
 
 /// So many rows of one slot are read at once, at most: a server is busy with them for some 50
@@ -52,16 +59,22 @@ fn is_within(ranges: &[Range], row: &[u8]) -> bool {
 }
 
 /// A row of a group, as it is stored.
-pub(super) struct Row {
-    pub(super) partition: u32,
-    pub(super) epoch: Epoch,
-    pub(super) key: Vec<u8>,
-    pub(super) value: Vec<u8>,
+struct Row {
+    partition: u32,
+    epoch: Epoch,
+    key: Vec<u8>,
+    value: Vec<u8>,
     /// Whether it was packed: then other places may have the same row.
-    pub(super) is_packed: bool,
+    is_packed: bool,
 }
 
 impl Row {
+    /// Adds the state that it holds.
+    fn add_state(&self, found: &mut LiveStatesBuilder) {
+        let state = self.value.strip_prefix(&[STATE]);
+        found.add((self.partition, self.epoch), &self.key, state);
+    }
+
     fn of(partition: u32, epoch: Epoch, is_packed: bool) -> impl Fn((Vec<u8>, Vec<u8>)) -> Self {
         move |(key, value)| Self {
             partition,
@@ -115,48 +128,7 @@ const PAGE_CHUNKS: usize = 200;
 const FIRST_PAGE: &[u8] = b"0";
 
 impl RedisLive {
-    pub(super) async fn read_parts(
-        &self,
-        source: Source,
-        partitions: u32,
-        queries: &[LiveQuery],
-    ) -> Result<LiveAnswer> {
-        let doing = "reading live parts";
-        let questions: Vec<Question<'_>> = queries
-            .iter()
-            .map(|query| Question {
-                view: &query.view,
-                group: &query.group,
-                partition: query.partition,
-                kind: PlaceKind::Deltas,
-                ranges: Some(&query.ranges),
-                takes_sums: false,
-            })
-            .collect();
-        let mut found: Vec<Found> = queries.iter().map(|_| Found::default()).collect();
-        let (slots, _) = self
-            .read_slots(doing, (source, partitions), &questions, |index, row| {
-                let (Some(query), Some(found)) = (queries.get(index), found.get_mut(index)) else {
-                    return Ok(());
-                };
-                if is_within(&query.ranges, &row.key) {
-                    let count = self.count(doing, &row.value)?;
-                    found.add(row, count);
-                }
-                Ok(())
-            })
-            .await?;
-        let finished = found.into_iter().map(|found| {
-            found.finish().ok_or_else(|| {
-                let why = "a count is larger than 64 bits can hold; look for wrong amounts among the events";
-                Error::broken(self.nodes.patience.what(doing), why)
-            })
-        });
-        let parts = finished.collect::<Result<_>>()?;
-        Ok(LiveAnswer { slots, parts })
-    }
-
-    pub(super) async fn read_all_states(
+    async fn read_all_states(
         &self,
         source: Source,
         partitions: u32,
@@ -175,50 +147,23 @@ impl RedisLive {
                 takes_sums,
             })
             .collect();
-        let mut found: Vec<FoundStates> = queries.iter().map(|_| FoundStates::default()).collect();
+        let none = |_| LiveStatesBuilder::default();
+        let mut found: Vec<_> = queries.iter().map(none).collect();
         let (slots, sums) = self
             .read_slots(doing, (source, partitions), &questions, |index, row| {
                 if let Some(found) = found.get_mut(index) {
-                    found.add(&row);
+                    row.add_state(found);
                 }
                 Ok(())
             })
             .await?;
         for (index, partition, sum) in sums {
             if let Some(found) = found.get_mut(index) {
-                found.note(partition, 0, Some(sum));
+                found.sums.push((partition, sum));
             }
         }
-        let states = found.into_iter().map(FoundStates::finish).collect();
+        let states = found.into_iter().map(LiveStatesBuilder::finish).collect();
         Ok(StatesAnswer { slots, states })
-    }
-
-    /// Reads the records of partition states, without a script.
-    pub(super) async fn read_records(
-        &self,
-        source: Source,
-        partitions: std::ops::Range<u32>,
-    ) -> Result<Vec<Option<Slot>>> {
-        let doing = "reading partition states";
-        let slots = partitions.map(|partition| SlotId { source, partition });
-        let requests: Vec<Request> = slots
-            .clone()
-            .map(|slot| {
-                let keys = self.keys(slot);
-                let call = Call::Command(redis::cmd("GET").arg(&keys.record).take());
-                let hash_slot = keys.hash_slot;
-                Request { hash_slot, call }
-            })
-            .collect();
-        let patience = &self.nodes.patience;
-        let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
-        let mut found = Vec::with_capacity(requests.len());
-        for (answer, slot) in answers.await?.into_iter().zip(slots) {
-            let known = self.read_last().get(&slot).cloned();
-            let seen = self.answered_seen(doing, (slot, known.as_ref()), Some(answer))?;
-            found.push(seen.record.as_ref().map(|record| record.slot.clone()));
-        }
-        Ok(found)
     }
 
     /// Reads slots, and hands on the rows of the groups that are asked for, with the question's index.
@@ -233,10 +178,9 @@ impl RedisLive {
         let requests: Vec<Request> = (0..partitions)
             .map(|partition| self.read_request(SlotId { source, partition }, questions))
             .collect();
-        let patience = &self.nodes.patience;
-        let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
+        let answers = self.nodes.ask_again(doing, &requests).await?;
         let (mut slots, mut sums) = (Vec::with_capacity(requests.len()), Vec::new());
-        for (answer, partition) in answers.await?.into_iter().zip(0_u32..) {
+        for (answer, partition) in answers.into_iter().zip(0_u32..) {
             let slot = SlotId { source, partition };
             let mut read = self.slot_rows(doing, slot, questions, answer)?;
             if read.large.is_some() {
@@ -352,8 +296,8 @@ impl RedisLive {
             if now.bytes == read.bytes {
                 return Ok(read);
             }
-            let again = patience.repeated(doing, || self.nodes.ask(doing, &request));
-            let answer = again.await?.into_iter().next().unwrap_or_default();
+            let again = self.nodes.ask_again(doing, &request).await?;
+            let answer = again.into_iter().next().unwrap_or_default();
             read = self.slot_rows(doing, slot, questions, answer)?;
             if read.large.is_none() {
                 return Ok(read);
@@ -452,7 +396,7 @@ impl RedisLive {
         (keys, place, group): (&SlotKeys, &str, &[u8]),
     ) -> Result<usize> {
         let command = redis::cmd("HLEN").arg(keys.group(place, group)).take();
-        match self.one(doing, keys, Call::Command(command)).await? {
+        match self.one(doing, Request::command(keys, command)).await? {
             Value::Int(fields) => Ok(usize::try_from(fields).unwrap_or(usize::MAX)),
             _ => Err(fault::strange(&self.nodes.patience, doing)),
         }
@@ -472,7 +416,7 @@ impl RedisLive {
             false => PAGE_ROWS,
         };
         command.arg(key).arg(cursor).arg("COUNT").arg(fields);
-        let answer = self.one(doing, keys, Call::Command(command)).await?;
+        let answer = self.one(doing, Request::command(keys, command)).await?;
         let strange = || fault::strange(&self.nodes.patience, doing);
         let Value::Array(answer) = answer else {
             return Err(strange());
@@ -488,13 +432,11 @@ impl RedisLive {
     }
 
     fn read_request(&self, slot: SlotId, questions: &[Question<'_>]) -> Request {
-        let keys = self.keys(slot);
         let kind = questions
             .first()
             .map_or(PlaceKind::Deltas, |first| first.kind);
         let takes_sums = questions.first().is_some_and(|first| first.takes_sums);
         let mut arguments = vec![
-            Bytes::from(keys.prefix),
             Bytes::from_static(kind.letter().as_bytes()),
             Bytes::from(READ_ROWS.to_string()),
             Bytes::from_static(if takes_sums { "1" } else { "" }.as_bytes()),
@@ -505,14 +447,7 @@ impl RedisLive {
                 arguments.push(Bytes::copy_from_slice(question.group));
             }
         }
-        Request {
-            hash_slot: keys.hash_slot,
-            call: Call::Script {
-                script: &READ,
-                key: keys.record,
-                arguments,
-            },
-        }
+        Request::script_on_keys(&self.keys(slot), &READ, arguments)
     }
 
     pub(super) fn answered_record(
@@ -531,6 +466,153 @@ impl RedisLive {
         let text = std::str::from_utf8(value).ok();
         text.and_then(|text| text.parse().ok())
             .ok_or_else(|| fault::strange(&self.nodes.patience, doing))
+    }
+}
+
+#[async_trait]
+impl LiveRead for RedisLive {
+    async fn read(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[LiveQuery],
+    ) -> Result<LiveAnswer> {
+        let doing = "reading live parts";
+        let questions: Vec<Question<'_>> = queries
+            .iter()
+            .map(|query| Question {
+                view: &query.view,
+                group: &query.group,
+                partition: query.partition,
+                kind: PlaceKind::Deltas,
+                ranges: Some(&query.ranges),
+                takes_sums: false,
+            })
+            .collect();
+        let mut found: Vec<Found> = queries.iter().map(|_| Found::default()).collect();
+        let (slots, _) = self
+            .read_slots(doing, (source, partitions), &questions, |index, row| {
+                let (Some(query), Some(found)) = (queries.get(index), found.get_mut(index)) else {
+                    return Ok(());
+                };
+                if is_within(&query.ranges, &row.key) {
+                    let count = self.count(doing, &row.value)?;
+                    found.add(row, count);
+                }
+                Ok(())
+            })
+            .await?;
+        let finished = found.into_iter().map(|found| {
+            found.finish().ok_or_else(|| {
+                let why = "a count is larger than 64 bits can hold; look for wrong amounts among the events";
+                Error::broken(self.nodes.patience.what(doing), why)
+            })
+        });
+        let parts = finished.collect::<Result<_>>()?;
+        Ok(LiveAnswer { slots, parts })
+    }
+
+    /// Reads the records, without a script.
+    async fn partition_states(
+        &self,
+        source: Source,
+        partitions: std::ops::Range<u32>,
+    ) -> Result<Vec<Option<Slot>>> {
+        let doing = "reading partition states";
+        let slots = partitions.map(|partition| SlotId { source, partition });
+        let requests: Vec<Request> = slots
+            .clone()
+            .map(|slot| {
+                let keys = self.keys(slot);
+                Request::command(&keys, redis::cmd("GET").arg(&keys.record).take())
+            })
+            .collect();
+        let answers = self.nodes.ask_again(doing, &requests).await?;
+        let mut found = Vec::with_capacity(requests.len());
+        for (answer, slot) in answers.into_iter().zip(slots) {
+            let known = self.read_last().get(&slot).cloned();
+            let seen = self.answered_seen(doing, (slot, known.as_ref()), Some(answer))?;
+            found.push(seen.record.as_ref().map(|record| record.slot.clone()));
+        }
+        Ok(found)
+    }
+
+    async fn read_states(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[StateQuery],
+    ) -> Result<StatesAnswer> {
+        self.read_all_states(source, partitions, queries, false)
+            .await
+    }
+
+    async fn read_sums(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[StateQuery],
+    ) -> Result<StatesAnswer> {
+        self.read_all_states(source, partitions, queries, true)
+            .await
+    }
+
+    fn cached_boards(&self) -> Option<&dyn BoardCacheRead> {
+        Some(self)
+    }
+
+    async fn read_members(
+        &self,
+        source: Source,
+        partitions: std::ops::Range<u32>,
+        queries: &[MembersQuery],
+    ) -> Result<StatesAnswer> {
+        self.read_states_of(source, partitions, queries).await
+    }
+
+    async fn outboxes(
+        &self,
+        source: Source,
+        partitions: std::ops::Range<u32>,
+        limit: usize,
+    ) -> Result<Vec<Option<Outbox>>> {
+        self.read_outboxes(source, partitions, limit).await
+    }
+
+    async fn scan_deltas(
+        &self,
+        slot: SlotId,
+        view: &str,
+        epochs: (Epoch, Epoch),
+        after: Option<LivePlace>,
+        limit: usize,
+    ) -> Result<ScannedDeltas> {
+        let asked = Asked {
+            kind: PlaceKind::Deltas,
+            view,
+            epochs,
+            after: after.as_ref(),
+            limit,
+        };
+        self.scan_parts(slot, asked).await
+    }
+
+    async fn scan_states(
+        &self,
+        slot: SlotId,
+        view: &str,
+        epochs: (Epoch, Epoch),
+        after: Option<LivePlace>,
+        limit: usize,
+    ) -> Result<ScannedStates> {
+        let asked = Asked {
+            kind: PlaceKind::States,
+            view,
+            epochs,
+            after: after.as_ref(),
+            limit,
+        };
+        self.scan_all_states(slot, asked).await
     }
 }
 
@@ -587,44 +669,5 @@ impl Found {
             rows: BinaryArray::from_iter_values(parts.iter().map(|part| &part.2)),
             counts: parts.iter().map(|part| part.3).collect(),
         })
-    }
-}
-
-/// The states that answer one query, as they are found.
-#[derive(Debug, Default)]
-pub(super) struct FoundStates {
-    partitions: UInt32Builder,
-    epochs: UInt64Builder,
-    members: BinaryBuilder,
-    states: BinaryBuilder,
-    sums: Vec<(u32, KeptSum)>,
-    held: u64,
-}
-
-impl FoundStates {
-    /// Notes what a slot holds of the key besides.
-    pub(super) fn note(&mut self, partition: u32, held: u64, sum: Option<KeptSum>) {
-        self.held += held;
-        self.sums.extend(sum.map(|sum| (partition, sum)));
-    }
-
-    pub(super) fn add(&mut self, row: &Row) {
-        self.partitions.append_value(row.partition);
-        self.epochs.append_value(row.epoch);
-        self.members.append_value(&row.key);
-        self.states.append_option(row.value.strip_prefix(&[STATE]));
-    }
-
-    pub(super) fn finish(mut self) -> LiveStates {
-        let members = self.members.finish();
-        LiveStates {
-            partitions: self.partitions.finish(),
-            epochs: self.epochs.finish(),
-            // Where all were read, they are all that are held.
-            held: self.held.max(members.len() as u64),
-            members,
-            states: self.states.finish(),
-            sums: self.sums,
-        }
     }
 }

@@ -15,7 +15,7 @@ use super::fault;
 use super::live::RedisLive;
 use super::live_read::{GROUP_TRIES, Pairs, of_chunks, pairs, unpacked};
 use super::live_write::STATE;
-use super::nodes::Call;
+use super::nodes::Request;
 use super::record::{PlaceKind, Record, SlotKeys, has_chunks, number_of};
 use super::script::SCAN;
 use crate::live::SlotId;
@@ -83,12 +83,12 @@ impl Seen {
 
 /// A page that is being asked for.
 #[derive(Debug, Clone, Copy)]
-struct Asked<'a> {
-    kind: PlaceKind,
-    view: &'a str,
-    epochs: (Epoch, Epoch),
-    after: Option<&'a LivePlace>,
-    limit: usize,
+pub(super) struct Asked<'a> {
+    pub(super) kind: PlaceKind,
+    pub(super) view: &'a str,
+    pub(super) epochs: (Epoch, Epoch),
+    pub(super) after: Option<&'a LivePlace>,
+    pub(super) limit: usize,
 }
 
 impl Asked<'_> {
@@ -128,22 +128,8 @@ impl Asked<'_> {
 
 impl RedisLive {
     /// A page of deltas, added up over epochs.
-    pub(super) async fn scan_parts(
-        &self,
-        slot: SlotId,
-        view: &str,
-        epochs: (Epoch, Epoch),
-        (after, limit): (Option<LivePlace>, usize),
-    ) -> Result<ScannedDeltas> {
+    pub(super) async fn scan_parts(&self, slot: SlotId, asked: Asked<'_>) -> Result<ScannedDeltas> {
         let doing = "scanning live parts";
-        let kind = PlaceKind::Deltas;
-        let asked = Asked {
-            kind,
-            view,
-            epochs,
-            after: after.as_ref(),
-            limit,
-        };
         let page = self.scan_page(doing, slot, asked).await?;
         let mut rows = Vec::with_capacity(page.rows.len());
         for (key, values) in page.rows {
@@ -156,7 +142,7 @@ impl RedisLive {
             }
             rows.push((key, sum));
         }
-        Ok(deltas_page(view, page.slot, rows, page.is_last))
+        Ok(deltas_page(asked.view, page.slot, rows, page.is_last))
     }
 
     /// The sum of two counts as they are stored.
@@ -176,18 +162,8 @@ impl RedisLive {
     pub(super) async fn scan_all_states(
         &self,
         slot: SlotId,
-        view: &str,
-        epochs: (Epoch, Epoch),
-        (after, limit): (Option<LivePlace>, usize),
+        asked: Asked<'_>,
     ) -> Result<ScannedStates> {
-        let kind = PlaceKind::States;
-        let asked = Asked {
-            kind,
-            view,
-            epochs,
-            after: after.as_ref(),
-            limit,
-        };
         let page = self.scan_page("scanning live states", slot, asked).await?;
         let newest = |(key, values): (LivePlace, Vec<(Epoch, Vec<u8>)>)| {
             let newest = values.into_iter().max_by_key(|(epoch, _)| *epoch);
@@ -197,7 +173,7 @@ impl RedisLive {
             newest.map(|newest| (key, of_state(newest)))
         };
         let rows = page.rows.into_iter().filter_map(newest);
-        Ok(states_page(view, page.slot, rows, page.is_last))
+        Ok(states_page(asked.view, page.slot, rows, page.is_last))
     }
 
     /// The first rows after a key: whole groups, as many as one answer holds, or rows of a large one.
@@ -318,8 +294,7 @@ impl RedisLive {
         asked: Asked<'_>,
         from: &[u8],
     ) -> Result<Seen> {
-        let arguments = vec![
-            Bytes::from(keys.prefix.clone()),
+        let arguments = [
             Bytes::from_static(asked.kind.letter().as_bytes()),
             Bytes::copy_from_slice(asked.view.as_bytes()),
             Bytes::from(asked.epochs.0.to_string()),
@@ -328,12 +303,8 @@ impl RedisLive {
             Bytes::from(asked.rows_max().min(SCAN_GROUPS).to_string()),
             Bytes::from(SCAN_ROWS.to_string()),
         ];
-        let call = Call::Script {
-            script: &SCAN,
-            key: keys.record.clone(),
-            arguments,
-        };
-        let answer = self.one(doing, keys, call).await?;
+        let request = Request::script_on_keys(keys, &SCAN, arguments);
+        let answer = self.one(doing, request).await?;
         let strange = || fault::strange(&self.nodes.patience, doing);
         let Value::Array(answer) = answer else {
             return Err(strange());

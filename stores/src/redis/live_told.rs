@@ -8,13 +8,13 @@ use schemas::source::Source;
 
 use super::fault;
 use super::live::RedisLive;
-use super::live_read::{FoundStates, Row};
-use super::nodes::{Call, Request};
+use super::live_write::STATE;
+use super::nodes::Request;
 use super::record::PlaceKind;
 use super::script::{MEMBERS, OUTBOX, TAKE_OUT};
 use crate::Result;
 use crate::kept_sum::KeptSum;
-use crate::live::{MembersQuery, Outbox, SlotId, StatesAnswer};
+use crate::live::{LiveStatesBuilder, MembersQuery, Outbox, SlotId, StatesAnswer};
 
 /// So many members of one slot are asked for by one script, about.
 const MEMBERS_MAX: usize = 20_000;
@@ -41,10 +41,11 @@ impl RedisLive {
             .clone()
             .map(|partition| self.members_request(SlotId { source, partition }, queries))
             .collect();
-        let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
+        let answers = self.nodes.ask_again(doing, &requests).await?;
         let mut slots = Vec::with_capacity(requests.len());
-        let mut found: Vec<FoundStates> = queries.iter().map(|_| FoundStates::default()).collect();
-        for (answer, partition) in answers.await?.into_iter().zip(partitions) {
+        let none = |_| LiveStatesBuilder::default();
+        let mut found: Vec<_> = queries.iter().map(none).collect();
+        for (answer, partition) in answers.into_iter().zip(partitions) {
             let slot = SlotId { source, partition };
             let Value::Array(answer) = answer else {
                 return Err(strange());
@@ -62,13 +63,10 @@ impl RedisLive {
                         };
                         for (member, value) in query.members.iter().zip(values) {
                             match value {
-                                Value::BulkString(value) => found.add(&Row {
-                                    partition,
-                                    epoch: *epoch,
-                                    key: member.clone(),
-                                    value,
-                                    is_packed: false,
-                                }),
+                                Value::BulkString(value) => {
+                                    let state = value.strip_prefix(&[STATE]);
+                                    found.add((partition, *epoch), member, state);
+                                }
                                 Value::Nil | Value::Boolean(false) => {}
                                 _ => return Err(strange()),
                             }
@@ -80,19 +78,19 @@ impl RedisLive {
                         return Err(strange());
                     };
                     let sum = KeptSum::stored(sum.into());
-                    found.note(partition, held.cast_unsigned(), sum);
+                    found.held += held.cast_unsigned();
+                    found.sums.extend(sum.map(|sum| (partition, sum)));
                 }
             }
             slots.push(record.map(|record| record.slot));
         }
-        let states = found.into_iter().map(FoundStates::finish).collect();
+        let states = found.into_iter().map(LiveStatesBuilder::finish).collect();
         Ok(StatesAnswer { slots, states })
     }
 
     fn members_request(&self, slot: SlotId, queries: &[MembersQuery]) -> Request {
-        let keys = self.keys(slot);
         let letter = PlaceKind::States.letter().as_bytes();
-        let mut arguments = vec![Bytes::from(keys.prefix), Bytes::from_static(letter)];
+        let mut arguments = vec![Bytes::from_static(letter)];
         for MembersQuery { of, members } in queries {
             if of.partition.is_none_or(|only| only == slot.partition) {
                 arguments.push(Bytes::copy_from_slice(of.view.as_bytes()));
@@ -102,14 +100,7 @@ impl RedisLive {
                 arguments.extend(members.map(|member| Bytes::copy_from_slice(member)));
             }
         }
-        Request {
-            hash_slot: keys.hash_slot,
-            call: Call::Script {
-                script: &MEMBERS,
-                key: keys.record,
-                arguments,
-            },
-        }
+        Request::script_on_keys(&self.keys(slot), &MEMBERS, arguments)
     }
 
     /// What waits in some slots.
@@ -126,19 +117,12 @@ impl RedisLive {
             let keys = self.keys(SlotId { source, partition });
             // All, where there is no limit to speak of.
             let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-            Request {
-                hash_slot: keys.hash_slot,
-                call: Call::Script {
-                    script: &OUTBOX,
-                    key: keys.record,
-                    arguments: vec![Bytes::from(keys.prefix), Bytes::from(limit.to_string())],
-                },
-            }
+            Request::script_on_keys(&keys, &OUTBOX, [Bytes::from(limit.to_string())])
         };
         let requests: Vec<Request> = partitions.clone().map(request).collect();
-        let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
+        let answers = self.nodes.ask_again(doing, &requests).await?;
         let mut outboxes = Vec::with_capacity(requests.len());
-        for (answer, partition) in answers.await?.into_iter().zip(partitions) {
+        for (answer, partition) in answers.into_iter().zip(partitions) {
             let keys = self.keys(SlotId { source, partition });
             let Value::Array(answer) = answer else {
                 return Err(strange());
@@ -178,19 +162,13 @@ impl RedisLive {
         let Some(last) = read.entries.last() else {
             return Ok(false);
         };
-        let keys = self.keys(slot);
-        let arguments = vec![
-            Bytes::from(keys.prefix.clone()),
+        let arguments = [
             Bytes::from(format!("o{}", read.slot.generation)),
             Bytes::from(read.numbers.start.to_string()),
             Bytes::from(read.entries.len().to_string()),
             last.clone(),
         ];
-        let patience = &self.nodes.patience;
-        let tries = || self.script(doing, &keys, &TAKE_OUT, arguments.clone());
-        match patience.repeated(doing, tries).await? {
-            Value::Int(taken) => Ok(taken == 1),
-            _ => Err(fault::strange(patience, doing)),
-        }
+        let request = Request::script_on_keys(&self.keys(slot), &TAKE_OUT, arguments);
+        Ok(self.repeat_for_number(doing, request).await? == 1)
     }
 }

@@ -19,6 +19,7 @@ use super::boards::change_arguments;
 use super::fault;
 use super::live::{RedisLive, Seen};
 use super::live_chunks::{Chunks, TakenIn, no_rows};
+use super::nodes::Request;
 use super::packed::{self, FULL_BYTES, Groups};
 use super::record::{PlaceKind, Record, SlotKeys};
 use super::script::{APPLY, CHANGE, COLLECT, Script};
@@ -197,13 +198,9 @@ impl RedisLive {
                 break;
             };
             let step = GARBAGE_PARTS.min(limit - deleted);
-            let arguments = vec![
-                Bytes::from(keys.prefix.clone()),
-                Bytes::from(place.clone()),
-                Bytes::from(step.to_string()),
-            ];
-            let tries = || self.script(doing, &keys, &COLLECT, arguments.clone());
-            let (parts, is_empty) = match patience.repeated(doing, tries).await? {
+            let arguments = [place.clone().into(), step.to_string().into()];
+            let request = Request::script_on_keys(&keys, &COLLECT, arguments);
+            let (parts, is_empty) = match self.repeat(doing, request).await? {
                 Value::Array(answer) => match answer.as_slice() {
                     [Value::Int(parts), Value::Int(is_empty)] => (*parts, *is_empty == 1),
                     _ => return Err(fault::strange(patience, doing)),

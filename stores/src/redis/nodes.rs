@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::RedisOptions;
 use super::fault::{self, Reply};
 use super::link::{Dial, Link, Node};
-use super::record::HASH_SLOTS;
+use super::record::{HASH_SLOTS, SlotKeys};
 use super::script::Script;
 use crate::patience::Patience;
 use crate::{Error, Result};
@@ -32,13 +32,45 @@ const MAP_INTERVAL: Duration = Duration::from_millis(50);
 /// A call to the node that has a hash slot.
 #[derive(Debug)]
 pub(super) struct Request {
-    pub(super) hash_slot: u16,
-    pub(super) call: Call,
+    hash_slot: u16,
+    call: Call,
+}
+
+impl Request {
+    /// A command on a key of a slot.
+    pub(super) const fn command(keys: &SlotKeys, command: Cmd) -> Self {
+        Self {
+            hash_slot: keys.hash_slot,
+            call: Call::Command(command),
+        }
+    }
+
+    /// A script on the record of a slot.
+    pub(super) fn script(keys: &SlotKeys, script: &'static Script, arguments: Vec<Bytes>) -> Self {
+        let key = keys.record.clone();
+        let call = Call::Script {
+            script,
+            key,
+            arguments,
+        };
+        let hash_slot = keys.hash_slot;
+        Self { hash_slot, call }
+    }
+
+    /// The same of a script whose first argument is where the keys of the slot begin.
+    pub(super) fn script_on_keys(
+        keys: &SlotKeys,
+        script: &'static Script,
+        arguments: impl IntoIterator<Item = Bytes>,
+    ) -> Self {
+        let first = std::iter::once(Bytes::from(keys.prefix.clone()));
+        Self::script(keys, script, first.chain(arguments).collect())
+    }
 }
 
 /// What is called.
 #[derive(Debug)]
-pub(super) enum Call {
+enum Call {
     Command(Cmd),
     Script {
         script: &'static Script,
@@ -177,6 +209,12 @@ impl Nodes {
         nodes.sort();
         nodes.dedup();
         Ok(nodes)
+    }
+
+    /// The answers to some requests, in their order. They are tried again, so they must be ones that may run several times.
+    pub(super) async fn ask_again(&self, doing: &str, requests: &[Request]) -> Result<Vec<Value>> {
+        let tries = || self.ask(doing, requests);
+        self.patience.repeated(doing, tries).await
     }
 
     /// One try of some requests, each at the node that has its hash slot; those of one node go together.

@@ -4,34 +4,35 @@
 //! answer, and makes records that name it dead letters; that it does not answer is an error that may
 //! pass.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
+use moka::sync::Cache;
 use reqwest::{Response, StatusCode, Url};
 use schemas::avro::Writers;
 use serde::Deserialize;
 
 use super::{RegistryOptions, Schemas};
 use crate::patience::{Patience, causes};
-use crate::{Error, Result, Secret, tls};
+use crate::{Error, Result, Secret, Server, tls};
 
 /// Schemas that are asked for at once, at most.
 const REQUESTS_MAX: usize = 8;
 /// The longest answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// How much text of schemas is remembered, in bytes.
-const REMEMBERED_BYTES_MAX: usize = 16 * 1024 * 1024;
+const REMEMBERED_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// So many tries go into one call.
 const TRIES: u32 = 3;
 /// How long it is believed that there is no schema for an id: it may be registered at any time, but a
 /// producer that names what is none is not to cost a request with every record.
 const NONE_FOR: Duration = Duration::from_secs(5);
 /// Ids without a schema that are remembered.
-const NONE_MAX: usize = 10_000;
+const NONE_MAX: u64 = 10_000;
 /// What a registry says of an id that it does not know.
 const UNKNOWN_SCHEMA: i64 = 40_403;
 
@@ -43,16 +44,10 @@ pub struct Registry {
     user: String,
     password: Secret,
     patience: Patience,
-    known: Mutex<Known>,
-}
-
-/// Schemas that were found.
-#[derive(Debug, Default)]
-struct Known {
-    by_id: HashMap<u32, Arc<str>>,
-    bytes: usize,
-    /// Ids without a schema that can be read: why, and when that was told.
-    none: HashMap<u32, (String, Instant)>,
+    /// Schemas that were found.
+    known: Cache<u32, Arc<str>>,
+    /// Why there is no schema that can be read, by id.
+    unknown: Cache<u32, String>,
 }
 
 /// What a registry answers.
@@ -78,7 +73,6 @@ impl Registry {
     /// # Errors
     /// [`Error::Broken`] for options that can't be used.
     pub fn new(options: &RegistryOptions) -> Result<Self> {
-        tls::prepare();
         // The address itself may hold a password, so it is not shown before it was taken apart.
         let wrong = |why: &str| Error::broken("using the schema registry: registry.url", why);
         let mut url = Url::parse(&options.url).map_err(|error| wrong(&error.to_string()))?;
@@ -98,50 +92,33 @@ impl Registry {
         let server = format!("the schema registry at {url}");
         let wrong = |error: reqwest::Error| Error::broken(format!("using {server}"), error);
         let timeout = Duration::from_millis(options.request_timeout_ms.max(1));
-        let mut http = reqwest::Client::builder()
+        let http = tls::http(&options.ca_file, &wrong)?
             .connect_timeout(timeout)
             .timeout(timeout);
-        if let Some(pem) = tls::certificates(&options.ca_file)? {
-            for trusted in reqwest::Certificate::from_pem_bundle(&pem).map_err(wrong)? {
-                http = http.add_root_certificate(trusted);
-            }
-        }
         Ok(Self {
             http: http.build().map_err(wrong)?,
             url,
             user: options.user.clone(),
             password: options.password.clone(),
             patience: Patience::new(server, timeout, timeout * TRIES),
-            known: Mutex::default(),
-        })
-    }
-
-    /// What is wrong with the registry, in sentences; nothing if all is well.
-    ///
-    /// # Errors
-    /// Those of a registry that can't be asked.
-    pub async fn flaws(&self) -> Result<Vec<String>> {
-        let doing = "asking for types of schemas";
-        let asked = self.patience.repeated(doing, || async {
-            let status = self.get(doing, "schemas/types").await?.status();
-            self.passing(doing, status)
-        });
-        let status = asked.await?;
-        let server = self.patience.server();
-        Ok(match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => vec![format!(
-                "{server}: answers {status}; check registry.user and registry.password"
-            )],
-            // Old ones know no types.
-            status if status.is_success() || status == StatusCode::NOT_FOUND => Vec::new(),
-            status => vec![format!("{server}: answers {status}; check registry.url")],
+            known: Cache::builder()
+                .weigher(|_, text: &Arc<str>| u32::try_from(text.len()).unwrap_or(u32::MAX))
+                .max_capacity(REMEMBERED_BYTES_MAX)
+                .build(),
+            unknown: Cache::builder()
+                .time_to_live(NONE_FOR)
+                .max_capacity(NONE_MAX)
+                .build(),
         })
     }
 
     /// The text of a schema, or the reason why there is none.
     async fn found(&self, id: u32) -> Result<std::result::Result<Arc<str>, String>> {
-        if let Some(known) = self.known().find(id) {
-            return Ok(known);
+        if let Some(text) = self.known.get(&id) {
+            return Ok(Ok(text));
+        }
+        if let Some(why) = self.unknown.get(&id) {
+            return Ok(Err(why));
         }
         let doing = format!("asking for the schema {id}");
         let doing = doing.as_str();
@@ -154,7 +131,10 @@ impl Registry {
                 self.read(doing, id, status, &body)
             })
             .await?;
-        self.known().remember(id, &found);
+        match &found {
+            Ok(text) => self.known.insert(id, Arc::clone(text)),
+            Err(why) => self.unknown.insert(id, why.clone()),
+        }
         Ok(found)
     }
 
@@ -248,9 +228,30 @@ impl Registry {
             _ => Ok(answer.schema.into()),
         })
     }
+}
 
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+#[async_trait]
+impl Server for Registry {
+    fn name(&self) -> &'static str {
+        "schema registry"
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
+        let doing = "asking for types of schemas";
+        let asked = self.patience.repeated(doing, || async {
+            let status = self.get(doing, "schemas/types").await?.status();
+            self.passing(doing, status)
+        });
+        let status = asked.await?;
+        let server = self.patience.server();
+        Ok(match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => vec![format!(
+                "{server}: answers {status}; check registry.user and registry.password"
+            )],
+            // Old ones know no types.
+            status if status.is_success() || status == StatusCode::NOT_FOUND => Vec::new(),
+            status => vec![format!("{server}: answers {status}; check registry.url")],
+        })
     }
 }
 
@@ -268,35 +269,5 @@ impl Schemas for Registry {
             writers.insert(id, found);
         }
         Ok(writers)
-    }
-}
-
-impl Known {
-    fn find(&self, id: u32) -> Option<std::result::Result<Arc<str>, String>> {
-        if let Some(text) = self.by_id.get(&id) {
-            return Some(Ok(Arc::clone(text)));
-        }
-        let (why, told) = self.none.get(&id)?;
-        (told.elapsed() < NONE_FOR).then(|| Err(why.clone()))
-    }
-
-    fn remember(&mut self, id: u32, found: &std::result::Result<Arc<str>, String>) {
-        let text = match found {
-            Ok(text) => text,
-            Err(why) => {
-                if self.none.len() >= NONE_MAX {
-                    self.none.clear();
-                }
-                self.none.insert(id, (why.clone(), Instant::now()));
-                return;
-            }
-        };
-        self.none.remove(&id);
-        if self.bytes + text.len() > REMEMBERED_BYTES_MAX {
-            *self = Self::default();
-        }
-        if self.by_id.insert(id, Arc::clone(text)).is_none() {
-            self.bytes += text.len();
-        }
     }
 }

@@ -14,6 +14,7 @@ mod key;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::path::Path;
 use object_store::signer::Signer;
@@ -28,11 +29,11 @@ use crate::archive::Archive;
 use crate::namespace::Namespace;
 pub use crate::options::S3Options;
 use crate::patience::{Patience, causes};
-use crate::{Error, Result, tls};
+use crate::{Error, Result, Server, tls};
 
 const REGION_UNNAMED: &str = "us-east-1";
 const SIGNED_FOR: Duration = Duration::from_secs(60);
-/// Written by [`S3::flaws`]; nothing else begins like this.
+/// Written by [`Server::flaws`]; nothing else begins like this.
 const PROBE: &str = "backstitch-check";
 
 /// A bucket, or a folder in one.
@@ -66,7 +67,6 @@ impl S3 {
     /// # Errors
     /// [`Error::Broken`] for options that can't be used.
     pub fn new(options: &S3Options, namespace: &Namespace) -> Result<Self> {
-        tls::prepare();
         let bucket = namespace.bucket(&options.bucket);
         let place = if options.endpoint.is_empty() {
             "Amazon"
@@ -86,16 +86,12 @@ impl S3 {
             .with_allow_http(plain)
             .with_connect_timeout(connect)
             .with_timeout(request);
-        let mut http = reqwest::Client::builder()
+        let http = tls::http(&options.ca_file, &|error: reqwest::Error| wrong(&error))?
             .connect_timeout(connect)
             .timeout(request);
         if let Some(pem) = tls::certificates(&options.ca_file)? {
             for trusted in Certificate::from_pem_bundle(&pem).map_err(|error| wrong(&error))? {
                 client = client.with_root_certificate(trusted);
-            }
-            let bundle = reqwest::Certificate::from_pem_bundle(&pem);
-            for trusted in bundle.map_err(|error| wrong(&error))? {
-                http = http.add_root_certificate(trusted);
             }
         }
         let mut builder = AmazonS3Builder::from_env()
@@ -136,21 +132,8 @@ impl S3 {
     /// The archive in it.
     #[must_use]
     pub fn archive(&self) -> Archive {
-        let store = Arc::clone(&self.store) as Arc<dyn ObjectStore>;
+        let store = Arc::clone(&self.store);
         Archive::in_bucket(store, self.prefix.clone(), self.patience.clone())
-    }
-
-    /// Makes the bucket if it is not there; answers what was made, in sentences.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if the server does not answer, [`Error::Broken`] if it refuses.
-    pub async fn migrate(&self) -> Result<Vec<String>> {
-        let doing = "making the bucket";
-        let made = self.patience.repeated(doing, || self.make(doing)).await?;
-        if !made {
-            return Ok(Vec::new());
-        }
-        Ok(vec![format!("made the bucket {}", self.bucket)])
     }
 
     /// Makes the bucket if it is not there; answers whether it did.
@@ -234,11 +217,30 @@ impl S3 {
         })
     }
 
-    /// What is wrong with the bucket, in sentences; nothing if all is well.
-    ///
-    /// # Errors
-    /// Those of a server that can't be asked.
-    pub async fn flaws(&self) -> Result<Vec<String>> {
+    async fn forget(&self, probe: &Path) -> Result<()> {
+        match self.store.delete(probe).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.patience.unavailable("deleting a probe", error)),
+        }
+    }
+}
+
+#[async_trait]
+impl Server for S3 {
+    fn name(&self) -> &'static str {
+        "archive on S3"
+    }
+
+    async fn migrate(&self) -> Result<Vec<String>> {
+        let doing = "making the bucket";
+        let made = self.patience.repeated(doing, || self.make(doing)).await?;
+        if !made {
+            return Ok(Vec::new());
+        }
+        Ok(vec![format!("made the bucket {}", self.bucket)])
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
         let status = self.patience.once("asking for the bucket", async {
             self.ask("asking for the bucket", Method::HEAD, String::new())
                 .await
@@ -274,12 +276,5 @@ impl S3 {
         }
         self.forget(&probe).await?;
         Ok(flaws)
-    }
-
-    async fn forget(&self, probe: &Path) -> Result<()> {
-        match self.store.delete(probe).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(self.patience.unavailable("deleting a probe", error)),
-        }
     }
 }

@@ -50,7 +50,6 @@ impl Webhook {
         if options.webhook_url.is_empty() {
             return Ok(None);
         }
-        tls::prepare();
         // The address may hold a secret, so it is not shown.
         let wrong = |why: &str| Error::broken("using notices.webhook_url", why);
         let url =
@@ -65,16 +64,11 @@ impl Webhook {
         }
         let timeout = Duration::from_millis(options.request_timeout_ms.max(1));
         // A redirect would hand the message on to whom nobody has named.
-        let mut http = reqwest::Client::builder()
+        let unusable = |error: reqwest::Error| wrong(&error.without_url().to_string());
+        let http = tls::http(&options.ca_file, &unusable)?
             .connect_timeout(timeout)
             .timeout(timeout)
             .redirect(redirect::Policy::none());
-        let unusable = |error: reqwest::Error| wrong(&error.without_url().to_string());
-        if let Some(pem) = tls::certificates(&options.ca_file)? {
-            for trusted in reqwest::Certificate::from_pem_bundle(&pem).map_err(unusable)? {
-                http = http.add_root_certificate(trusted);
-            }
-        }
         Ok(Some(Self {
             http: http.build().map_err(unusable)?,
             url,

@@ -1,8 +1,7 @@
 //! The laws of the port of counts by day.
 
 use stores::counts::{
-    Counted, CountsRead, Day, DayRow, History, NewDays, Published, RUNS, newest_rows, past,
-    to_write,
+    Counted, CountsRead, Day, DayRow, History, Published, RUNS, newest_rows, past, to_write,
 };
 use stores::{Result, Stores};
 
@@ -26,8 +25,7 @@ fn row(day: Day, now: (Epoch, u64), before: Option<(Epoch, u64)>) -> DayRow {
 
 /// Writes rows of keys.
 async fn write(ports: &Stores, job: &str, stamp_us: i64, rows: &[(&[u8], DayRow)]) -> Result<()> {
-    let rows = NewDays::of(rows);
-    ports.counts.write_days(job, stamp_us, &rows).await
+    ports.counts.write_days(job, stamp_us, rows).await
 }
 
 /// Rows come back as they were written, of their job and key alone; the days before the epoch too.

@@ -17,7 +17,7 @@ use schemas::clock::Clock;
 use schemas::seam::{Epoch, RunState};
 use schemas::source::Source;
 use serde_json::{Value, json};
-use stores::counts::{CountsRead, CountsWrite, Day, DayRow, NewDays};
+use stores::counts::{CountsRead, CountsWrite, Day, DayRow};
 use stores::{Error, Result};
 use tests::catalog::catalog_with;
 use tests::histories::history_seeds;
@@ -63,7 +63,7 @@ impl CountsRead for Failing {
 
 #[async_trait]
 impl CountsWrite for Failing {
-    async fn write_days(&self, job: &str, stamp_us: i64, rows: &NewDays) -> Result<()> {
+    async fn write_days(&self, job: &str, stamp_us: i64, rows: &[(&[u8], DayRow)]) -> Result<()> {
         let fails = self.left.fetch_sub(1, Ordering::Relaxed) == 0;
         if !fails || self.is_written.load(Ordering::Relaxed) {
             self.inner.write_days(job, stamp_us, rows).await?;

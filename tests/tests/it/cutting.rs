@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
+use schemas::seam::{Cut, Epoch, Fence, Moved, Slot};
 use schemas::source::Source;
 use serde_json::json;
 use stores::Result;
 use stores::live::{
-    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId, StateQuery,
-    StatesAnswer,
+    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId, SlotRule,
+    StateQuery, StatesAnswer,
 };
 use stores::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
 use tests::plays;
@@ -154,25 +154,13 @@ impl LiveWrite for Narrow {
         self.inner.take_out(slot, read).await
     }
 
-    async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>> {
-        self.inner.impose(slot, believed).await
-    }
-
-    async fn roll(&self, slot: SlotId, epoch: Epoch) -> Result<Result<Cut, RollRefused>> {
-        self.inner.roll(slot, epoch).await
-    }
-
-    async fn heal(
+    async fn change_slot(
         &self,
+        doing: &'static str,
         slot: SlotId,
-        seen: Option<Fence>,
-        life: &NewLife,
-    ) -> Result<Result<(), Moved>> {
-        self.inner.heal(slot, seen, life).await
-    }
-
-    async fn drop_through(&self, slot: SlotId, epoch: Epoch, cut: Cut) -> Result<bool> {
-        self.inner.drop_through(slot, epoch, cut).await
+        rule: &SlotRule<'_>,
+    ) -> Result<Option<Slot>> {
+        self.inner.change_slot(doing, slot, rule).await
     }
 
     async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize> {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use stores::redis::RedisOptions;
-use stores::{ErrorKind, Result};
+use stores::{ErrorKind, Result, Server as _};
 
 use super::server::Server;
 use super::{add, fence, heal, open, sums};

@@ -18,7 +18,7 @@ use schemas::source::Source;
 use stores::live::{Changes, Deltas, LiveQuery, LiveRead, LiveWrite};
 use stores::namespace::Namespace;
 use stores::redis::{RedisLive, RedisOptions};
-use stores::{ErrorKind, Result};
+use stores::{ErrorKind, Result, Server as _};
 use tests::conformance::{VIEW, binary, life, slot};
 use tests::servers;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -25,7 +25,7 @@ use stores::log::{
     recognise,
 };
 use stores::namespace::Namespace;
-use stores::{Error, ErrorKind, Result, Stores};
+use stores::{Error, ErrorKind, Result, Server as _, Stores};
 use tests::conformance::{binary, bytes};
 use tests::servers::{self, delete_topics, kafka_admin as admin};
 use tests::world::World;

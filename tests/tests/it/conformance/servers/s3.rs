@@ -1,7 +1,7 @@
 //! S3.
 
 use stores::s3::{S3, S3Options};
-use stores::{Result, Stores};
+use stores::{Result, Server as _, Stores};
 use tests::scripted::{Answer, Scripted};
 use tests::servers;
 
