@@ -222,6 +222,16 @@ pub(crate) struct Row {
     pub(crate) source: Origin,
 }
 
+impl Row {
+    /// The value as text.
+    pub(crate) fn key_text(&self) -> Option<String> {
+        match self.key.as_ref()? {
+            RowKey::Int(id) => Some(id.to_string()),
+            RowKey::Text(text) => Some(text.clone()),
+        }
+    }
+}
+
 /// The answer to a question for a ranking.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Breakdown {

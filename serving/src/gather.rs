@@ -7,11 +7,13 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use xxhash_rust::xxh3::Xxh3;
+
+use crate::lock::lock;
 
 /// Entries of reads that are over are looked for once there are so many.
 const PRUNE_AT: usize = 1024;
@@ -121,10 +123,6 @@ fn begin<T: Clone>(groups: &Mutex<Groups<T>>, key: u128) {
 
 fn under_way<T: Clone>(read: &WeakRead<T>) -> Option<Read<T>> {
     read.upgrade().filter(|read| read.peek().is_none())
-}
-
-fn lock<T: Clone>(groups: &Mutex<Groups<T>>) -> MutexGuard<'_, Groups<T>> {
-    groups.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod http;
 mod kept;
 #[cfg(test)]
 mod laws;
+mod lock;
 mod metric;
 mod monitor;
 mod network;

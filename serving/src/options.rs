@@ -69,12 +69,6 @@ impl MetricsText {
     }
 }
 
-impl From<metrics_exporter_prometheus::PrometheusHandle> for MetricsText {
-    fn from(handle: metrics_exporter_prometheus::PrometheusHandle) -> Self {
-        Self::new(move || handle.render())
-    }
-}
-
 impl fmt::Debug for MetricsText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MetricsText").finish_non_exhaustive()
@@ -238,14 +232,6 @@ impl ServingOptions {
         Duration::from_millis(self.whole_wait_ms)
     }
 
-    pub(crate) const fn runs_kept_for(&self) -> Duration {
-        Duration::from_millis(self.runs_kept_for_ms)
-    }
-
-    pub(crate) const fn head_timeout(&self) -> Duration {
-        Duration::from_millis(self.head_timeout_ms)
-    }
-
     pub(crate) const fn request_timeout(&self) -> Duration {
         Duration::from_millis(self.request_timeout_ms)
     }
@@ -260,9 +246,5 @@ impl ServingOptions {
             0 => self.ingests_max.div_ceil(2),
             share => share.min(self.ingests_max),
         }
-    }
-
-    pub(crate) const fn drain_timeout(&self) -> Duration {
-        Duration::from_millis(self.drain_timeout_ms)
     }
 }

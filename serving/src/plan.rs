@@ -194,13 +194,8 @@ impl Plan {
         };
         let mut layout = Layout::default();
         if let (true, Some(fan)) = (self.fanned, &self.fan) {
-            let whole = span_of(&fan.index, Range::ALL);
-            layout.index = Some(layout.help(
-                &self.rollups,
-                &fan.index,
-                given_group(&fan.index, question),
-                whole,
-            )?);
+            let group = given_group(&fan.index, question);
+            layout.index = Some(self.help(&mut layout, &fan.index, group, Range::ALL)?);
         }
         for (job, group) in self.targets(question, groups) {
             let spans = match (&question.time, &spans) {
@@ -314,17 +309,41 @@ impl Plan {
             .max_by_key(|view| (view.bucket(), std::cmp::Reverse(dimensions(view).len())));
         match (calendar, parts) {
             (Some(calendar), _) => {
-                let hull = span_of(calendar, hull(spans));
-                Ok(Some(layout.help(
-                    &self.rollups,
-                    calendar,
-                    group.to_vec(),
-                    hull,
-                )?))
+                let helper = self.help(layout, calendar, group.to_vec(), hull(spans))?;
+                Ok(Some(helper))
             }
             (None, Some(_)) => Ok(None),
             (None, None) => Err(PlanError::Unbounded),
         }
+    }
+
+    /// Adds a helper to a layout, or widens the one that is there already.
+    fn help(
+        &self,
+        layout: &mut Layout,
+        job: &Arc<Job>,
+        group: Vec<KeyValue>,
+        range: Range,
+    ) -> Result<usize, PlanError> {
+        let key = job.group().encode_values(&group)?;
+        let span = span_of(job, range);
+        let mut helpers = layout.helpers.iter_mut().enumerate();
+        let there = helpers.find(|(_, lane)| lane.job.view() == job.view() && lane.key == key);
+        if let Some((index, lane)) = there {
+            lane.spans.push(span);
+            let range = hull(&lane.spans);
+            lane.spans = vec![span_of(job, range)];
+            return Ok(index);
+        }
+        layout.helpers.push(Lane {
+            job: Arc::clone(job),
+            rollup: self.rollups.get(job.view()).cloned(),
+            group,
+            key,
+            spans: vec![span],
+            calendar: None,
+        });
+        Ok(layout.helpers.len() - 1)
     }
 
     /// What shows where the data begins and ends: the finest direct view that is in one piece, else
@@ -341,7 +360,7 @@ impl Plan {
             .find(|job| job.partition() == Width::All && job.bucket() != Width::All);
         if let Some(job) = in_one_piece {
             let group = given_group(job, question);
-            layout.probes = vec![layout.help(&self.rollups, job, group, span_of(job, range))?];
+            layout.probes = vec![self.help(layout, job, group, range)?];
             return Ok(());
         }
         let mut probes: Vec<usize> = layout
@@ -390,37 +409,6 @@ impl Lane {
 }
 
 impl Layout {
-    /// Adds a helper, or widens the one that is there already.
-    fn help(
-        &mut self,
-        rollups: &BTreeMap<String, Arc<Rollup>>,
-        job: &Arc<Job>,
-        group: Vec<KeyValue>,
-        span: Span,
-    ) -> Result<usize, PlanError> {
-        let key = job.group().encode_values(&group)?;
-        let there = self
-            .helpers
-            .iter_mut()
-            .enumerate()
-            .find(|(_, lane)| lane.job.view() == job.view() && lane.key == key);
-        if let Some((index, lane)) = there {
-            lane.spans.push(span);
-            let range = hull(&lane.spans);
-            lane.spans = vec![span_of(job, range)];
-            return Ok(index);
-        }
-        self.helpers.push(Lane {
-            job: Arc::clone(job),
-            rollup: rollups.get(job.view()).cloned(),
-            group,
-            key,
-            spans: vec![span],
-            calendar: None,
-        });
-        Ok(self.helpers.len() - 1)
-    }
-
     /// Every lane, helpers first: the order of the live queries.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Lane> {
         self.helpers.iter().chain(&self.lanes)

@@ -216,7 +216,7 @@ impl Memory {
     pub(crate) fn new(options: &ServingOptions) -> Self {
         Self {
             rows: RowCache::new(options),
-            runs: RunsCache::new(options.runs_kept_for()),
+            runs: RunsCache::new(Duration::from_millis(options.runs_kept_for_ms)),
             slots: SlotsCache::new(),
             lookups: Lookups::new(BEHIND_MAX),
         }

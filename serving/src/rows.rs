@@ -13,9 +13,9 @@ use moka::sync::Cache;
 use schemas::seam::Epoch;
 use stores::Result;
 use stores::views::{FoundRows, PartQuery, ViewsRead};
-use xxhash_rust::xxh3::Xxh3;
 
 use crate::ServingOptions;
+use crate::gather::key_of;
 
 /// What an entry takes besides what is in it, in bytes, about.
 const ENTRY_BYTES: usize = 256;
@@ -94,21 +94,6 @@ fn bytes(found: &Option<FoundRows>) -> usize {
 }
 
 fn key(of: RowsOf<'_>, queries: &[PartQuery]) -> u128 {
-    let mut hash = Xxh3::new();
-    let mut put = |bytes: &[u8]| {
-        hash.update(&(bytes.len() as u64).to_le_bytes());
-        hash.update(bytes);
-    };
-    let (epoch, stamp_us) = of.newest;
-    put(of.table.as_bytes());
-    put(&epoch.to_le_bytes());
-    put(&stamp_us.to_le_bytes());
-    for query in queries {
-        let (begin, end) = &query.range;
-        put(&query.part);
-        put(begin);
-        put(&[u8::from(end.is_some())]);
-        put(end.as_deref().unwrap_or_default());
-    }
-    hash.digest128()
+    let queries = queries.iter().map(|query| (&query.part, &query.range));
+    key_of(&(of.table, of.newest, queries.collect::<Vec<_>>()))
 }

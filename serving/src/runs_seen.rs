@@ -5,12 +5,14 @@
 //! not the reader sees that and reads them anew. So not every answer asks the views' store for them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use schemas::source::Source;
 use stores::Result;
 use stores::views::{RunsSeen, ViewsRead};
 use tokio::time::{Duration, Instant};
+
+use crate::lock::lock;
 
 /// By source, what was read last.
 #[derive(Debug)]
@@ -35,7 +37,7 @@ impl RunsCache {
         anew: bool,
     ) -> Result<Arc<RunsSeen>> {
         let before = Instant::now();
-        let known = self.lock().get(&source).cloned();
+        let known = lock(&self.seen).get(&source).cloned();
         if let Some((at, seen)) = known
             && !anew
             && at.elapsed() < self.kept_for
@@ -43,15 +45,11 @@ impl RunsCache {
             return Ok(seen);
         }
         let seen = Arc::new(views.runs(source).await?);
-        let mut all = self.lock();
+        let mut all = lock(&self.seen);
         // Of two that read at once the one that began later knows more.
         if all.get(&source).is_none_or(|(at, _)| *at <= before) {
             all.insert(source, (before, Arc::clone(&seen)));
         }
         Ok(seen)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Source, (Instant, Arc<RunsSeen>)>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

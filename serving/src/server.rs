@@ -79,10 +79,10 @@ impl Server {
             router,
             builder: builder(options.head_bytes_max),
             timeouts: Timeouts {
-                head: options.head_timeout(),
+                head: Duration::from_millis(options.head_timeout_ms),
                 idle: options.request_timeout().max(options.body_idle_timeout()) + IDLE_EXTRA,
             },
-            drain_timeout: options.drain_timeout(),
+            drain_timeout: Duration::from_millis(options.drain_timeout_ms),
             room: Arc::new(Semaphore::new(connections_max)),
             is_full: AtomicBool::new(false),
             by_address: Places::new(connections_max, share),

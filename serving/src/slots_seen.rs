@@ -5,7 +5,7 @@
 //! milliseconds old, as any answer is when it arrives.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use schemas::seam::Slot;
 use schemas::source::Source;
@@ -13,6 +13,7 @@ use stores::live::LiveRead;
 use tokio::time::{Duration, Instant};
 
 use crate::gather::Gather;
+use crate::lock::lock;
 
 /// How long slots are good for.
 const KEPT_FOR: Duration = Duration::from_millis(5);
@@ -80,10 +81,4 @@ impl SlotsCache {
             *known = Some(slot.clone());
         }
     }
-}
-
-fn lock(
-    seen: &Mutex<HashMap<Source, (Instant, Slots)>>,
-) -> MutexGuard<'_, HashMap<Source, (Instant, Slots)>> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use jobs::merge::{LivePart, Merged};
 use jobs::sketch::{Estimate, cell, cell_column, estimate};
-use schemas::key::{KeyError, KeyKind, KeyValue};
+use schemas::key::{KeyError, KeyValue};
 use schemas::provenance::Origin;
 use schemas::time::{Seconds, Span, Width};
 
@@ -254,22 +254,15 @@ pub(crate) struct Columns<'a> {
     has_bucket: bool,
     filters: Vec<(usize, &'a KeyValue)>,
     by: By<'a>,
-    distinct: Distinct,
-}
-
-/// Where the cell of a row comes from.
-#[derive(Debug, Clone, Copy)]
-enum Distinct {
-    Nothing,
-    Cell(usize),
-    Value(usize),
+    /// The column with the value of which different ones are counted, and whether it is a cell already.
+    distinct: Option<(usize, bool)>,
 }
 
 #[derive(Debug)]
 enum By<'a> {
     Nothing,
     Group(&'a KeyValue),
-    Column(usize, KeyKind),
+    Column(usize),
 }
 
 impl<'a> Columns<'a> {
@@ -295,33 +288,22 @@ impl<'a> Columns<'a> {
             Some(name) => {
                 let groups = lane.job.group().0.iter().zip(&lane.group);
                 let mut of_group = groups.filter(|(column, _)| column.name == *name);
-                match (
-                    of_group.next(),
-                    place(name).and_then(|at| Some((at, row.get(at)?))),
-                ) {
-                    (Some((_, value)), _) => By::Group(value),
-                    (None, Some((at, column))) => By::Column(at, column.kind),
-                    (None, None) => By::Nothing,
+                match of_group.next() {
+                    Some((_, value)) => By::Group(value),
+                    None => place(name).map_or(By::Nothing, By::Column),
                 }
             }
         };
-        let distinct = question
-            .distinct
-            .as_deref()
-            .map_or(Distinct::Nothing, |name| {
-                let cell = place(&cell_column(name)).map(Distinct::Cell);
-                cell.or_else(|| place(name).map(Distinct::Value))
-                    .unwrap_or(Distinct::Nothing)
-            });
+        let distinct = question.distinct.as_deref().and_then(|name| {
+            let cell = place(&cell_column(name)).map(|at| (at, true));
+            cell.or_else(|| Some((place(name)?, false)))
+        });
         let has_bucket = lane.job.bucket() != Width::All;
         let of_by = match by {
-            By::Column(at, _) => Some(at),
+            By::Column(at) => Some(at),
             By::Nothing | By::Group(_) => None,
         };
-        let of_distinct = match distinct {
-            Distinct::Cell(at) | Distinct::Value(at) => Some(at),
-            Distinct::Nothing => None,
-        };
+        let of_distinct = distinct.map(|(at, _)| at);
         let wanted = filters.iter().map(|(at, _)| *at);
         let wanted = wanted.chain(has_bucket.then_some(0)).chain(of_by);
         let besides = besides.iter().filter_map(|name| place(name));
@@ -342,17 +324,11 @@ impl<'a> Columns<'a> {
 
     /// The cell that a row's value takes, where it has one.
     fn cell(&self, row: usize) -> Option<i64> {
-        let (at, is_cell) = match self.distinct {
-            Distinct::Nothing => return None,
-            Distinct::Cell(at) => (at, true),
-            Distinct::Value(at) => (at, false),
-        };
-        let column = self.column(at)?;
-        if column.is_null(row) {
-            return None;
+        let (at, is_cell) = self.distinct?;
+        match self.at(at, row)? {
+            Key::Int(value) => Some(if is_cell { value } else { cell(value) }),
+            Key::Null | Key::Text(_) => None,
         }
-        let value = ints(column)?.value(row);
-        Some(if is_cell { value } else { cell(value) })
     }
 
     /// The start of a row's bucket, where it has one.
@@ -377,25 +353,29 @@ impl<'a> Columns<'a> {
             .0
             .iter()
             .position(|column| column.name == name)?;
-        let column = self.column(at)?;
+        Some(match self.at(at, row)? {
+            Key::Null => KeyValue::Null,
+            Key::Int(n) => KeyValue::Int(n),
+            Key::Text(text) => KeyValue::Text(text.to_owned()),
+        })
+    }
+
+    /// A value of a row; nothing of a column that is not wanted, and of a time.
+    fn at(&self, column: usize, row: usize) -> Option<Key<'_>> {
+        let column = self.column(column)?;
         if column.is_null(row) {
-            return Some(KeyValue::Null);
+            return Some(Key::Null);
         }
-        ints(column)
-            .map(|ints| KeyValue::Int(ints.value(row)))
-            .or_else(|| texts(column).map(|texts| KeyValue::Text(texts.value(row).to_owned())))
+        let int = ints(column).map(|ints| Key::Int(ints.value(row)));
+        int.or_else(|| texts(column).map(|texts| Key::Text(texts.value(row))))
     }
 
     fn value_is(&self, column: usize, row: usize, value: &KeyValue) -> bool {
-        let Some(column) = self.column(column) else {
-            return false;
-        };
-        match value {
-            KeyValue::Null => column.is_null(row),
-            _ if column.is_null(row) => false,
-            KeyValue::Int(n) => ints(column).is_some_and(|ints| ints.value(row) == *n),
-            KeyValue::Text(text) => texts(column).is_some_and(|texts| texts.value(row) == text),
-            KeyValue::Time(_) | KeyValue::Instant(_) => false,
+        match (self.at(column, row), value) {
+            (Some(Key::Null), KeyValue::Null) => true,
+            (Some(Key::Int(own)), KeyValue::Int(n)) => own == *n,
+            (Some(Key::Text(own)), KeyValue::Text(text)) => own == text,
+            _ => false,
         }
     }
 
@@ -404,16 +384,7 @@ impl<'a> Columns<'a> {
             By::Group(KeyValue::Int(n)) => Key::Int(*n),
             By::Group(KeyValue::Text(text)) => Key::Text(text),
             By::Nothing | By::Group(_) => Key::Null,
-            By::Column(at, kind) => match (self.column(*at), kind) {
-                (Some(column), _) if column.is_null(row) => Key::Null,
-                (Some(column), KeyKind::Int) => {
-                    ints(column).map_or(Key::Null, |ints| Key::Int(ints.value(row)))
-                }
-                (Some(column), KeyKind::Text) => {
-                    texts(column).map_or(Key::Null, |texts| Key::Text(texts.value(row)))
-                }
-                _ => Key::Null,
-            },
+            By::Column(at) => self.at(*at, row).unwrap_or(Key::Null),
         }
     }
 }

@@ -31,7 +31,7 @@ pub struct BoardName {
 }
 
 /// Which rows of a cached board are wanted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum BoardWant {
     /// None: only how many there are.
     Sums,

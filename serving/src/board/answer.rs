@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::earlier::Earlier;
-use super::entries::{Entries, Entry};
+use super::entries::Entry;
 use super::read::BoardReading;
 use crate::answer::{ProvenanceShape, provenance};
 use crate::read::Standing;
@@ -23,7 +23,7 @@ pub(crate) struct BoardPage {
     pub(crate) total: u64,
     /// In the order of ranks.
     #[schema(value_type = Vec<EntryShape>)]
-    pub(crate) entries: Entries,
+    pub(crate) entries: Vec<Entry>,
     /// Where the next page begins; null on the last one.
     pub(crate) cursor: Option<String>,
     /// With `history=true`: the batch run of an earlier day (UTC) that the places of then are of; null if there was
@@ -44,7 +44,7 @@ pub(crate) struct BoardPlace {
     pub(crate) entry: Option<Entry>,
     /// The rows around it, in the order of ranks, the own one among them.
     #[schema(value_type = Vec<EntryShape>)]
-    pub(crate) neighbours: Entries,
+    pub(crate) neighbours: Vec<Entry>,
     /// The share of the rows that the place is at least as good as, in percent:
     /// 100 × (total − rank + 1) ÷ total, rounded to one decimal, halves up. The first place has 100.
     #[schema(example = 87.5)]

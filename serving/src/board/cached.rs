@@ -2,8 +2,7 @@
 //! reads the batch rows with the live states on top, and tells the worker of the partition, through the
 //! log, that the board is in demand.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow::array::{Array, BinaryArray};
@@ -23,7 +22,8 @@ use stores::log::NewRecords;
 use stores::views::RunsSeen;
 use tokio::task::JoinSet;
 
-use super::read::{BoardReading, BoardsReading, Kept, Reader, Want};
+use super::read::{BoardReading, BoardsReading, Kept, Reader};
+use crate::lock::lock;
 use crate::options::ServingPorts;
 use crate::read::{ReadError, Seen, is_one_more};
 
@@ -139,8 +139,7 @@ impl Noted {
 
     /// Nobody waits for it.
     fn send(&self, note: impl Future<Output = ()> + Send + 'static) {
-        let on_their_way = self.on_their_way.lock();
-        let mut on_their_way = on_their_way.unwrap_or_else(PoisonError::into_inner);
+        let mut on_their_way = lock(&self.on_their_way);
         while on_their_way.try_join_next().is_some() {}
         if on_their_way.len() < NOTES_MAX {
             on_their_way.spawn(note);
@@ -219,16 +218,14 @@ impl Reader<'_> {
                 None => Ok(Vec::new()),
             }
         };
-        match self.memory.lookups.read(source, queries, ask).await {
-            Ok(Some(answers)) => return Ok(answers),
-            // It may be the fault of another one's board.
-            Err(ReadError::Store(error)) if error.kind() != ErrorKind::Retry => {}
-            Err(error) => return Err(error),
-            Ok(None) => {}
-        }
-        match self.ports.live.cached_boards() {
-            Some(cache) => Ok(cache.read_boards(source, queries).await?),
-            None => Ok(Vec::new()),
+        match self.memory.lookups.read(source, queries, ask.clone()).await {
+            Ok(Some(answers)) => Ok(answers),
+            // Too much to go with others; or it may be the fault of another one's board.
+            Ok(None) => Ok(ask(queries.to_vec()).await?),
+            Err(ReadError::Store(error)) if error.kind() != ErrorKind::Retry => {
+                Ok(ask(queries.to_vec()).await?)
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -242,7 +239,7 @@ impl Reader<'_> {
                 return true;
             }
             // The head has the sums of a board without conditions.
-            Cached::Not if self.question.want != Want::Sums => {
+            Cached::Not if self.question.want != BoardWant::Sums => {
                 self.noted.missed(self.ports, self.job, key, query);
             }
             Cached::Not | Cached::Filling => {}
@@ -263,11 +260,7 @@ impl Reader<'_> {
             let section = self.section()?.encode();
             let of_keys = keys.iter().zip(states);
             for (key, _) in of_keys.filter(|(_, states)| is_slow(states)) {
-                let name = BoardName {
-                    view: self.job.view().to_owned(),
-                    key: self.key_bytes(*key)?,
-                    section: section.clone(),
-                };
+                let name = self.name(*key, &section)?;
                 let partition = partition_of(key.to_string().as_bytes(), count);
                 let (noted, ports) = (self.noted, self.ports);
                 noted.tell(ports, self.job, (*key, true), (&name, partition));
@@ -277,7 +270,7 @@ impl Reader<'_> {
         // Boards are cached from the first run on.
         if newest == 0
             || self.ports.live.cached_boards().is_none()
-            || self.question.want != Want::Sums
+            || self.question.want != BoardWant::Sums
             || !states.iter().any(is_slow)
         {
             return Ok(());
@@ -294,37 +287,41 @@ impl Reader<'_> {
     fn cache_queries(&self, partitions: usize) -> Result<Option<Vec<BoardQuery>>, ReadError> {
         let question = self.question;
         let section = self.section()?;
-        if matches!(question.want, Want::Explained(_)) || question.keys.len() > KEYS_MAX {
+        if question.explains || question.keys.len() > KEYS_MAX {
             return Ok(None);
         }
         let members = match (&question.members, &question.want) {
-            (Some(members), _) | (None, Want::Each(members)) => members.len(),
+            (Some(members), _) => members.len(),
+            (None, BoardWant::Places(members)) => members.len(),
             _ => 0,
         };
-        let is_far = matches!(question.want, Want::Page { offset, .. } if offset > PLACES_MAX);
+        let is_far = matches!(question.want, BoardWant::Page { offset, .. } if offset > PLACES_MAX);
         if members.saturating_mul(question.keys.len()) > MEMBERS_MAX || is_far {
             return Ok(None);
         }
-        let want = match &question.members {
-            Some(members) => BoardWant::Members(self.members(members)?),
-            None => self.encoded(&question.want)?,
-        };
+        let members = self.members()?.map(BoardWant::Members);
+        let want = members.unwrap_or_else(|| question.want.clone());
         let encoded = section.encode();
         let count = u32::try_from(partitions).unwrap_or(u32::MAX);
         let mut queries = Vec::with_capacity(question.keys.len());
         for key in &question.keys {
             queries.push(BoardQuery {
-                name: BoardName {
-                    view: self.job.view().to_owned(),
-                    key: self.key_bytes(*key)?,
-                    section: encoded.clone(),
-                },
+                name: self.name(*key, &encoded)?,
                 partition: partition_of(key.to_string().as_bytes(), count),
                 score_bytes: 8 * self.job.score().0.len(),
                 want: want.clone(),
             });
         }
         Ok(Some(queries))
+    }
+
+    /// The name of the board of a key and an encoded section.
+    fn name(&self, key: i64, section: &[u8]) -> Result<BoardName, ReadError> {
+        Ok(BoardName {
+            view: self.job.view().to_owned(),
+            key: self.key_bytes(key)?,
+            section: section.to_vec(),
+        })
     }
 
     fn reading(&self, board: CachedBoard, newest: Epoch) -> Result<BoardReading, ReadError> {
@@ -345,9 +342,8 @@ impl Reader<'_> {
         if let Some(members) = &self.question.members {
             let mut found = rows(board.rows);
             found.sort_unstable_by(|(one, _), (other, _)| one.order().cmp(&other.order()));
-            let asked: BTreeSet<i64> = members.iter().copied().collect();
-            let is_all = found.len() == asked.len();
-            let mut kept = Kept::new(self.encoded(&self.question.want)?);
+            let is_all = found.len() == members.len();
+            let mut kept = Kept::new(self.question.want.clone());
             for (row, is_live) in found {
                 kept.take(row, is_live);
             }
@@ -356,7 +352,7 @@ impl Reader<'_> {
             reading.layers.1 |= is_changed && !is_all;
             return Ok(reading);
         }
-        let places = matches!(self.question.want, Want::Each(_));
+        let places = matches!(self.question.want, BoardWant::Places(_));
         let mut rows: Vec<Ranked> = rows(board.rows).into_iter().map(|(row, _)| row).collect();
         let places = places.then(|| {
             let mut placed: Vec<(u64, Ranked)> =

@@ -7,14 +7,14 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jobs::board::{Ranked, Standings};
 use jobs::{Board, Job};
-use schemas::key::KeyValue;
 use schemas::seam::Epoch;
+use stores::board_cache::BoardWant;
 use stores::views::Head as StoredHead;
 use tokio::sync::Semaphore;
 use tokio::time::Duration;
 
 use super::cached::Noted;
-use super::read::{BoardQuestion, Reader, StoredNodes, Want};
+use super::read::{BoardQuestion, Reader, StoredNodes};
 use crate::options::ServingPorts;
 use crate::patience::Patience;
 use crate::read::{Memory, ReadError};
@@ -94,10 +94,10 @@ impl Reader<'_> {
             view: self.job.view(),
             key,
         };
-        let members: Result<_, _> = rows.iter().map(|row| self.number(row)).collect();
-        let then = self
-            .board(&standings, &nodes, &Want::Each(members?))
-            .await?;
+        let mut members: Vec<_> = rows.iter().map(|row| row.member.clone()).collect();
+        members.sort_unstable();
+        let want = BoardWant::Places(members);
+        let then = self.board(&standings, &nodes, &want).await?;
         let places = then.places.into_iter().flatten();
         let members = then.rows.iter().map(|row| row.member.as_slice());
         let places: HashMap<&[u8], u64> = members.zip(places).collect();
@@ -108,16 +108,5 @@ impl Reader<'_> {
             epoch: root.epoch,
             at_us: root.stamp_us,
         }))
-    }
-
-    /// The member of a row.
-    fn number(&self, row: &Ranked) -> Result<i64, ReadError> {
-        let member = self.job.member().decode_values(&row.member)?;
-        match member.first() {
-            Some(KeyValue::Int(number)) => Ok(*number),
-            _ => Err(ReadError::DamagedBoard(
-                "a member that is no number".to_owned(),
-            )),
-        }
     }
 }

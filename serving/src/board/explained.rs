@@ -3,11 +3,12 @@
 
 use jobs::board::{Before, GroupState, OnBoard, Ranked, Standings};
 use schemas::seam::{self, Epoch};
+use stores::board_cache::BoardWant;
 use stores::live::LiveStates;
 use stores::views::Head as StoredHead;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::read::{BoardReading, Reader, StoredNodes, Want, has_member, live_states};
+use super::read::{BoardReading, Reader, StoredNodes, has_member, live_states};
 use crate::read::ReadError;
 
 /// What a board is made of.
@@ -57,42 +58,33 @@ pub(crate) struct MemberState {
     pub(crate) row: Option<Ranked>,
 }
 
-/// Rows of newer states.
-#[derive(Debug, Clone, Copy)]
-struct Overlay {
-    taken_away: u64,
-    live: u64,
-}
-
 impl Reader<'_> {
     /// Explains a board of a key of which this was read.
     pub(super) async fn explained(
         &self,
         (standings, nodes): (&Standings, &StoredNodes<'_>),
         (newest, states, head): (Epoch, &LiveStates, Option<&StoredHead>),
-        member: Option<i64>,
     ) -> Result<BoardExplained, ReadError> {
         let section = self.section()?;
         let on_board = standings.board(nodes, &section.board).await?;
-        let overlay = self.overlay(&on_board).await?;
+        let (taken_away, live) = self.overlay(&on_board).await?;
         let mut explained = BoardExplained {
             newest,
-            taken_away: overlay.taken_away,
-            live: overlay.live,
+            taken_away,
+            live,
             ..BoardExplained::default()
         };
         if let Some(head) = head {
-            let edition = self.edition(head, nodes, member).await?;
+            let edition = self.edition(head, nodes).await?;
             explained.edition = Some(edition);
         }
-        let Some(member) = member else {
+        let BoardWant::Around { member, .. } = &self.question.want else {
             return Ok(explained);
         };
-        let member = self.member(member)?;
         let base = seam::base(head.map_or(0, |head| head.epoch), newest);
-        explained.states = states_of(states, &member, &section.board, base)?;
+        explained.states = states_of(states, member, &section.board, base)?;
         if self.question.members.is_none() && section.tests.is_empty() {
-            explained.before = on_board.before(&member).await?;
+            explained.before = on_board.before(member).await?;
         }
         Ok(explained)
     }
@@ -102,14 +94,13 @@ impl Reader<'_> {
         &self,
         head: &StoredHead,
         nodes: &StoredNodes<'_>,
-        member: Option<i64>,
     ) -> Result<Edition, ReadError> {
         let score_bytes = 8 * self.job.score().0.len();
         let alone = Standings::of_sheet(&head.root, score_bytes)
             .map_err(|error| ReadError::DamagedBoard(error.to_string()))?;
         let BoardReading {
             sum, found, rows, ..
-        } = self.board(&alone, nodes, &Want::Explained(member)).await?;
+        } = self.board(&alone, nodes, &self.question.want).await?;
         Ok(Edition {
             epoch: head.epoch,
             at_us: head.stamp_us,
@@ -121,25 +112,22 @@ impl Reader<'_> {
     }
 
     /// How many rows newer states take away and put there, of those that the filters let through.
-    async fn overlay(&self, on_board: &OnBoard<'_, StoredNodes<'_>>) -> Result<Overlay, ReadError> {
+    async fn overlay(
+        &self,
+        on_board: &OnBoard<'_, StoredNodes<'_>>,
+    ) -> Result<(u64, u64), ReadError> {
         let section = self.section()?;
         if self.question.members.is_none() && section.tests.is_empty() {
             let (taken_away, live) = on_board.live();
-            return Ok(Overlay {
-                taken_away: taken_away.count,
-                live: live.count,
-            });
+            return Ok((taken_away.count, live.count));
         }
-        let members = self.question.members.as_deref();
-        let members = members.map(|members| self.members(members)).transpose()?;
+        let members = self.members()?;
         let is_asked = |member: &[u8]| has_member(members.as_deref(), member);
         let taken_away = on_board.taken_away(is_asked).await?;
         let live = on_board.added().iter();
         let live = live.filter(|row| is_asked(&row.member)).cloned().collect();
-        Ok(Overlay {
-            taken_away: self.passing(&section, taken_away)?.len() as u64,
-            live: self.passing(&section, live)?.len() as u64,
-        })
+        let taken_away = self.passing(&section, taken_away)?.len() as u64;
+        Ok((taken_away, self.passing(&section, live)?.len() as u64))
     }
 }
 

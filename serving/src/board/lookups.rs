@@ -6,7 +6,7 @@
 //! nobody, and nobody waits long for a call that hangs.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -14,6 +14,7 @@ use futures::future::{BoxFuture, Shared, WeakShared};
 use schemas::source::Source;
 use stores::board_cache::{BoardAnswer, BoardQuery, BoardWant};
 
+use crate::lock::lock;
 use crate::read::ReadError;
 
 /// Questions of one call. Each takes some hundredths of a millisecond, and the server does nothing else
@@ -162,10 +163,6 @@ fn rows_of(query: &BoardQuery) -> u64 {
         BoardWant::Around { around, .. } => around.saturating_mul(2).saturating_add(1),
         BoardWant::Members(members) | BoardWant::Places(members) => members.len() as u64,
     }
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

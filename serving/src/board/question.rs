@@ -25,32 +25,37 @@ const NEVER: i64 = -1;
 /// 20 would be the year 2001.
 const FIRST_YEAR: i64 = 1000;
 
-/// The age groups: lowest and highest age.
-const AGES: [(&str, i64, i64); 9] = [
-    ("0-19", 0, 19),
-    ("20-24", 20, 24),
-    ("25-34", 25, 34),
-    ("35-44", 35, 44),
-    ("45-54", 45, 54),
-    ("55-64", 55, 64),
-    ("65-69", 65, 69),
-    ("70-74", 70, 74),
-    ("75+", 75, i64::MAX),
+/// What a request may name by `board=`, and its title.
+pub(crate) const DIVISIONS: [(&str, &str, Named); 21] = [
+    ("overall", "Overall", Named::Overall),
+    ("gender:F", "Women", Named::Gender("F")),
+    ("gender:M", "Men", Named::Gender("M")),
+    ("gender:X", "Another gender", Named::Gender("X")),
+    ("age:0-19", "Age 0 to 19", Named::Age(0, 19)),
+    ("age:20-24", "Age 20 to 24", Named::Age(20, 24)),
+    ("age:25-34", "Age 25 to 34", Named::Age(25, 34)),
+    ("age:35-44", "Age 35 to 44", Named::Age(35, 44)),
+    ("age:45-54", "Age 45 to 54", Named::Age(45, 54)),
+    ("age:55-64", "Age 55 to 64", Named::Age(55, 64)),
+    ("age:65-69", "Age 65 to 69", Named::Age(65, 69)),
+    ("age:70-74", "Age 70 to 74", Named::Age(70, 74)),
+    ("age:75+", "Age 75 and older", Named::Age(75, i64::MAX)),
+    ("weight:0-54", "To 54 kg", Named::Weight(0)),
+    ("weight:55-64", "55 to 64 kg", Named::Weight(55)),
+    ("weight:65-74", "65 to 74 kg", Named::Weight(65)),
+    ("weight:75-84", "75 to 84 kg", Named::Weight(75)),
+    ("weight:85-94", "85 to 94 kg", Named::Weight(85)),
+    ("weight:95-104", "95 to 104 kg", Named::Weight(95)),
+    ("weight:105-114", "105 to 114 kg", Named::Weight(105)),
+    ("weight:115+", "From 115 kg", Named::Weight(115)),
 ];
 
-/// The genders, with their divisions.
-const GENDERS: [(&str, i64); 3] = [("F", 1), ("M", 2), ("X", 3)];
-
-/// The weight classes by their lowest kg.
-const WEIGHTS: [(&str, i64); 8] = [
-    ("0-54", 0),
-    ("55-64", 55),
-    ("65-74", 65),
-    ("75-84", 75),
-    ("85-94", 85),
-    ("95-104", 95),
-    ("105-114", 105),
-    ("115+", 115),
+/// The same by `window=`.
+pub(crate) const WINDOWS: [(&str, &str, Window); 4] = [
+    ("all", "All time", Window::All),
+    ("year", "The year", Window::Year),
+    ("month", "The month", Window::Month),
+    ("day", "The day", Window::Day),
 ];
 
 /// What is expected of `board=`.
@@ -93,55 +98,30 @@ pub(crate) fn has_sections(job: &Job<Board>) -> bool {
 
 /// The board that a text names.
 pub(crate) fn named(text: &str) -> Result<Named, String> {
-    let unknown = || format!("board={text:?} is unknown: write {BOARDS}");
-    let Some((kind, which)) = text.split_once(':') else {
-        return (text == "overall")
-            .then_some(Named::Overall)
-            .ok_or_else(unknown);
-    };
     // A plus that was not percent-encoded arrives as a blank.
-    let open_end = which.strip_suffix(' ').map(|lowest| format!("{lowest}+"));
-    let which = open_end.as_deref().unwrap_or(which);
-    let found = match kind {
-        "gender" => GENDERS
-            .into_iter()
-            .find(|(gender, _)| *gender == which)
-            .map(|(gender, _)| Named::Gender(gender)),
-        "age" => AGES
-            .into_iter()
-            .find(|(name, ..)| *name == which)
-            .map(|(_, lowest, highest)| Named::Age(lowest, highest)),
-        "weight" => WEIGHTS
-            .into_iter()
-            .find(|(name, _)| *name == which)
-            .map(|(_, lowest)| Named::Weight(lowest)),
-        _ => None,
-    };
-    found.ok_or_else(unknown)
+    let open_end = text.strip_suffix(' ').map(|lowest| format!("{lowest}+"));
+    let name = open_end.as_deref().unwrap_or(text);
+    let found = DIVISIONS.into_iter().find(|(of, ..)| *of == name);
+    found
+        .map(|(.., named)| named)
+        .ok_or_else(|| format!("board={text:?} is unknown: write {BOARDS}"))
 }
 
 /// The window that a text names.
 pub(crate) fn window(text: &str) -> Result<Window, String> {
-    match text {
-        "all" => Ok(Window::All),
-        "year" => Ok(Window::Year),
-        "month" => Ok(Window::Month),
-        "day" => Ok(Window::Day),
-        _ => Err(format!(
-            "window={text:?} is unknown: write all, year, month or day"
-        )),
-    }
+    let found = WINDOWS.into_iter().find(|(of, ..)| *of == text);
+    found
+        .map(|(.., window)| window)
+        .ok_or_else(|| format!("window={text:?} is unknown: write all, year, month or day"))
 }
 
 /// The value of the column `division` for a board of all time.
 fn division(named: Named) -> i64 {
     match named {
         Named::Overall => OVERALL,
-        Named::Gender(letter) => {
-            let mut genders = GENDERS.into_iter();
-            let found = genders.find(|(gender, _)| *gender == letter);
-            found.map_or(NEVER, |(_, division)| division)
-        }
+        Named::Gender("F") => 1,
+        Named::Gender("M") => 2,
+        Named::Gender(_) => 3,
         Named::Age(lowest, _) => OF_AGES + lowest,
         Named::Weight(lowest) => OF_WEIGHTS + lowest,
     }

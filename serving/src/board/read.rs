@@ -43,40 +43,10 @@ pub(crate) struct BoardQuestion {
     pub(crate) section: Section,
     /// Only these members, where not all.
     pub(crate) members: Option<Vec<i64>>,
-    pub(crate) want: Want,
-}
-
-/// Which rows are wanted.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Want {
-    /// None: only how many there are.
-    Sums,
-    /// So many from a place on.
-    Page { offset: u64, limit: usize },
-    /// Up to `limit` rows that rank after a key, which need not exist.
-    After { last: RankedKey, limit: usize },
-    /// A member's, and so many before and after.
-    Around { member: i64, around: u64 },
-    /// Those of some members.
-    Each(Vec<i64>),
-    /// How many there are, and a member's row, each with what it is made of.
-    Explained(Option<i64>),
-}
-
-/// What decides the order of ranks: an encoded score, then an encoded member.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct RankedKey {
-    pub(crate) score: Vec<u8>,
-    pub(crate) member: Vec<u8>,
-}
-
-impl RankedKey {
-    pub(crate) fn of(row: &Ranked) -> Self {
-        Self {
-            score: row.score.clone(),
-            member: row.member.clone(),
-        }
-    }
+    /// With encoded members; those of places are sorted.
+    pub(crate) want: BoardWant,
+    /// Whether the board, and the member that is wanted, is explained.
+    pub(crate) explains: bool,
 }
 
 /// What was read of one key's board.
@@ -338,7 +308,8 @@ impl Reader<'_> {
     /// Whether sums of live states may answer: where no more is wanted than how many rows there are of the
     /// only board of each key.
     pub(super) fn is_summed(&self) -> bool {
-        self.question.want == Want::Sums
+        self.question.want == BoardWant::Sums
+            && !self.question.explains
             && self.question.members.is_none()
             && self.question.section.tests.is_empty()
             && self.job.keeps_sums()
@@ -371,16 +342,14 @@ impl Reader<'_> {
         if takes_sums {
             let base = seam::base(stored.map_or(0, |head| head.epoch), newest);
             let root = stored.map(|head| &*head.root);
-            match summed(&standings, states, (root, base)) {
-                Summed::Reading(reading) => return Ok(Some(reading)),
-                Summed::Not => return Ok(None),
-                Summed::States => {}
+            if let Some(summed) = summed(&standings, states, (root, base)) {
+                return Ok(summed);
             }
         }
         let mut reading = self.board(&standings, &nodes, &self.question.want).await?;
-        if let Want::Explained(member) = self.question.want {
+        if self.question.explains {
             let (read, found) = ((&standings, &nodes), (newest, states, stored));
-            let explained = Box::pin(self.explained(read, found, member)).await?;
+            let explained = Box::pin(self.explained(read, found)).await?;
             reading.explained = Some(Arc::new(explained));
         }
         Ok(Some(BoardReading {
@@ -420,11 +389,10 @@ impl Reader<'_> {
         &self,
         standings: &Standings,
         nodes: &StoredNodes<'_>,
-        want: &Want,
+        want: &BoardWant,
     ) -> Result<BoardReading, ReadError> {
         let section = self.section()?;
         let on_board = standings.board(nodes, &section.board).await?;
-        let want = self.encoded(want)?;
         if self.question.members.is_some() || !section.tests.is_empty() {
             return self.filtered(&section, &on_board, want).await;
         }
@@ -436,16 +404,16 @@ impl Reader<'_> {
         match want {
             BoardWant::Sums | BoardWant::Members(_) => {}
             BoardWant::Page { offset, limit } => {
-                reading.first = offset;
-                reading.rows = on_board.page(offset, limit).await?;
+                reading.first = *offset;
+                reading.rows = on_board.page(*offset, *limit).await?;
             }
             BoardWant::After {
                 score,
                 member,
                 limit,
             } => {
-                reading.first = on_board.count_up_to(&score, &member).await?;
-                reading.rows = on_board.page(reading.first, limit).await?;
+                reading.first = on_board.count_up_to(score, member).await?;
+                reading.rows = on_board.page(reading.first, *limit).await?;
             }
             BoardWant::Places(members) => {
                 let members: Vec<&[u8]> = members.iter().map(Vec::as_slice).collect();
@@ -454,8 +422,8 @@ impl Reader<'_> {
                 (reading.places, reading.rows) = (Some(places), rows);
             }
             BoardWant::Around { member, around } => {
-                if let Some((place, _)) = on_board.find(&member).await? {
-                    let (first, length) = stretch(place, around);
+                if let Some((place, _)) = on_board.find(member).await? {
+                    let (first, length) = stretch(place, *around);
                     reading.found = Some(place);
                     reading.first = first;
                     reading.rows = on_board.page(first, length).await?;
@@ -470,11 +438,10 @@ impl Reader<'_> {
         &self,
         section: &StoredSection,
         on_board: &OnBoard<'_, StoredNodes<'_>>,
-        want: BoardWant,
+        want: &BoardWant,
     ) -> Result<BoardReading, ReadError> {
-        let mut kept = Kept::new(want);
-        let members = self.question.members.as_deref();
-        let members = members.map(|members| self.members(members)).transpose()?;
+        let mut kept = Kept::new(want.clone());
+        let members = self.members()?;
         let mut take = |rows: Vec<Ranked>| -> Result<(), KeyError> {
             for row in self.passing(section, rows)? {
                 let is_live = on_board.is_live(&row.member);
@@ -512,45 +479,15 @@ impl Reader<'_> {
         Ok(kept.finish())
     }
 
-    /// The wanted rows with encoded members, which are sorted.
-    pub(super) fn encoded(&self, want: &Want) -> Result<BoardWant, KeyError> {
-        Ok(match want {
-            Want::Sums | Want::Explained(None) => BoardWant::Sums,
-            Want::Page { offset, limit } => BoardWant::Page {
-                offset: *offset,
-                limit: *limit,
-            },
-            Want::After { last, limit } => BoardWant::After {
-                score: last.score.clone(),
-                member: last.member.clone(),
-                limit: *limit,
-            },
-            Want::Each(members) => {
-                let mut members = self.members(members)?;
-                members.sort_unstable();
-                BoardWant::Places(members)
-            }
-            Want::Around { member, around } => BoardWant::Around {
-                member: self.member(*member)?,
-                around: *around,
-            },
-            Want::Explained(Some(member)) => BoardWant::Around {
-                member: self.member(*member)?,
-                around: 0,
-            },
-        })
-    }
-
     pub(super) fn key_bytes(&self, key: i64) -> Result<Vec<u8>, KeyError> {
         self.job.key().encode_values(&[KeyValue::Int(key)])
     }
 
-    pub(super) fn member(&self, member: i64) -> Result<Vec<u8>, KeyError> {
-        self.job.member().encode_values(&[KeyValue::Int(member)])
-    }
-
-    pub(super) fn members(&self, members: &[i64]) -> Result<Vec<Vec<u8>>, KeyError> {
-        members.iter().map(|member| self.member(*member)).collect()
+    /// The encoded members that the question is restricted to, if it is.
+    pub(super) fn members(&self) -> Result<Option<Vec<Vec<u8>>>, KeyError> {
+        let members = self.question.members.as_deref();
+        let members = members.map(|members| encoded_members(self.job, members));
+        members.transpose()
     }
 
     /// The rows that pass all tests.
@@ -567,42 +504,38 @@ impl Reader<'_> {
     }
 }
 
-/// What sums make of a question for the size of a key's only board.
-enum Summed {
-    /// The answer.
-    Reading(BoardReading),
-    /// States are there and tell it.
-    States,
-    /// A sum that does not join is in the place of states.
-    Not,
+/// Members as they are stored.
+pub(crate) fn encoded_members(job: &Job<Board>, members: &[i64]) -> Result<Vec<Vec<u8>>, KeyError> {
+    let encoded = |member: &i64| job.member().encode_values(&[KeyValue::Int(*member)]);
+    members.iter().map(encoded).collect()
 }
 
 /// The size of a key's only board by a sum of its live states, against the edition and the base that were
-/// read: of what other slots hold no state may count.
-fn summed(edition: &Standings, states: &LiveStates, against: (Option<&[u8]>, Epoch)) -> Summed {
+/// read: of what other slots hold no state may count. Nothing where states are there and tell it; no reading where a sum that
+/// does not join is in the place of states.
+fn summed(
+    edition: &Standings,
+    states: &LiveStates,
+    (root, base): (Option<&[u8]>, Epoch),
+) -> Option<Option<BoardReading>> {
     let sums = states.sums.iter();
     let made: Vec<&[u8]> = sums.filter_map(|(_, sum)| sum.content()).collect();
     let of_edition = edition.edition();
+    let reading = |sum, layers| BoardReading {
+        sum,
+        layers,
+        ..BoardReading::default()
+    };
     match made.as_slice() {
-        [] if edition.has_live() => Summed::States,
-        [] => Summed::Reading(BoardReading {
-            sum: of_edition,
-            layers: (of_edition.count > 0, false),
-            ..BoardReading::default()
-        }),
+        [] if edition.has_live() => None,
+        [] => Some(Some(reading(of_edition, (of_edition.count > 0, false)))),
         // Another slot may have states of the key too, since partitions were added.
         [only] if !edition.has_live() => {
-            let sum = LiveSum::decode(only).filter(|sum| sum.joins(against.0, against.1));
-            let total = sum.and_then(|sum| Some((sum, sum.total(of_edition)?)));
-            total.map_or(Summed::Not, |(sum, total)| {
-                Summed::Reading(BoardReading {
-                    sum: total,
-                    layers: sum.layers(of_edition),
-                    ..BoardReading::default()
-                })
-            })
+            let sum = LiveSum::decode(only).filter(|sum| sum.joins(root, base));
+            let total = sum.and_then(|sum| Some((sum.total(of_edition)?, sum)));
+            Some(total.map(|(total, sum)| reading(total, sum.layers(of_edition))))
         }
-        _ => Summed::Not,
+        _ => Some(None),
     }
 }
 

@@ -32,7 +32,7 @@ use super::problem::{Kind, Problem};
 use crate::pages::cookie::is_over_tls;
 use crate::pages::sign_in::Session;
 use limits::network;
-use table::{Known, Need};
+use table::{Known, Need, Needs};
 
 /// Headers by which proxies pass on the client's address, besides those that begin with [`FORWARDED`].
 const PROXY_HEADERS: [&str; 17] = [
@@ -133,62 +133,49 @@ impl Caller {
 }
 
 /// Lets a request through that is permitted.
-pub(crate) async fn guard(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard(
+    State((api, needs)): State<(Arc<Api>, Arc<Needs>)>,
+    request: Request,
+    next: Next,
+) -> Response {
     let path = request.extensions().get::<MatchedPath>().cloned();
     let Some(path) = path else {
         // Nothing is there.
         return next.run(request).await;
     };
-    let need = match table::needs(request.method(), path.as_str()) {
+    let need = match needs.of(request.method(), path.as_str()) {
         Known::Needs(need) => need,
         Known::OtherMethods(served) => return other_method(request.method(), served),
         Known::Forgotten => {
             let path = path.as_str();
             tracing::error!(
                 path,
-                "nobody is served here: the table of routes does not say what it needs"
+                "nobody is served here: the route does not say what it needs"
             );
             return Kind::NotPermitted
                 .with_detail("nobody is served here")
                 .into_response();
         }
     };
-    let uri = request.extensions().get::<OriginalUri>().cloned();
-    let asked = in_time(&api, permitted(&api, request, need)).await;
-    let (mut response, caller) = match asked {
-        Ok(Ok(request)) => {
-            let caller = request.extensions().get::<Caller>().cloned();
-            (next.run(request).await, caller)
-        }
-        Ok(Err(Refused { problem, caller })) => match uri {
-            Some(uri) if need == Need::Page && problem.kind() == Kind::NoKey => {
-                return crate::pages::sign_in::led_from(&uri);
-            }
-            _ => (problem.into_response(), caller),
-        },
-        Err(problem) => (problem.into_response(), None),
-    };
+    let (mut parts, body) = request.into_parts();
+    let checked = in_time(&api, check(&api, &mut parts, need)).await;
     // Whose page it is if it becomes one.
+    let caller = parts.extensions.get::<Caller>().cloned();
+    let uri = parts.extensions.get::<OriginalUri>().cloned();
+    let mut response = match (checked.flatten(), uri) {
+        (Ok(()), _) => next.run(Request::from_parts(parts, body)).await,
+        (Err(problem), Some(uri)) if need == Need::Page && problem.kind() == Kind::NoKey => {
+            return crate::pages::sign_in::led_from(&uri);
+        }
+        (Err(problem), _) => problem.into_response(),
+    };
     if let Some(caller) = caller {
         response.extensions_mut().insert(caller);
     }
     response
 }
 
-/// Why a request is not let through, and whose it is, where that is known.
-struct Refused {
-    problem: Problem,
-    caller: Option<Caller>,
-}
-
-impl From<Problem> for Refused {
-    fn from(problem: Problem) -> Self {
-        let caller = None;
-        Self { problem, caller }
-    }
-}
-
-/// The answer to a method by which a path is not served: also where a handler has it that the table does not know.
+/// The answer to a method by which a path is not served.
 fn other_method(method: &Method, served: &[(Method, Need)]) -> Response {
     let mut methods: Vec<&str> = served.iter().map(|(method, _)| method.as_str()).collect();
     if methods.contains(&"GET") {
@@ -202,24 +189,21 @@ fn other_method(method: &Method, served: &[(Method, Need)]) -> Response {
     response
 }
 
-async fn permitted(api: &Api, request: Request, need: Need) -> Result<Request, Refused> {
-    let (mut parts, body) = request.into_parts();
+/// Finds out who is asking, which the request says from then on, and whether that is permitted.
+async fn check(api: &Api, parts: &mut Parts, need: Need) -> Result<(), Problem> {
     // Only this process can have said who is asking.
     let caller = match parts.extensions.get::<Caller>() {
         Some(known) => known.clone(),
-        None => caller(api, &parts, need).await?,
+        None => caller(api, parts, need).await?,
     };
-    if !is_permitted(api, &mut parts, &caller, need).await? {
-        return Err(Refused {
-            problem: refused(&caller, need),
-            caller: Some(caller),
-        });
+    parts.extensions.insert(caller.clone());
+    if !is_permitted(api, parts, &caller, need).await? {
+        return Err(refused(&caller, need));
     }
     if need == Need::Admin && parts.method != Method::GET {
-        record(api, &parts, &caller).await?;
+        record(api, parts, &caller).await?;
     }
-    parts.extensions.insert(caller);
-    Ok(Request::from_parts(parts, body))
+    Ok(())
 }
 
 fn peer_of(api: &Api, parts: &Parts) -> Option<IpAddr> {
@@ -300,48 +284,40 @@ async fn known(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
     if !api.key_ring.is_asked_for().await? {
         return here(api, parts);
     }
-    let (headers, peer) = (&parts.headers, peer_of(api, parts));
-    let token = match token(headers, &parts.uri) {
-        Sent::Nothing => {
-            stranger_may_ask(api, peer)?;
-            return Err(
-                Kind::NoKey.with_detail("a key is needed: send `Authorization: Bearer bsk_…`")
-            );
-        }
-        Sent::NoKey => {
-            stranger_may_ask(api, peer)?;
-            return Err(unknown_key());
-        }
-        Sent::Session(session) => {
-            let now_s = api.ports.clock.now_ms() / 1_000;
-            let is_of = |kept: &KeptKey| session.is_valid(now_s, &api.seal, &kept.digest);
-            let kept = api.key_ring.kept(&session.key);
-            if !kept.is_some_and(|kept| is_of(&kept)) {
-                stranger_may_ask(api, peer)?;
-            }
-            let of = (&session, headers, &parts.uri);
-            return of_session(api, of, &parts.method).await;
-        }
-        Sent::Token(token) => token,
+    let (headers, now_ms) = (&parts.headers, api.ports.clock.now_ms());
+    let is_of = |kept: &KeptKey, sent: &Sent| match sent {
+        Sent::Token(token) => kept.digest == token.digest(),
+        Sent::Session(session) => session.is_valid(now_ms / 1_000, &api.seal, &kept.digest),
+        Sent::Nothing | Sent::NoKey => false,
     };
-    let is_of = |kept: &KeptKey| kept.digest == token.digest();
-    let kept = api.key_ring.kept(token.id());
-    if !kept.is_some_and(|kept| is_of(&kept)) {
-        stranger_may_ask(api, peer)?;
+    let sent = sent(headers, &parts.uri);
+    let kept = sent.id().and_then(|id| api.key_ring.kept(id));
+    if !kept.is_some_and(|kept| is_of(&kept, &sent)) {
+        stranger_may_ask(api, peer_of(api, parts))?;
     }
-    let now_ms = api.ports.clock.now_ms();
-    let found = looked_up(api, token.id(), api.key_ring.key(&token, now_ms)).await?;
-    let kept = found.ok_or_else(unknown_key)?;
-    who(api, &kept.key, now_ms)
+    let kept = match sent.id() {
+        Some(id) => looked_up(api, id).await?,
+        None => None,
+    };
+    let kept = kept.filter(|kept| is_of(kept, &sent));
+    let kept = kept.ok_or_else(|| Kind::NoKey.with_detail(sent.refusal()))?;
+    api.key_ring.note_use(&kept, now_ms).await;
+    let caller = who(api, &kept.key, now_ms)?;
+    // What is written comes from a page of this service alone, which browsers say: pages of others may be let in, with a key
+    // of theirs.
+    let is_signed_in = matches!(sent, Sent::Session(_));
+    if is_signed_in && !parts.method.is_safe() && !is_of_own_page(headers, &parts.uri) {
+        let detail =
+            "who is signed in on pages writes from a page of this service: send a key instead";
+        return Err(Kind::NotPermitted.with_detail(detail));
+    }
+    Ok(caller)
 }
 
 /// What is found of a key. One that is not kept may be made up, so that few are looked up at once, and not for long: who
 /// has a key that is kept goes on while the store of keys hangs.
-async fn looked_up<T>(
-    api: &Api,
-    id: &str,
-    look: impl Future<Output = Result<T, Problem>>,
-) -> Result<T, Problem> {
+async fn looked_up(api: &Api, id: &str) -> Result<Option<Arc<KeptKey>>, Problem> {
+    let look = api.key_ring.found(id);
     if api.key_ring.kept(id).is_some() {
         return look.await;
     }
@@ -350,29 +326,6 @@ async fn looked_up<T>(
     };
     let _place = api.look_ups.try_acquire().map_err(|_| busy())?;
     timeout(LOOK_UP_WAIT, look).await.map_err(|_| busy())?
-}
-
-/// Who has signed in on pages. What is written comes from a page of this service alone, which browsers say.
-async fn of_session(
-    api: &Api,
-    (session, headers, uri): (&Session, &HeaderMap, &Uri),
-    method: &Method,
-) -> Result<Caller, Problem> {
-    let now_ms = api.ports.clock.now_ms();
-    let found = looked_up(api, &session.key, api.key_ring.found(&session.key)).await?;
-    let is_of = |kept: &Arc<KeptKey>| session.is_valid(now_ms / 1_000, &api.seal, &kept.digest);
-    let kept = found.filter(is_of);
-    let over = || Kind::NoKey.with_detail("nobody is signed in any more: sign in again");
-    let kept = kept.ok_or_else(over)?;
-    api.key_ring.note_use(&kept, now_ms).await;
-    let caller = who(api, &kept.key, now_ms)?;
-    // Pages of others may be let in, with a key of theirs.
-    if !method.is_safe() && !is_of_own_page(headers, uri) {
-        let detail =
-            "who is signed in on pages writes from a page of this service: send a key instead";
-        return Err(Kind::NotPermitted.with_detail(detail));
-    }
-    Ok(caller)
 }
 
 /// Who has a key, if it is valid and not used too often.
@@ -492,10 +445,6 @@ fn too_often(who: &str, wait: Duration) -> Problem {
         .retry_after(seconds)
 }
 
-fn unknown_key() -> Problem {
-    Kind::NoKey.with_detail("there is no such key: look whether it was copied whole")
-}
-
 /// What a request brings.
 enum Sent {
     Nothing,
@@ -506,7 +455,29 @@ enum Sent {
     Session(Session),
 }
 
-fn token(headers: &HeaderMap, uri: &Uri) -> Sent {
+impl Sent {
+    /// The id of the key that it is about.
+    fn id(&self) -> Option<&str> {
+        match self {
+            Self::Nothing | Self::NoKey => None,
+            Self::Token(token) => Some(token.id()),
+            Self::Session(session) => Some(&session.key),
+        }
+    }
+
+    /// Why it lets nobody in.
+    const fn refusal(&self) -> &'static str {
+        match self {
+            Self::Nothing => "a key is needed: send `Authorization: Bearer bsk_…`",
+            Self::NoKey | Self::Token(_) => {
+                "there is no such key: look whether it was copied whole"
+            }
+            Self::Session(_) => "nobody is signed in any more: sign in again",
+        }
+    }
+}
+
+fn sent(headers: &HeaderMap, uri: &Uri) -> Sent {
     let text = |name: &str| {
         headers
             .get(name)

@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 use super::boards::id;
 use super::params::{PageQuery, Path};
-use super::problem::{Problem, Problems};
+use super::problem::Problem;
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, provenance};
 use crate::read::{Seen, Standing, is_one_more};
@@ -78,7 +78,6 @@ pub(crate) struct AchievementShape {
         PageQuery
     ),
     responses(
-        Problems,
         (status = 200, description = "The page, newest first; an unknown athlete has none", body = Achievements)
     )
 )]
@@ -102,7 +101,6 @@ pub(crate) async fn of_athlete(
         PageQuery
     ),
     responses(
-        Problems,
         (status = 200, description = "The page, newest first; an unknown activity has none", body = Achievements)
     )
 )]

@@ -24,13 +24,12 @@ use stores::relay::Relay;
 use utoipa::ToSchema;
 
 use self::counting::{CountingShown, recounted};
-use super::boards::{find, id, read_boards, whole_section};
+use super::boards::{find, id, read_boards, sums_of};
 use super::params::{Params, Path};
-use super::problem::{Kind, Problem, ProblemShape, Problems};
+use super::problem::{Kind, Problem, ProblemShape};
 use super::{Api, body};
 use crate::answer::{ProvenanceShape, counted};
 use crate::board::answer::of_reading;
-use crate::board::read::{BoardQuestion, Want};
 use crate::read::Standing;
 
 /// The board of connected athletes.
@@ -80,31 +79,26 @@ impl ApplicationShown {
         connected_athletes: u64,
         (counting, provenance): (CountingShown, Provenance),
     ) -> Self {
-        let mut shown = Self {
-            id: usage.application.id,
-            name: String::new(),
-            owner: Value::Null,
+        let application = usage.application;
+        #[expect(clippy::cast_precision_loss, reason = "it is rounded")]
+        let part = connected_athletes as f64 / application.athlete_capacity as f64;
+        Self {
+            id: application.id,
+            name: application.name,
+            owner: application.owner,
             connected_athletes,
             counting,
-            athlete_capacity: 0,
-            enforced: true,
-            usage: None,
+            athlete_capacity: application.athlete_capacity,
+            enforced: usage.is_enforced,
+            usage: (application.athlete_capacity > 0).then_some((part * 1e4).round() / 1e4),
             provenance,
-        };
-        shown.now(usage);
-        shown
+        }
     }
 
     /// Shows what has been read later, besides the number of athletes.
-    fn now(&mut self, usage: Usage) {
-        let application = usage.application;
-        self.name = application.name;
-        self.owner = application.owner;
-        self.athlete_capacity = application.athlete_capacity;
-        self.enforced = usage.is_enforced;
-        #[expect(clippy::cast_precision_loss, reason = "it is rounded")]
-        let part = self.connected_athletes as f64 / application.athlete_capacity as f64;
-        self.usage = (application.athlete_capacity > 0).then_some((part * 1e4).round() / 1e4);
+    fn now(self, usage: Usage) -> Self {
+        let counted = (self.counting, self.provenance);
+        Self::of(usage, self.connected_athletes, counted)
     }
 }
 
@@ -117,14 +111,10 @@ pub(crate) struct Canonical {
     complete: bool,
 }
 
-impl Default for Canonical {
-    fn default() -> Self {
-        Self {
-            source: "canonical",
-            complete: true,
-        }
-    }
-}
+const CANONICAL: Canonical = Canonical {
+    source: "canonical",
+    complete: true,
+};
 
 /// Who is to be connected.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -152,7 +142,6 @@ pub(crate) struct Connected {
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
-        Problems,
         (status = 200, description = "The application", body = ApplicationShown),
         (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json")
     )
@@ -179,7 +168,6 @@ pub(crate) async fn show(
     params(("id" = i64, Path, description = "The application")),
     request_body = Connect,
     responses(
-        Problems,
         (status = 201, description = "Connected", body = Connected),
         (status = 200, description = "Was connected already", body = Connected),
         (status = 403, description = "There is no room: as many athletes are connected as may be. A page instead of a document where text/html is wanted rather than JSON", body = ProblemShape, content_type = "application/problem+json"),
@@ -265,7 +253,6 @@ fn full(application_id: i64, connected: i64, capacity: i64) -> Problem {
         ("athlete_id" = i64, Path, description = "The athlete")
     ),
     responses(
-        Problems,
         (status = 204, description = "The athlete is not connected now"),
         (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json")
     )
@@ -351,13 +338,7 @@ async fn counted_by_board(
     let mut boards = Vec::with_capacity(asked.len());
     let mut reach: Option<Standing> = None;
     for some in asked.chunks(KEYS_MAX) {
-        let asked = BoardQuestion {
-            keys: some.to_vec(),
-            section: whole_section(job),
-            members: None,
-            want: Want::Sums,
-        };
-        let reading = read_boards(api, job, asked).await?;
+        let reading = read_boards(api, job, sums_of(job, some.to_vec())).await?;
         let standing = &reading.standing;
         reach = Some(match reach {
             None => standing.clone(),

@@ -8,20 +8,21 @@ use axum::response::{IntoResponse, Response};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jobs::{Board, Job};
+use schemas::key::{KeyError, KeyValue};
 use schemas::provenance::Provenance;
+use stores::board_cache::BoardWant;
 
-use super::cursor::BoardStart;
 use super::params::{Params, Path, integer, link_to_next};
-use super::problem::{Kind, Problem, ProblemShape, Problems};
+use super::problem::{Kind, Problem, ProblemShape};
 use super::{Api, csv, cursor};
 use crate::board::answer::{
     BoardPage, BoardPlace, Counts, PreviousBoard, PreviousPlace, field_names, gap as gap_to,
     of_reading, percentile,
 };
 use crate::board::earlier::{Earlier, read_earlier};
-use crate::board::entries::{Entries, SINCE};
+use crate::board::entries::{Entry, SINCE, entries};
 use crate::board::question::{Named, Section, Window, has_sections, named, section, window};
-use crate::board::read::{BoardQuestion, BoardReading, BoardsReading, RankedKey, Want, read};
+use crate::board::read::{BoardQuestion, BoardReading, BoardsReading, read};
 use crate::gather::key_of;
 
 /// Neighbours before and after, unless it is said.
@@ -52,7 +53,6 @@ const SEGMENTS: &str = "segments";
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
-        Problems,
         (status = 200, description = "The page; an unknown or empty board has total 0", body = BoardPage),
         (status = 404, description = "No such kind of board", body = ProblemShape, content_type = "application/problem+json")
     )
@@ -70,19 +70,18 @@ pub(crate) async fn page(
     let today = today(&api);
     let asked = Asked::read(job, &key, &params, today)?;
     let fingerprint = cursor::fingerprint(&format!("board {name} {asked:?}"));
-    let start = match (params.get("offset"), params.get("cursor")) {
+    let want = match (params.get("offset"), params.get("cursor")) {
         (Some(_), Some(_)) => {
             return Err(Problem::parameter(
                 "offset and cursor say both where the page begins: leave one of them out",
             ));
         }
-        (Some(text), None) => BoardStart::Place(natural("offset", text)?),
-        (None, Some(text)) => cursor::board_start(fingerprint, text, key_bytes(job))?,
-        (None, None) => BoardStart::Place(0),
-    };
-    let want = match start {
-        BoardStart::Place(offset) => Want::Page { offset, limit },
-        BoardStart::After(last) => Want::After { last, limit },
+        (None, Some(text)) => cursor::board_page(fingerprint, text, key_bytes(job), limit)?,
+        (offset, None) => {
+            let offset = offset.map(|text| natural("offset", text)).transpose()?;
+            let offset = offset.unwrap_or(0);
+            BoardWant::Page { offset, limit }
+        }
     };
     let asked = asked.question(&api, want).await?;
     let history = has_history.then(|| asked.clone());
@@ -93,8 +92,8 @@ pub(crate) async fn page(
     let last = board.rows.last().filter(|_| read < board.sum.count);
     let page = BoardPage {
         total: board.sum.count,
-        entries: Entries::of(job, board, earlier.as_ref())?,
-        cursor: last.map(|last| cursor::after_row(fingerprint, &RankedKey::of(last))),
+        entries: entries(job, board, earlier.as_ref())?,
+        cursor: last.map(|last| cursor::after_row(fingerprint, last)),
         previous: earlier.map(|earlier| earlier.as_ref().map(PreviousBoard::of)),
         provenance: of_reading([board], reading.standing.clone()),
     };
@@ -119,14 +118,12 @@ fn key_bytes(job: &Job<Board>) -> (usize, usize) {
 /// Rows of a board, of an earlier day too where that is asked for.
 fn as_csv(
     (job, has_history): (&Job<Board>, bool),
-    entries: &Entries,
+    entries: &[Entry],
     provenance: &Provenance,
 ) -> Response {
     let mut names = field_names(job);
     names.extend(SINCE.iter().filter(|_| has_history));
-    let rows = entries.iter();
-    let rows = rows.map(|entry| csv::row(&names, |name| entry.field(name)));
-    csv::list(&names, rows.collect(), Some(provenance))
+    csv::objects(&names.join(","), entries, Some(provenance))
 }
 
 /// One athlete on a board, with the neighbours.
@@ -148,7 +145,6 @@ fn as_csv(
         ("format" = Option<String>, Query, description = "json, or csv: the neighbours")
     ),
     responses(
-        Problems,
         (status = 200, description = "The athlete's place", body = BoardPlace),
         (status = 404, description = "The athlete is not on the board, or there is no such kind of board", body = ProblemShape, content_type = "application/problem+json")
     )
@@ -174,10 +170,7 @@ pub(crate) async fn place(
     let today = today(&api);
     let asked = Asked::read(job, &key, &params, today)?;
     // The place before is shown in any case, by the gap to it.
-    let want = Want::Around {
-        member,
-        around: around.max(1),
-    };
+    let want = around_member(job, member, around.max(1))?;
     let has_history = params.flag("history")?;
     let asked = asked.question(&api, want).await?;
     let history = has_history.then(|| asked.clone());
@@ -187,14 +180,14 @@ pub(crate) async fn place(
         Kind::NotOnBoard.with_detail(format!("athlete {member} is not on this board"))
     })?;
     let earlier = earlier(&api, (job, history), board, today).await?;
-    let mut neighbours = Entries::of(job, board, earlier.as_ref())?;
+    let mut neighbours = entries(job, board, earlier.as_ref())?;
     let at = usize::try_from(place.saturating_sub(board.first)).unwrap_or(usize::MAX);
-    let own = neighbours.get(at);
+    let own = neighbours.get(at).cloned();
     let before = at.checked_sub(1).and_then(|before| neighbours.get(before));
     let gap = before.zip(own.as_ref());
-    let gap = gap.map(|(before, own)| gap_to(job, &before, own));
+    let gap = gap.map(|(before, own)| gap_to(job, before, own));
     if around == 0 {
-        neighbours = neighbours.only(at);
+        neighbours = own.iter().cloned().collect();
     }
     let rank = |place: u64| i64::try_from(place).unwrap_or(i64::MAX);
     let earlier = earlier.flatten();
@@ -243,7 +236,6 @@ async fn earlier(
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
-        Problems,
         (status = 200, description = "The counts; an unknown segment has none", body = Counts)
     )
 )]
@@ -254,12 +246,7 @@ pub(crate) async fn counts(
 ) -> Result<Response, Problem> {
     let format = Params::read(&uri, &["format"])?.format()?;
     let job = find(&api, SEGMENTS)?;
-    let asked = BoardQuestion {
-        keys: vec![id("segment_id", &segment)?],
-        section: whole_section(job),
-        members: None,
-        want: Want::Sums,
-    };
+    let asked = sums_of(job, vec![id("segment_id", &segment)?]);
     let reading = read_boards(&api, job, asked).await?;
     let board = first(&reading);
     let counts = Counts {
@@ -306,9 +293,15 @@ pub(super) fn first(reading: &BoardsReading) -> &BoardReading {
     reading.boards.first().unwrap_or(&NOTHING)
 }
 
-/// The board of everybody and all time.
-pub(super) fn whole_section(job: &Job<Board>) -> Section {
-    section(job, Named::Overall, Window::All, Date::default())
+/// Asks how many rows the boards of some keys have, of everybody and all time.
+pub(super) fn sums_of(job: &Job<Board>, keys: Vec<i64>) -> BoardQuestion {
+    BoardQuestion {
+        keys,
+        section: section(job, Named::Overall, Window::All, Date::default()),
+        members: None,
+        want: BoardWant::Sums,
+        explains: false,
+    }
 }
 
 /// The parameters that say which rows of which board.
@@ -357,15 +350,26 @@ impl Asked {
     pub(super) async fn question(
         self,
         api: &Arc<Api>,
-        want: Want,
+        want: BoardWant,
     ) -> Result<BoardQuestion, Problem> {
         Ok(BoardQuestion {
             keys: vec![self.key],
             members: members(api, self.club, self.follower).await?,
             section: self.section,
             want,
+            explains: false,
         })
     }
+}
+
+/// Wants the row of a member, with so many before and after.
+pub(super) fn around_member(
+    job: &Job<Board>,
+    member: i64,
+    around: u64,
+) -> Result<BoardWant, KeyError> {
+    let member = job.member().encode_values(&[KeyValue::Int(member)])?;
+    Ok(BoardWant::Around { member, around })
 }
 
 /// The members that a club or a following lets through; those that both do, if both are asked for.

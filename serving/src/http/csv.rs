@@ -14,7 +14,7 @@ use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::etag;
-use crate::answer::{Page, Total, Uniques};
+use crate::answer::{Row, Total, Uniques};
 
 /// The header with the provenance of a CSV answer.
 pub(crate) const PROVENANCE: HeaderName = HeaderName::from_static("backstitch-provenance");
@@ -62,15 +62,15 @@ pub(crate) fn points<P: Serialize>(
 }
 
 /// Rows of a breakdown. The fields of the row of the empty text are in quotes, unlike those of the row without a key.
-pub(crate) fn rows(page: &Page, compared: bool) -> Response {
+pub(crate) fn rows(rows: &[Row], provenance: &Provenance, compared: bool) -> Response {
     let header = match compared {
         true => "key,count,share,previous,change,source",
         false => "key,count,share,source",
     };
     let names: Vec<&str> = header.split(',').collect();
-    let rows = page.rows.iter().map(|row| fields(&names, row)).collect();
+    let rows = rows.iter().map(|row| fields(&names, row)).collect();
     let is_empty = |fields: &Vec<Option<String>>| fields.first() == Some(&Some(String::new()));
-    list_quoted(&names, rows, Some(&page.provenance), is_empty)
+    list_quoted(&names, rows, Some(provenance), is_empty)
 }
 
 /// A list of objects, with those of their fields that the header line names. A missing field and null are empty; blanks separate
@@ -87,16 +87,9 @@ pub(crate) fn objects<T: Serialize>(
 
 fn fields(names: &[&str], object: &impl Serialize) -> Vec<Option<String>> {
     let object = serde_json::to_value(object).unwrap_or_default();
-    row(names, |name| object.get(name).cloned())
-}
-
-/// The fields of a row as texts.
-pub(crate) fn row(names: &[&str], field: impl Fn(&str) -> Option<Value>) -> Vec<Option<String>> {
-    let fields = names.iter().map(|name| field(name));
+    let fields = names.iter().map(|name| object.get(name));
     let fields = fields.map(|field| field.filter(|value| !value.is_null()));
-    fields
-        .map(|field| field.map(|value| text(&value)))
-        .collect()
+    fields.map(|field| field.map(text)).collect()
 }
 
 fn text(value: &Value) -> String {
@@ -109,7 +102,7 @@ fn text(value: &Value) -> String {
 }
 
 /// A list under the names of its columns.
-pub(crate) fn list<R: Serialize + Send + 'static>(
+fn list<R: Serialize + Send + 'static>(
     names: &[&str],
     rows: Vec<R>,
     provenance: Option<&Provenance>,
@@ -179,28 +172,21 @@ mod tests {
     use schemas::provenance::Origin;
 
     use super::*;
-    use crate::answer::{Row, RowKey};
+    use crate::answer::RowKey;
 
     async fn text(response: Response) -> String {
         let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
         String::from_utf8(body.to_vec()).unwrap()
     }
 
-    fn page(rows: Vec<Row>) -> Page {
-        Page {
-            rows,
-            total: 0,
-            last: None,
-            provenance: Provenance {
-                source: Origin::Merged,
-                as_of: None,
-                epoch: 0,
-                complete: true,
-                position: std::collections::BTreeMap::default(),
-                backfills: 0,
-            },
-        }
-    }
+    const PROVENANCE: Provenance = Provenance {
+        source: Origin::Merged,
+        as_of: None,
+        epoch: 0,
+        complete: true,
+        position: std::collections::BTreeMap::new(),
+        backfills: 0,
+    };
 
     #[tokio::test]
     async fn fields_are_quoted_where_they_must_be() {
@@ -219,7 +205,7 @@ mod tests {
             row(Some(RowKey::Text(String::new())), 1),
         ];
         assert_eq!(
-            text(rows(&page(list.to_vec()), true)).await,
+            text(rows(&list, &PROVENANCE, true)).await,
             "key,count,share,previous,change,source\r\n\
              \"a,\"\"b\"\"\r\nc\",3,0.25,-1,,merged\r\n\
              -7,2,0.25,-1,,merged\r\n\
@@ -227,7 +213,7 @@ mod tests {
              \"\",\"1\",\"0.25\",\"-1\",\"\",\"merged\"\r\n"
         );
         assert_eq!(
-            text(rows(&page(list[2..].to_vec()), false)).await,
+            text(rows(&list[2..], &PROVENANCE, false)).await,
             "key,count,share,source\r\n,1,0.25,merged\r\n\"\",\"1\",\"0.25\",\"merged\"\r\n"
         );
     }

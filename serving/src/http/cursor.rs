@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jobs::board::Ranked;
 use schemas::key::KeyValue;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stores::achievements::Mark;
+use stores::board_cache::BoardWant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::problem::Problem;
 use crate::answer::{Place, RowKey, row_key};
-use crate::board::read::RankedKey;
 
 /// The fingerprint of a question, to which a cursor is bound.
 pub(crate) fn fingerprint(question: &str) -> u64 {
@@ -48,31 +49,24 @@ pub(crate) fn place(fingerprint: u64, cursor: &str) -> Result<Place, Problem> {
     Ok(Place { count, key })
 }
 
-/// Where a page of a board begins.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum BoardStart {
-    /// At a place, from 0 on.
-    Place(u64),
-    /// After a row, whether it is still there or not.
-    After(RankedKey),
-}
-
 /// The cursor after a row of a board.
-pub(crate) fn after_row(fingerprint: u64, row: &RankedKey) -> String {
+pub(crate) fn after_row(fingerprint: u64, row: &Ranked) -> String {
     let key = [row.score.as_slice(), &row.member].concat();
     write(&(fingerprint, URL_SAFE_NO_PAD.encode(key)))
 }
 
-/// Decodes the cursor of a board. The sizes are those of an encoded score and member.
-pub(crate) fn board_start(
+/// The page that the cursor of a board asks for. The sizes are those of an encoded score and member.
+pub(crate) fn board_page(
     fingerprint: u64,
     cursor: &str,
     (score_bytes, member_bytes): (usize, usize),
-) -> Result<BoardStart, Problem> {
+    limit: usize,
+) -> Result<BoardWant, Problem> {
     // Cursors of version 0.1.0 hold an offset.
     if let Ok((of, place)) = read::<(u64, u64)>(cursor) {
         same(of, fingerprint)?;
-        return storable(place).map(BoardStart::Place);
+        let offset = storable(place)?;
+        return Ok(BoardWant::Page { offset, limit });
     }
     let (of, key): (u64, String) = read(cursor)?;
     same(of, fingerprint)?;
@@ -81,7 +75,11 @@ pub(crate) fn board_start(
         return Err(unknown());
     }
     let member = score.split_off(score_bytes);
-    Ok(BoardStart::After(RankedKey { score, member }))
+    Ok(BoardWant::After {
+        score,
+        member,
+        limit,
+    })
 }
 
 /// The cursor that begins after `last`.
@@ -208,21 +206,29 @@ mod tests {
 
     #[test]
     fn a_cursor_of_a_board_holds_a_row() {
-        let row = RankedKey {
+        let row = Ranked {
             score: vec![0, 255],
             member: vec![b'"', 7, 128],
+            payload: Vec::new(),
+            weight: 1,
         };
         let cursor = after_row(1, &row);
-        let start = board_start(1, &cursor, (2, 3)).unwrap();
-        assert_eq!(start, BoardStart::After(row));
+        let after_row = BoardWant::After {
+            score: row.score,
+            member: row.member,
+            limit: 9,
+        };
+        let page = board_page(1, &cursor, (2, 3), 9).unwrap();
+        assert_eq!(page, after_row);
         for (fingerprint, bytes) in [(2, (2, 3)), (1, (2, 2)), (1, (0, 3))] {
-            board_start(fingerprint, &cursor, bytes).unwrap_err();
+            board_page(fingerprint, &cursor, bytes, 9).unwrap_err();
         }
         // As it was given by version 0.1.0.
-        let start = board_start(1, &after(1, &7), (2, 3)).unwrap();
-        assert_eq!(start, BoardStart::Place(7));
-        board_start(2, &after(1, &7), (2, 3)).unwrap_err();
-        board_start(1, &after(1, &u64::MAX), (2, 3)).unwrap_err();
+        let page = board_page(1, &after(1, &7), (2, 3), 9).unwrap();
+        let (offset, limit) = (7, 9);
+        assert_eq!(page, BoardWant::Page { offset, limit });
+        board_page(2, &after(1, &7), (2, 3), 9).unwrap_err();
+        board_page(1, &after(1, &u64::MAX), (2, 3), 9).unwrap_err();
     }
 
     #[test]
@@ -230,7 +236,7 @@ mod tests {
         for text in ["", "x", "bnVsbA", "WzFd", "!!!!", "W10="] {
             assert!(place(1, text).is_err(), "{text}");
             assert!(run(1, text).is_err(), "{text}");
-            assert!(board_start(1, text, (0, 0)).is_err(), "{text}");
+            assert!(board_page(1, text, (0, 0), 9).is_err(), "{text}");
         }
     }
 }

@@ -15,11 +15,10 @@ use schemas::dead_letter::{LetterId, NoLetterId, kind_of};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::dead_letters::{self, Asked, Counts, KindCount, Letter, Newest};
-use tokio::sync::SemaphorePermit;
 use utoipa::ToSchema;
 
 use super::params::{PageQuery, Params, Path};
-use super::problem::{Kind, Problem, ProblemShape, Problems};
+use super::problem::{Kind, Problem, ProblemShape};
 use super::{Api, csv, cursor};
 use crate::answer::shown_ms;
 pub(crate) use replay::{__path_replay, LettersReplayed, replay};
@@ -175,7 +174,6 @@ impl From<Counts> for LetterCounts {
         PageQuery
     ),
     responses(
-        Problems,
         (status = 200, description = "A page of dead letters", body = LettersPage)
     )
 )]
@@ -184,7 +182,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let asked = asked(&params)?;
     let fingerprint = cursor::fingerprint(&format!("dead letters?{}", params.question()));
     let after = query.start(fingerprint, cursor::last)?;
-    let _turn = turn(&api).await?;
+    let _turn = api.letter_reads.acquire().await;
     let mut newest = Newest::open(&*api.ports.log, asked, after.as_ref()).await?;
     let (mut shown, mut bytes) = (Vec::new(), 0);
     while shown.len() < query.limit && bytes < PAGE_BYTES_MAX {
@@ -215,14 +213,13 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
-        Problems,
         (status = 200, description = "The counts, and whether they are of all letters", body = LetterCounts)
     )
 )]
 pub(crate) async fn counts(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
     let params = Params::read(&uri, &["source", "reason", "since", "format"])?;
     let (asked, format) = (asked(&params)?, params.format()?);
-    let _turn = turn(&api).await?;
+    let _turn = api.letter_reads.acquire().await;
     let counts = dead_letters::count(&*api.ports.log, asked, LOOKED_AT_MAX).await?;
     Ok(format.answer(LetterCounts::from(counts), |counts| counts_as_csv(&counts)))
 }
@@ -244,7 +241,6 @@ fn counts_as_csv(counts: &LetterCounts) -> Response {
     tag = "dead-letters",
     params(("id" = String, Path, description = "The letter's id, percent-encoded: backstitch.plays.v1.dlq%2F0@17")),
     responses(
-        Problems,
         (status = 200, description = "The letter", body = LetterShown),
         (status = 404, description = "No such letter, or the log holds it no more", body = ProblemShape, content_type = "application/problem+json")
     )
@@ -271,7 +267,7 @@ async fn shown(api: &Api, uri: &Uri, id: &str) -> Result<Json<LetterShown>, Prob
     let id: LetterId = id
         .parse()
         .map_err(|error: NoLetterId| Problem::parameter(format!("id: {error}")))?;
-    let _turn = turn(api).await?;
+    let _turn = api.letter_reads.acquire().await;
     let letter = dead_letters::find(&*api.ports.log, id).await?;
     let letter = letter.ok_or_else(|| unknown(id))?;
     Ok(Json(LetterShown::of(&letter, usize::MAX)))
@@ -281,14 +277,6 @@ fn unknown(id: LetterId) -> Problem {
     let detail =
         format!("there is no dead letter {id}: /api/v1/dead-letters lists those there are");
     Kind::UnknownDeadLetter.with_detail(detail)
-}
-
-/// Waits until there are fewer reads of letters under way: each holds some megabytes of them.
-async fn turn(api: &Api) -> Result<SemaphorePermit<'_>, Problem> {
-    api.letter_reads.acquire().await.map_err(|error| {
-        tracing::error!(%error, "waiting to read dead letters");
-        Kind::Internal.with_detail("dead letters can't be read: see the service's log")
-    })
 }
 
 fn asked(params: &Params) -> Result<Asked, Problem> {

@@ -18,7 +18,7 @@ use stores::corrections::{self, CorrectionEntry, CorrectionFilter, MatchingCorre
 use utoipa::ToSchema;
 
 use super::explain_board::{self, BoardExplanation};
-use super::problem::{Problem, ProblemShape, Problems};
+use super::problem::{Problem, ProblemShape};
 use super::runs::drift_total;
 use super::stats::{Asked, Filters, Times};
 use super::{Api, Caller};
@@ -172,7 +172,6 @@ pub(crate) enum Explained {
         ("following" = Option<i64>, Query, description = "Of a board: only this athlete and those that this athlete follows")
     ),
     responses(
-        Problems,
         (status = 200, description = "What it is made of", body = Explained),
         (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
     )

@@ -10,18 +10,19 @@ use schemas::provenance::Provenance;
 use schemas::seam::Epoch;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use stores::board_cache::BoardWant;
 use utoipa::ToSchema;
 
 use super::Api;
-use super::boards::{Asked, first, id, known, read_boards, today};
+use super::boards::{Asked, around_member, first, id, known, read_boards, today};
 use super::params::{Params, one};
 use super::problem::Problem;
 use super::runs::drift_total;
 use crate::answer::{ProvenanceShape, shown_ms};
 use crate::board::answer::{EntryShape, of_reading};
-use crate::board::entries::{Entries, Entry};
+use crate::board::entries::{Entry, entries};
 use crate::board::explained::{BoardExplained, Edition, MemberState};
-use crate::board::read::{BoardReading, Want};
+use crate::board::read::{BoardQuestion, BoardReading};
 
 /// The parameter that names the athlete.
 const MEMBER: &str = "athlete_id";
@@ -147,17 +148,21 @@ pub(super) async fn explain(
     let member = params.parsed(MEMBER, id)?;
     let key = id(column, params.get(column).unwrap_or_default())?;
     let asked = Asked::read(job, &key.to_string(), &params, today(api))?;
-    let asked = asked.question(api, Want::Explained(member)).await?;
+    let want = match member {
+        Some(member) => around_member(job, member, 0)?,
+        None => BoardWant::Sums,
+    };
+    let asked = BoardQuestion {
+        explains: true,
+        ..asked.question(api, want).await?
+    };
     let reading = read_boards(api, job, asked).await?;
     let board = first(&reading);
     let nothing = BoardExplained::default();
     let explained = board.explained.as_deref().unwrap_or(&nothing);
-    let entry = match board.found {
-        Some(place) => Entries::of(job, board, None)?
-            .iter()
-            .find(|entry| entry.field("rank").as_ref().and_then(Value::as_u64) == Some(place + 1)),
-        None => None,
-    };
+    let mut entries = entries(job, board, None)?.into_iter();
+    let rank = board.found.map(|place| place + 1);
+    let entry = entries.find(|entry| Some(entry.rank) == rank);
     let edition = explained.edition.as_ref();
     let live = explained.states.iter();
     let live = live
@@ -199,10 +204,8 @@ async fn edition_shown(
     newest: Epoch,
 ) -> Result<EditionShown, Problem> {
     let story = api.ports.views.story(job.source(), edition.epoch).await?;
-    let entry = match &edition.found {
-        Some((place, row)) => entry_of(job, *place, row)?,
-        None => None,
-    };
+    let found = edition.found.as_ref();
+    let entry = entry_of(job, found.map(|(place, row)| (*place, row)))?;
     Ok(EditionShown {
         epoch: edition.epoch,
         at: edition.at_us.map(|at_us| shown_ms(at_us.div_euclid(1_000))),
@@ -216,10 +219,7 @@ async fn edition_shown(
 }
 
 fn state_shown(job: &Job<Board>, state: &MemberState) -> Result<StateShown, KeyError> {
-    let entry = match &state.row {
-        Some(row) => entry_of(job, 0, row)?,
-        None => None,
-    };
+    let entry = entry_of(job, state.row.as_ref().map(|row| (0, row)))?;
     let entry = entry.map(|entry| {
         let mut fields = Map::new();
         entry.put_into(&mut fields);
@@ -234,13 +234,16 @@ fn state_shown(job: &Job<Board>, state: &MemberState) -> Result<StateShown, KeyE
     })
 }
 
-fn entry_of(job: &Job<Board>, place: u64, row: &Ranked) -> Result<Option<Entry>, KeyError> {
+fn entry_of(job: &Job<Board>, found: Option<(u64, &Ranked)>) -> Result<Option<Entry>, KeyError> {
+    let Some((place, row)) = found else {
+        return Ok(None);
+    };
     let reading = BoardReading {
         first: place,
         rows: vec![row.clone()],
         ..BoardReading::default()
     };
-    Ok(Entries::of(job, &reading, None)?.get(0))
+    Ok(entries(job, &reading, None)?.pop())
 }
 
 /// Whether the place is another one than the batch layer's, and why.

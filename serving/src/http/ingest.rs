@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use super::body::{Pieces, check_events};
 use super::params::{Params, Path};
 use super::places::NoPlace;
-use super::problem::{Kind, Problem, ProblemShape, Problems};
+use super::problem::{Kind, Problem, ProblemShape};
 use super::{Api, Caller, Place};
 
 /// How much is read before it is written: a few thousand events.
@@ -64,7 +64,6 @@ pub(crate) struct Rejected {
     ),
     request_body(content = String, content_type = "application/x-ndjson", description = "JSON lines, at most 64 MiB, also when decompressed"),
     responses(
-        Problems,
         (status = 200, description = "What became of the lines", body = Ingested),
         (status = 400, description = "The body broke off, or is not compressed as Content-Encoding says", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such source", body = ProblemShape, content_type = "application/problem+json"),

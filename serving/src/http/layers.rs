@@ -321,10 +321,6 @@ fn with_document(
         response = document;
     }
     let headers = response.headers_mut();
-    headers.insert(
-        header::X_CONTENT_TYPE_OPTIONS,
-        HeaderValue::from_static("nosniff"),
-    );
     for (name, value) in SECURE {
         let value = HeaderValue::from_static(value);
         headers
@@ -360,13 +356,14 @@ fn some_of_a_second() -> DefaultDirectRateLimiter {
 const STAYS_WITH_TLS: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
 /// What a page that is none may do in a browser: nothing. Pages say themselves what they need.
-const SECURE: [(&str, &str); 4] = [
+const SECURE: [(&str, &str); 5] = [
     (
         "content-security-policy",
         "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
     ("referrer-policy", "no-referrer"),
     ("cross-origin-resource-policy", "same-origin"),
+    ("x-content-type-options", "nosniff"),
     ("x-frame-options", "DENY"),
 ];
 

@@ -30,7 +30,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{Method, header};
 use axum::middleware::{from_fn, from_fn_with_state, map_request};
 use axum::response::IntoResponse;
 use axum::routing::get;
@@ -60,6 +60,7 @@ use crate::read::{Memory, Reading};
 use access::limits::Limits;
 pub(crate) use access::limits::network;
 use access::ring::KeyRing;
+pub(crate) use access::table::{Need, Needs};
 pub(crate) use access::{Caller, Peer, asked_host, owner_text};
 pub(crate) use applications::limit::wants_page;
 pub(crate) use layers::{Page, in_time, time_out};
@@ -68,6 +69,10 @@ pub(crate) use params::{LIMIT_MAX, Path, integer};
 pub(crate) use places::{Place, Places};
 pub(crate) use problem::{Kind, Problem};
 
+use Need::{Admin, Application, Asking, Connect, Free, Ingest, Nothing, Open, Owner, Read};
+
+/// What plays of an owner need, whom this parameter names.
+const OWNER_ID: Need = Owner("owner_id");
 /// Lists of applications that are read at once: which come first by use, or of one owner, is found by looking through all.
 const LISTINGS_MAX: usize = 8;
 /// Reads of dead letters that are under way at once: people look at them, and each holds some megabytes.
@@ -217,60 +222,67 @@ struct Description;
 
 /// All routes with all that goes around them.
 pub(crate) fn router(api: &Arc<Api>) -> Router {
+    let mut needs = Needs::default();
+    // Proxies may decode the path.
+    let decoded = "/api/v1/dead-letters/{id}/{place}";
+    needs.add(decoded, Method::GET, Read);
+    let mut of = |need, routes| described::needing(&mut needs, need, routes);
     let answers = OpenApiRouter::new()
-        .routes(routes!(stats::total))
-        .routes(routes!(stats::series))
-        .routes(routes!(stats::breakdown))
-        .routes(routes!(stats::uniques))
-        .routes(routes!(stats::uniques_series))
-        .routes(routes!(boards::page))
-        .routes(routes!(boards::place))
-        .routes(routes!(boards::counts))
-        .routes(routes!(achievements::of_athlete))
-        .routes(routes!(achievements::of_activity))
-        .routes(routes!(applications::list::list))
-        .routes(routes!(applications::admin::audit))
-        .routes(routes!(applications::history::history))
-        .routes(routes!(applications::requests::of_application))
-        .routes(routes!(applications::requests::all))
-        .routes(routes!(applications::notices::of_application))
-        .routes(routes!(applications::notices::all))
-        .routes(routes!(applications::show))
-        .routes(routes!(runs::list))
-        .routes(routes!(runs::show))
-        .routes(routes!(reconciliations::list))
-        .routes(routes!(explain::explain))
-        .routes(routes!(dead_letters::list))
-        .routes(routes!(dead_letters::counts))
-        .routes(routes!(dead_letters::show))
-        // Proxies may decode the path.
-        .route(
-            "/api/v1/dead-letters/{id}/{place}",
-            get(dead_letters::show_decoded),
-        )
-        .routes(routes!(overview::overview))
+        .routes(of(OWNER_ID, routes!(stats::total)))
+        .routes(of(OWNER_ID, routes!(stats::series)))
+        .routes(of(OWNER_ID, routes!(stats::breakdown)))
+        .routes(of(OWNER_ID, routes!(stats::uniques)))
+        .routes(of(OWNER_ID, routes!(stats::uniques_series)))
+        .routes(of(Read, routes!(boards::page)))
+        .routes(of(Read, routes!(boards::place)))
+        .routes(of(Read, routes!(boards::counts)))
+        .routes(of(Read, routes!(achievements::of_athlete)))
+        .routes(of(Read, routes!(achievements::of_activity)))
+        .routes(of(Owner("owner"), routes!(applications::list::list)))
+        .routes(of(Application, routes!(applications::admin::audit)))
+        .routes(of(Application, routes!(applications::history::history)))
+        .routes(of(
+            Application,
+            routes!(applications::requests::of_application),
+        ))
+        .routes(of(Read, routes!(applications::requests::all)))
+        .routes(of(
+            Application,
+            routes!(applications::notices::of_application),
+        ))
+        .routes(of(Read, routes!(applications::notices::all)))
+        .routes(of(Application, routes!(applications::show)))
+        .routes(of(Read, routes!(runs::list)))
+        .routes(of(Read, routes!(runs::show)))
+        .routes(of(Read, routes!(reconciliations::list)))
+        .routes(of(OWNER_ID, routes!(explain::explain)))
+        .routes(of(Read, routes!(dead_letters::list)))
+        .routes(of(Read, routes!(dead_letters::counts)))
+        .routes(of(Read, routes!(dead_letters::show)))
+        .route(decoded, get(dead_letters::show_decoded))
+        .routes(of(Read, routes!(overview::overview)))
         .layer(from_fn(etag::tagged));
     let timed = answers
-        .routes(routes!(ranks::ranks))
-        .routes(routes!(health::livez))
-        .routes(routes!(health::readyz))
-        .routes(routes!(health::metrics))
-        .routes(routes!(openapi_json))
-        .routes(routes!(applications::limit::limit))
+        .routes(of(Read, routes!(ranks::ranks)))
+        .routes(of(Free, routes!(health::livez)))
+        .routes(of(Open, routes!(health::readyz)))
+        .routes(of(Read, routes!(health::metrics)))
+        .routes(of(Nothing, routes!(openapi_json)))
+        .routes(of(Nothing, routes!(applications::limit::limit)))
         .layer(from_fn_with_state(Arc::clone(api), time_out));
     // Events are written for as long as they come: a write is not dropped for being slow.
     let (router, mut openapi) = OpenApiRouter::with_openapi(Description::openapi())
         .merge(timed)
         .merge(
             OpenApiRouter::new()
-                .routes(routes!(ingest::ingest))
-                .routes(routes!(dead_letters::replay))
-                .routes(routes!(reconciliations::approve))
-                .routes(routes!(applications::admin::change))
-                .routes(routes!(applications::requests::ask))
-                .routes(routes!(applications::requests::decide))
-                .routes(routes!(applications::connect))
-                .routes(routes!(applications::disconnect)),
+                .routes(of(Ingest, routes!(ingest::ingest)))
+                .routes(of(Admin, routes!(dead_letters::replay)))
+                .routes(of(Admin, routes!(reconciliations::approve)))
+                .routes(of(Admin, routes!(applications::admin::change)))
+                .routes(of(Asking, routes!(applications::requests::ask)))
+                .routes(of(Admin, routes!(applications::requests::decide)))
+                .routes(of(Connect, routes!(applications::connect)))
+                .routes(of(Connect, routes!(applications::disconnect))),
         )
         .split_for_parts();
     described::with_keys(&mut openapi);
@@ -278,16 +290,18 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         api.openapi.get_or_init(|| json.into());
     }
     let router = router.with_state(Arc::clone(api));
-    let pages = crate::pages::routes(around(router.clone(), api), api);
-    around(router.merge(pages), api)
+    crate::pages::add_needs(&mut needs);
+    let needs = Arc::new(needs);
+    let pages = crate::pages::routes(around(router.clone(), api, &needs), api);
+    around(router.merge(pages), api, &needs)
 }
 
 /// What goes around every route.
-fn around(router: Router, api: &Arc<Api>) -> Router {
+fn around(router: Router, api: &Arc<Api>, needs: &Arc<Needs>) -> Router {
+    let guarded = (Arc::clone(api), Arc::clone(needs));
     router
         .fallback(unknown_path)
-        .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn_with_state(Arc::clone(api), access::guard))
+        .layer(from_fn_with_state(guarded, access::guard))
         .layer(from_fn_with_state(Arc::clone(api), layers::within_limits))
         .layer(CatchPanicLayer::custom(layers::on_panic))
         .layer(from_fn(layers::finish))
@@ -313,12 +327,6 @@ async fn unknown_path() -> Problem {
     Kind::UnknownPath.with_detail(
         "there is nothing under this path: / leads to the pages, and /openapi.json lists what may be asked for",
     )
-}
-
-async fn method_not_allowed(method: axum::http::Method) -> Problem {
-    Kind::MethodNotAllowed.with_detail(format!(
-        "{method} is not allowed here: the header Allow lists what is"
-    ))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use super::params::Params;
-use super::problem::{Problem, Problems};
+use super::problem::Problem;
 use super::runs::{RunShown, drift_total};
 use super::{Api, csv};
 use crate::answer::shown_ms;
@@ -86,7 +86,6 @@ pub(crate) struct PartitionShown {
     tag = "service",
     params(("format" = Option<String>, Query, description = "json, or csv: the partitions")),
     responses(
-        Problems,
         (status = 200, description = "The moment", body = Overview)
     )
 )]

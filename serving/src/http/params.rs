@@ -105,12 +105,17 @@ impl PageQuery {
         limit_max: usize,
     ) -> Result<(Params, Self), Problem> {
         let params = Params::read(uri, &[own, &["limit", "cursor", "format"]].concat())?;
-        let page = Self {
-            limit: params.limit_within(limit_default, limit_max)?,
+        let page = Self::of(&params, limit_default, limit_max)?;
+        Ok((params, page))
+    }
+
+    /// What parameters say that were read with others.
+    pub(crate) fn of(params: &Params, default: usize, max: usize) -> Result<Self, Problem> {
+        Ok(Self {
+            limit: params.limit_within(default, max)?,
             cursor: params.get("cursor").map(str::to_owned),
             format: params.format()?,
-        };
-        Ok((params, page))
+        })
     }
 
     /// Where the page begins, by one of the readers of [`cursor`]; `None` for the first page.

@@ -3,7 +3,9 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use crate::lock::lock;
 
 /// All places, and those that each `K` has.
 #[derive(Debug)]
@@ -55,7 +57,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Places<K> {
 
     /// A place, if there is one. Without an owner, as for this service's own requests, no share limits it.
     pub(crate) fn take(self: &Arc<Self>, owner: Option<K>) -> Result<Place, NoPlace> {
-        let mut taken = self.taken();
+        let mut taken = lock(&self.taken);
         if taken.all >= self.max {
             return Err(NoPlace::Full);
         }
@@ -73,15 +75,9 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Places<K> {
     }
 }
 
-impl<K> Places<K> {
-    fn taken(&self) -> MutexGuard<'_, Taken<K>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl<K: Hash + Eq> Drop for Held<K> {
     fn drop(&mut self) {
-        let mut taken = self.places.taken();
+        let mut taken = lock(&self.places.taken);
         taken.all -= 1;
         let Some(owner) = &self.owner else { return };
         if let Some(own) = taken.by_owner.get_mut(owner) {
@@ -115,8 +111,8 @@ mod tests {
         drop(answer);
         held.push(places.take(Some(1)).unwrap());
         drop(held);
-        assert_eq!(places.taken().all, 0);
-        assert!(places.taken().by_owner.is_empty());
+        assert_eq!(lock(&places.taken).all, 0);
+        assert!(lock(&places.taken).by_owner.is_empty());
     }
 
     #[test]

@@ -83,8 +83,7 @@ pub(crate) struct ProblemShape {
     request_id: String,
 }
 
-/// The problems that any request behind a key can meet, for the API's description. An operation that says more of one of them
-/// names it after these.
+/// The problems that any request behind a key can meet, for the API's description: each operation has them, or says more of one.
 #[derive(Debug, IntoResponses)]
 #[expect(dead_code, reason = "only describes the documents of problems")]
 pub(crate) enum Problems {

@@ -9,16 +9,17 @@ use axum::response::Response;
 use jobs::{Board, Job};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use stores::board_cache::BoardWant;
 use utoipa::ToSchema;
 
 use super::boards::{date, find, members, read_boards, today};
 use super::params::{Params, Path};
-use super::problem::{Kind, Problem, ProblemShape, Problems};
+use super::problem::{Kind, Problem, ProblemShape};
 use super::{Api, body, csv};
 use crate::board::answer::{BoardRanks, field_names, of_reading};
-use crate::board::entries::{Entries, Entry};
+use crate::board::entries::{Entry, entries};
 use crate::board::question::{Section, has_sections, named, section, window};
-use crate::board::read::{BoardQuestion, BoardReading, Want};
+use crate::board::read::{BoardQuestion, BoardReading, encoded_members};
 use crate::read::Standing;
 
 /// Boards that may be asked for at once, athletes, and pairs of both.
@@ -69,7 +70,6 @@ pub(crate) struct RanksAsked {
     ),
     request_body = RanksAsked,
     responses(
-        Problems,
         (status = 200, description = "The rows of those who are on a board", body = BoardRanks),
         (status = 404, description = "No such kind of board", body = ProblemShape, content_type = "application/problem+json"),
         (status = 413, description = "The body is too large", body = ProblemShape, content_type = "application/problem+json")
@@ -89,6 +89,8 @@ pub(crate) async fn ranks(
     let keys = each_once(asked.segments);
     let athletes = each_once(asked.athletes);
     check_bounds(&keys, &athletes)?;
+    let mut athletes = encoded_members(job, &athletes)?;
+    athletes.sort_unstable();
     let members = members(&api, asked.club_id, asked.following).await?;
     let mut rows = Vec::new();
     let mut boards = Vec::with_capacity(keys.len());
@@ -98,7 +100,8 @@ pub(crate) async fn ranks(
             keys: some.to_vec(),
             section: section.clone(),
             members: members.clone(),
-            want: Want::Each(athletes.clone()),
+            want: BoardWant::Places(athletes.clone()),
+            explains: false,
         };
         let reading = read_boards(&api, job, asked).await?;
         reach = Some(match reach {
@@ -106,12 +109,9 @@ pub(crate) async fn ranks(
             Some(reach) => reach.least(&reading.standing),
         });
         for (key, board) in some.iter().zip(&reading.boards) {
-            let entries = Entries::of(job, board, None)?;
-            rows.extend(
-                entries
-                    .iter()
-                    .map(|entry| row(job, *key, board.sum.count, &entry)),
-            );
+            let entries = entries(job, board, None)?;
+            let entries = entries.iter();
+            rows.extend(entries.map(|entry| row(job, *key, board.sum.count, entry)));
             // Only where it is from is told of yet.
             boards.push(BoardReading {
                 layers: board.layers,

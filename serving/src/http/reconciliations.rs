@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 
 use super::access::Caller;
 use super::params::{PageQuery, Params, stored_number};
-use super::problem::{Kind, Problem, ProblemShape, Problems};
+use super::problem::{Kind, Problem, ProblemShape};
 use super::runs::of_runs;
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, shown_ms};
@@ -121,21 +121,6 @@ impl From<Approval> for ApprovalShown {
 }
 
 impl ReconciliationShown {
-    fn of(compared: &Compared, approvals: &[Approval]) -> Self {
-        match &compared.what {
-            What::Run(story) => Self::of_run(compared.source, story),
-            What::Comparison(one) => {
-                let of = (compared.source, one.number);
-                let mut approvals = approvals.iter();
-                let approval = approvals.find(|one| (one.source, one.number) == of);
-                Self {
-                    approval: approval.cloned().map(ApprovalShown::from),
-                    ..Self::of_comparison(compared.source, one)
-                }
-            }
-        }
-    }
-
     fn of_comparison(source: Source, one: &Reconciliation) -> Self {
         let number = |name: &str| one.record.get(name).and_then(Value::as_u64);
         let text = |name: &str| one.record.get(name).and_then(Value::as_str);
@@ -190,25 +175,11 @@ impl ReconciliationShown {
 
 /// Something that was compared.
 struct Compared {
-    source: Source,
-    what: What,
+    /// Where the next page of its kind begins: the name of its list, and its number there.
+    place: (String, u64),
     /// When it ended or began; where a clock went back, no later than the one after it.
     at_ms: i64,
-}
-
-enum What {
-    Run(Box<RunStory>),
-    Comparison(Box<Reconciliation>),
-}
-
-impl Compared {
-    /// Where the next page of its kind begins: the name of its list, and its number there.
-    fn place(&self) -> (String, u64) {
-        match &self.what {
-            What::Run(story) => (self.source.name().to_owned(), story.run.epoch),
-            What::Comparison(one) => (of_comparisons(self.source), one.number),
-        }
-    }
+    shown: ReconciliationShown,
 }
 
 /// The name of the list of comparisons of a source in a cursor.
@@ -232,7 +203,6 @@ fn ended_ms(story: &RunStory) -> i64 {
         PageQuery
     ),
     responses(
-        Problems,
         (status = 200, description = "A page of reconciliations", body = Reconciliations)
     )
 )]
@@ -259,20 +229,25 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let found = found.map(|source| of_source(&api, source, kinds, (&before, limit + 1)));
     let mut found: Vec<_> = try_join_all(found).await?.into_iter().flatten().collect();
     // Those of a list stay in the order of their numbers.
-    found.sort_by_key(|one| (Reverse(one.at_ms), one.source.name()));
+    found.sort_by_key(|one| (Reverse(one.at_ms), one.shown.source.name()));
     let has_more = found.len() > limit;
     found.truncate(limit);
     let next = has_more.then(|| {
         let mut epochs: BTreeMap<String, u64> = before;
-        for one in &found {
-            let (list, number) = one.place();
-            epochs.insert(list, number);
-        }
+        epochs.extend(found.iter().map(|one| one.place.clone()));
         cursor::after(fingerprint, &epochs)
     });
     let approvals = approvals::list(&*api.ports.records).await?;
-    let found = found.iter();
-    let reconciliations = found.map(|one| ReconciliationShown::of(one, &approvals));
+    let reconciliations = found.into_iter().map(|one| {
+        let of = (one.shown.source, one.place.1);
+        let mut approvals = approvals.iter();
+        let approval = approvals.find(|approval| (approval.source, approval.number) == of);
+        let approval = approval.filter(|_| one.shown.kind == KINDS[1]);
+        ReconciliationShown {
+            approval: approval.cloned().map(ApprovalShown::from),
+            ..one.shown
+        }
+    });
     let page = Reconciliations {
         reconciliations: reconciliations.collect(),
         cursor: next.clone(),
@@ -294,7 +269,6 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         ("reason" = Option<String>, Query, description = "Why, for the record: 500 characters at most")
     ),
     responses(
-        Problems,
         (status = 200, description = "What is approved", body = ApprovalShown),
         (status = 404, description = "No such comparison", body = ProblemShape, content_type = "application/problem+json"),
         (status = 409, description = "It is nothing to approve: no schedule made it, nothing differs, or there is a newer one", body = ProblemShape, content_type = "application/problem+json")
@@ -374,8 +348,8 @@ async fn compared(
             let later_ms = found.last().map_or(i64::MAX, |later| later.at_ms);
             found.push(Compared {
                 at_ms: ended_ms(&story).min(later_ms),
-                source,
-                what: What::Run(Box::new(story)),
+                place: (source.name().to_owned(), story.run.epoch),
+                shown: ReconciliationShown::of_run(source, &story),
             });
         }
         if is_last || found.len() >= limit {
@@ -397,9 +371,9 @@ async fn comparisons(
     let compared = all.into_iter().map(|one| {
         later_ms = later_ms.min(one.at_ms);
         Compared {
-            source,
+            place: (of_comparisons(source), one.number),
             at_ms: later_ms,
-            what: What::Comparison(Box::new(one)),
+            shown: ReconciliationShown::of_comparison(source, &one),
         }
     });
     Ok(compared.collect())

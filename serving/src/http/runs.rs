@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use schemas::provenance::{Origin, Provenance};
 use schemas::seam::{Epoch, Runs};
 use schemas::source::Source;
@@ -15,8 +14,8 @@ use serde_json::Value;
 use stores::views::RunStory;
 use utoipa::ToSchema;
 
-use super::params::{Format, PageQuery, Params, Path, stored_number};
-use super::problem::{Kind, Problem, ProblemShape, Problems};
+use super::params::{PageQuery, Params, Path, stored_number};
+use super::problem::{Kind, Problem, ProblemShape};
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, shown_ms};
 use crate::read::Reach;
@@ -149,7 +148,6 @@ fn seconds(told: &Value) -> Option<f64> {
         PageQuery
     ),
     responses(
-        Problems,
         (status = 200, description = "A page of runs", body = RunsPage)
     )
 )]
@@ -185,7 +183,6 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
-        Problems,
         (status = 200, description = "The run", body = RunTold),
         (status = 404, description = "No such run", body = ProblemShape, content_type = "application/problem+json")
     )
@@ -209,11 +206,10 @@ pub(crate) async fn show(
     let seen = api.ports.views.runs(source).await?.runs;
     let provenance = of_runs([(source, &seen)]);
     let mut run = RunShown::of(source, &story, seen.newest());
-    if format == Format::Csv {
-        return Ok(as_csv(&[run], &provenance));
-    }
     run.report = Some(story.report);
-    Ok(Json(RunTold { run, provenance }).into_response())
+    Ok(format.answer(RunTold { run, provenance }, |told| {
+        as_csv(&[told.run], &told.provenance)
+    }))
 }
 
 fn as_csv(runs: &[RunShown], provenance: &Provenance) -> Response {

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use schemas::time::{Interval, PeriodQuery, Range, Resolved, points, resolve};
 
-use super::params::{Format, PageQuery, Params, Path, link_to_next};
-use super::problem::{Kind, Problem, ProblemShape, Problems};
+use super::params::{LIMIT_DEFAULT, LIMIT_MAX, PageQuery, Params, Path};
+use super::problem::{Kind, Problem, ProblemShape};
 use super::{Api, csv, cursor};
 use crate::answer::{self, Breakdown, Frame, Series, Total, Uniques, UniquesSeries};
 use crate::gather::key_of;
@@ -79,7 +78,6 @@ pub(super) struct Times {
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
-        Problems,
         (status = 200, description = "The total", body = Total),
         (status = 304, description = "The same as the answer that If-None-Match names"),
         (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
@@ -92,10 +90,7 @@ pub(crate) async fn total(
 ) -> Result<Response, Problem> {
     let asked = Asked::read(&api, &metric, &uri, &["compare", "prefer", "format"])?;
     let (format, frame) = (asked.params.format()?, asked.frame()?);
-    let segments = Segments::new(asked.ranges().collect());
-    let reading = asked
-        .answer(&api, Counted::Amounts, Time::Segments(segments))
-        .await?;
+    let reading = asked.whole(&api, Counted::Amounts).await?;
     let total = answer::total(reading, &frame)?;
     Ok(format.answer(total, |total| csv::total(&total)))
 }
@@ -116,7 +111,6 @@ pub(crate) async fn total(
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
-        Problems,
         (status = 200, description = "The points", body = Series),
         (status = 304, description = "The same as the answer that If-None-Match names"),
         (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
@@ -163,7 +157,6 @@ pub(crate) async fn series(
         PageQuery
     ),
     responses(
-        Problems,
         (status = 200, description = "A page of the ranking", body = Breakdown),
         (status = 304, description = "The same as the answer that If-None-Match names"),
         (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
@@ -176,7 +169,7 @@ pub(crate) async fn breakdown(
 ) -> Result<Response, Problem> {
     let own = ["compare", "by", "prefer", "limit", "cursor", "format"];
     let asked = Asked::read(&api, &metric, &uri, &own)?;
-    let (format, limit) = (asked.params.format()?, asked.params.limit()?);
+    let query = PageQuery::of(&asked.params, LIMIT_DEFAULT, LIMIT_MAX)?;
     let (by, frame) = (asked.by()?, asked.frame()?);
     let fingerprint = cursor::fingerprint(&format!(
         "breakdown {} {} {:?}",
@@ -184,31 +177,21 @@ pub(crate) async fn breakdown(
         asked.params.question(),
         asked.resolved.range
     ));
-    let after = asked
-        .params
-        .parsed("cursor", |_, text| cursor::place(fingerprint, text))?;
-    let segments = Segments::new(asked.ranges().collect());
-    let reading = asked
-        .answer(&api, Counted::By(by.to_owned()), Time::Segments(segments))
-        .await?;
-    let page = answer::breakdown(reading, &frame, after.as_ref(), limit)?;
+    let after = query.start(fingerprint, cursor::place)?;
+    let reading = asked.whole(&api, Counted::By(by.to_owned())).await?;
+    let page = answer::breakdown(reading, &frame, after.as_ref(), query.limit)?;
     let last = page.last.as_ref();
     let next = last.map(|place| cursor::after_place(fingerprint, place));
-    let next_page = next.as_deref();
-    let link = next_page.and_then(|next| link_to_next(&uri, next, None));
-    let mut response = match format {
-        Format::Csv => csv::rows(&page, frame.compared),
-        Format::Json => Json(Breakdown {
-            rows: page.rows,
-            total: page.total,
-            cursor: next,
-            range: frame.shown(),
-            provenance: page.provenance,
-        })
-        .into_response(),
+    let breakdown = Breakdown {
+        rows: page.rows,
+        total: page.total,
+        cursor: next.clone(),
+        range: frame.shown(),
+        provenance: page.provenance,
     };
-    response.headers_mut().extend(link);
-    Ok(response)
+    Ok(query.answer(&uri, next.as_deref(), breakdown, |page| {
+        csv::rows(&page.rows, &page.provenance, frame.compared)
+    }))
 }
 
 /// How many different listeners there are, about: a sketch of fixed size, whose error the answer states.
@@ -225,7 +208,6 @@ pub(crate) async fn breakdown(
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
-        Problems,
         (status = 200, description = "The number", body = Uniques),
         (status = 304, description = "The same as the answer that If-None-Match names"),
         (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
@@ -238,10 +220,7 @@ pub(crate) async fn uniques(
 ) -> Result<Response, Problem> {
     let asked = Asked::read(&api, &metric, &uri, &["compare", "of", "format"])?;
     let (format, (name, column)) = (asked.params.format()?, asked.of()?);
-    let segments = Segments::new(asked.ranges().collect());
-    let reading = asked
-        .answer(&api, Counted::Distinct(column), Time::Segments(segments))
-        .await?;
+    let reading = asked.whole(&api, Counted::Distinct(column)).await?;
     let uniques = answer::uniques(reading, &asked.frame()?, &name);
     Ok(format.answer(uniques, |uniques| csv::unique(&uniques)))
 }
@@ -261,7 +240,6 @@ pub(crate) async fn uniques(
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
-        Problems,
         (status = 200, description = "The points", body = UniquesSeries),
         (status = 304, description = "The same as the answer that If-None-Match names"),
         (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
@@ -382,6 +360,12 @@ impl<'a> Asked<'a> {
         let segments = Segments::new(vec![self.resolved.range]);
         self.answer(api, Counted::Rows, Time::Segments(segments))
             .await
+    }
+
+    /// Reads the period, and the one before if it was asked for, each as a whole.
+    async fn whole(&self, api: &Arc<Api>, counted: Counted) -> Result<Reading, Problem> {
+        let segments = Segments::new(self.ranges().collect());
+        self.answer(api, counted, Time::Segments(segments)).await
     }
 
     /// The period before, if it was asked for, and the period.

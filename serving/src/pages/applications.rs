@@ -1,16 +1,18 @@
 //! Applications: which there are, how much of their capacity is in use, and one of them with its history.
 
 use askama::Template;
+use axum::response::Response;
 use jiff::tz::TimeZone;
+use schemas::time::Interval;
 use serde_json::Value;
 
-use super::api;
 use super::ask::{Answer, ApiClient, path};
-use super::chart::{Chart, Step};
-use super::parts::{Choice, Frame, From, Tools, about, choices};
+use super::chart::Chart;
+use super::parts::{Choice, Frame, From, Tools, answered, choices};
 use super::plays::SeriesShown;
 use super::query::Query;
 use super::shown::{self, Moment, number};
+use super::{Number, api, found};
 use crate::http::owner_text;
 
 const SORTS: [(&str, &str); 4] = [
@@ -28,9 +30,9 @@ const PARTS: [(&str, &str); 4] = [
 
 #[derive(Debug, Template)]
 #[template(path = "applications.html")]
-pub(crate) struct ApplicationsPage {
+struct ApplicationsPage {
     frame: Frame,
-    search: String,
+    query: Query,
     owner: String,
     sorts: Vec<Choice>,
     parts: Vec<Choice>,
@@ -38,8 +40,6 @@ pub(crate) struct ApplicationsPage {
     more: Option<String>,
     tools: Tools,
 }
-
-about!(ApplicationsPage, page);
 
 fn name(of: &api::ApplicationShown) -> String {
     match of.name.trim() {
@@ -58,10 +58,13 @@ fn meter(usage: f64) -> String {
     format!("{:.4}", usage.min(1.0))
 }
 
-pub(crate) async fn list(client: &ApiClient, query: &Query) -> ApplicationsPage {
+pub(super) async fn list(client: ApiClient, query: Query) -> Response {
     let of = "/api/v1/applications";
     // A key of one owner has to say whose it asks for.
     let owner = query.get("owner").or_else(|| client.caller.only_owner());
+    if owner.is_none() && !client.caller.may_read_all() {
+        return found::own(&client, query).await;
+    }
     let sort = query.get("sort").unwrap_or("usage");
     let parameters = [
         ("sort", Some(sort)),
@@ -75,35 +78,33 @@ pub(crate) async fn list(client: &ApiClient, query: &Query) -> ApplicationsPage 
         .get::<api::Applications>(&path(of, &with_cursor))
         .await;
     let next = page.as_ref().ok().and_then(|page| page.cursor.as_deref());
-    ApplicationsPage {
+    let page = ApplicationsPage {
         frame: Frame::new("Applications", "applications", &client.caller)
             .following("authorizations")
             .of_kind("application"),
-        search: query.get("search").unwrap_or_default().to_owned(),
         owner: owner.unwrap_or_default().to_owned(),
         sorts: choices(&SORTS, sort),
-        parts: choices(&PARTS, query.get("usage_from").unwrap_or_default()),
+        parts: choices(&PARTS, query.text("usage_from")),
         more: next.map(|next| query.at("/applications", next)),
         tools: client.tools(&path(of, &parameters), true),
         page,
-    }
+        query,
+    };
+    answered(&page, page.page.as_ref().err())
 }
 
 #[derive(Debug, Template)]
 #[template(path = "application.html")]
-pub(crate) struct ApplicationPage {
+struct ApplicationPage {
     frame: Frame,
     id: String,
     shown: Answer<api::ApplicationShown>,
     tools: Tools,
-    /// The first day that is asked for, and the one after the last.
-    days: (String, String),
+    query: Query,
     history: Answer<SeriesShown>,
     audit: Answer<api::Audit>,
     audit_tools: Tools,
 }
-
-about!(ApplicationPage, shown);
 
 /// Whether more athletes are connected than the capacity permits.
 fn is_over(of: &api::ApplicationShown) -> bool {
@@ -136,13 +137,13 @@ fn history_shown(history: &api::HistoryShown, tools: Tools) -> SeriesShown {
     });
     let points: Vec<api::Point> = points.collect();
     SeriesShown {
-        chart: Chart::of(&points, None, (Step::Day, &TimeZone::UTC)),
+        chart: Chart::of(&points, None, (Interval::Day, &TimeZone::UTC)),
         from: From::of(&history.provenance),
         tools,
     }
 }
 
-pub(crate) async fn page(client: &ApiClient, id: &str, query: &Query) -> ApplicationPage {
+pub(super) async fn page(client: ApiClient, Number(id): Number, query: Query) -> Response {
     let of = format!("/api/v1/applications/{id}");
     let days = ["from", "to"].map(|name| (name, query.get(name)));
     let history_path = path(&format!("{of}/history"), &days);
@@ -155,22 +156,18 @@ pub(crate) async fn page(client: &ApiClient, id: &str, query: &Query) -> Applica
     let tools = client.tools(&history_path, true);
     let history = history.map(|found| history_shown(&found, tools));
     let title = shown.as_ref().map(name);
-    ApplicationPage {
-        frame: Frame::new(
-            title.unwrap_or_else(|_| format!("Application {id}")),
-            "applications",
-            &client.caller,
-        )
-        .following("authorizations")
-        .of_kind("application"),
-        id: id.to_owned(),
+    let title = title.unwrap_or_else(|_| format!("Application {id}"));
+    let page = ApplicationPage {
+        frame: Frame::new(title, "applications", &client.caller)
+            .following("authorizations")
+            .of_kind("application"),
+        id,
         shown,
         tools: client.tools(&of, false),
-        days: days
-            .map(|(_, day)| day.unwrap_or_default().to_owned())
-            .into(),
+        query,
         history,
         audit_tools: client.tools(&audit_path, true),
         audit,
-    }
+    };
+    answered(&page, page.shown.as_ref().err())
 }

@@ -149,16 +149,16 @@ impl ApiClient {
         if ids.is_empty() {
             return Called::default();
         }
-        let why = match timeout(NAMES_WAIT, self.state.ports.canon.names(of, &ids)).await {
-            Ok(Ok(names)) => {
+        match in_time(NAMES_WAIT, self.state.ports.canon.names(of, &ids)).await {
+            Ok(names) => {
                 let names = names.into_iter();
-                return Called(names.filter(|(_, name)| !name.trim().is_empty()).collect());
+                Called(names.filter(|(_, name)| !name.trim().is_empty()).collect())
             }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "the entity store does not answer in time".to_owned(),
-        };
-        tracing::warn!(%of, why, "names are not shown");
-        Called::default()
+            Err(why) => {
+                tracing::warn!(%of, why, "names are not shown");
+                Called::default()
+            }
+        }
     }
 
     /// The names of a kind that have a text in them: ask only for who may read all of them.
@@ -172,15 +172,12 @@ impl ApiClient {
             let _one_of_few = FINDING.acquire().await;
             self.state.ports.canon.find(of, text, limit).await
         };
-        let why = match timeout(FIND_WAIT, find).await {
-            Ok(Ok(found)) => return Ok(found),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "it does not answer in time".to_owned(),
-        };
-        tracing::warn!(%of, %why, "names can't be looked for");
-        let title = "Names can't be looked for at the moment";
-        let detail = "The canonical store does not answer: ask again, or by the number.";
-        Err(ApiError::own(503, title, detail))
+        in_time(FIND_WAIT, find).await.map_err(|why| {
+            tracing::warn!(%of, %why, "names can't be looked for");
+            let title = "Names can't be looked for at the moment";
+            let detail = "The canonical store does not answer: ask again, or by the number.";
+            ApiError::own(503, title, detail)
+        })
     }
 
     /// The answer to a GET; `path` is percent-encoded.
@@ -210,6 +207,16 @@ impl ApiClient {
         let error = serde_json::from_slice::<ApiError>(&body);
         Err(error.unwrap_or_else(|error| ApiError::broken(format!("{route}: {error}"))))
     }
+}
+
+/// What the entity store answers, or why it does not.
+async fn in_time<T>(
+    wait: Duration,
+    work: impl Future<Output = stores::Result<T>>,
+) -> Result<T, String> {
+    let answered = timeout(wait, work).await;
+    let answered = answered.map_err(|_| "the entity store does not answer in time".to_owned())?;
+    answered.map_err(|error| error.to_string())
 }
 
 /// A path of the API with parameters, those that are there.

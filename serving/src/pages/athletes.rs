@@ -1,13 +1,14 @@
 //! What an athlete has achieved.
 
 use askama::Template;
+use axum::response::Response;
 use stores::names::Named;
 
-use super::api;
 use super::ask::{Answer, ApiClient, Called, path};
-use super::parts::{Choice, Frame, From, Tools, about};
+use super::parts::{Choice, Frame, From, Tools, answered, tabs};
 use super::query::Query;
 use super::shown::{Moment, duration, number};
+use super::{Number, api};
 
 const KINDS: [(&str, &str); 5] = [
     ("", "All"),
@@ -19,65 +20,44 @@ const KINDS: [(&str, &str); 5] = [
 
 #[derive(Debug, Template)]
 #[template(path = "athlete.html")]
-pub(crate) struct AthletePage {
+struct AthletePage {
     frame: Frame,
     athlete: String,
     /// What the athlete is called, if so.
     name: Option<String>,
     heading: String,
     kinds: Vec<Choice>,
-    page: Answer<PageShown>,
-}
-
-about!(AthletePage, page);
-
-#[derive(Debug)]
-struct PageShown {
-    rows: Vec<Row>,
+    page: Answer<api::Achievements>,
     more: Option<String>,
-    from: From,
     tools: Tools,
+    /// Names of athletes and segments.
+    people: Called,
+    segments: Called,
 }
 
-#[derive(Debug)]
-struct Row {
-    what: String,
-    board: String,
-    /// The segment's name, or number.
-    segment: String,
-    link: String,
-    rank: String,
-    time: String,
-    at: Moment,
-}
+impl AthletePage {
+    fn what(&self, of: &api::AchievementShape) -> String {
+        match (of.kind.as_str(), of.taken_by) {
+            ("crown", _) => "Crown".to_owned(),
+            ("top_ten", _) => "Top ten".to_owned(),
+            ("personal_record", _) => "Personal record".to_owned(),
+            ("crown_lost", Some(by)) => format!("Crown lost to {}", self.people.or_number(by)),
+            ("crown_lost", None) => "Crown lost".to_owned(),
+            (other, _) => other.to_owned(),
+        }
+    }
 
-fn row(of: &api::AchievementShape, athlete: &str, (people, segments): (&Called, &Called)) -> Row {
-    let what = match of.kind.as_str() {
-        "crown" => "Crown".to_owned(),
-        "top_ten" => "Top ten".to_owned(),
-        "personal_record" => "Personal record".to_owned(),
-        "crown_lost" => match of.taken_by {
-            Some(by) => format!("Crown lost to {}", people.or_number(by)),
-            None => "Crown lost".to_owned(),
-        },
-        other => other.to_owned(),
-    };
-    let board = path(
-        &format!("/segments/{}", of.segment_id),
-        &[("board", Some(&of.board)), ("athlete", Some(athlete))],
-    );
-    Row {
-        what,
-        board: of.board.clone(),
-        segment: segments.or_number(of.segment_id),
-        link: board,
-        rank: of.rank.map_or_else(|| "–".to_owned(), number),
-        time: duration(of.elapsed_time),
-        at: Moment::utc(&of.at),
+    /// The board on which it was achieved, with the athlete's place.
+    fn board(&self, of: &api::AchievementShape) -> String {
+        let parameters = [
+            ("board", Some(of.board.as_str())),
+            ("athlete", Some(&self.athlete)),
+        ];
+        path(&format!("/segments/{}", of.segment_id), &parameters)
     }
 }
 
-pub(crate) async fn page(client: &ApiClient, athlete: &str, query: &Query) -> AthletePage {
+pub(super) async fn page(client: ApiClient, Number(athlete): Number, query: Query) -> Response {
     let of = format!("/api/v1/athletes/{athlete}/achievements");
     let kind = query.get("kind");
     let asked = path(&of, &[("kind", kind), ("cursor", query.get("cursor"))]);
@@ -85,7 +65,7 @@ pub(crate) async fn page(client: &ApiClient, athlete: &str, query: &Query) -> At
     let page = client.get::<api::Achievements>(&asked).await;
     let found = page.as_ref().ok();
     let achieved = || found.iter().flat_map(|page| &page.achievements);
-    let own = found.and_then(|_| crate::http::integer(athlete));
+    let own = found.and_then(|_| crate::http::integer(&athlete));
     let (people, segments) = tokio::join!(
         client.names(
             Named::Athlete,
@@ -95,35 +75,20 @@ pub(crate) async fn page(client: &ApiClient, athlete: &str, query: &Query) -> At
     );
     let name = own.and_then(|id| people.get(id).map(str::to_owned));
     let heading = name.clone().unwrap_or_else(|| format!("Athlete {athlete}"));
-    let page = page.map(|page| PageShown {
-        rows: page
-            .achievements
-            .iter()
-            .map(|of| row(of, athlete, (&people, &segments)))
-            .collect(),
-        more: page.cursor.as_deref().map(|next| query.at(&this, next)),
-        from: From::of(&page.provenance),
-        tools: client.tools(&path(&of, &[("kind", kind)]), true),
-    });
-    let kinds = KINDS.iter().map(|(value, title)| Choice {
-        value: query.with(
-            &this,
-            &[
-                ("kind", Some(*value).filter(|kind| !kind.is_empty())),
-                ("cursor", None),
-            ],
-        ),
-        title: (*title).to_owned(),
-        is_chosen: *value == kind.unwrap_or_default(),
-    });
-    AthletePage {
+    let next = found.and_then(|page| page.cursor.as_deref());
+    let page = AthletePage {
         frame: Frame::new(heading.clone(), "boards", &client.caller)
             .following("efforts")
             .of_kind("athlete"),
-        athlete: athlete.to_owned(),
+        athlete,
         name,
         heading,
-        kinds: kinds.collect(),
+        kinds: tabs((&query, &this, "kind"), KINDS.iter(), query.text("kind")),
+        more: next.map(|next| query.at(&this, next)),
+        tools: client.tools(&path(&of, &[("kind", kind)]), true),
         page,
-    }
+        people,
+        segments,
+    };
+    answered(&page, page.page.as_ref().err())
 }

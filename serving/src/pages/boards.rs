@@ -1,46 +1,19 @@
 //! The leaderboards of a segment, with the place of an athlete whom somebody looks for.
 
 use askama::Template;
+use axum::response::Response;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use stores::names::Named;
 
-use super::api;
 use super::ask::{Answer, ApiClient, ApiError, Called, path};
-use super::parts::{Choice, Frame, From, Moved, Places, Tools, about, choices, moved, places};
+use super::parts::{Choice, Frame, From, Tools, answered, choices};
 use super::query::Query;
-use super::shown::{self, duration, number};
+use super::shown::{self, Moment, duration, number};
+use super::{Number, api};
+use crate::board::question::{DIVISIONS, WINDOWS};
 
-const BOARDS: [(&str, &str); 21] = [
-    ("overall", "Overall"),
-    ("gender:F", "Women"),
-    ("gender:M", "Men"),
-    ("gender:X", "Another gender"),
-    ("age:0-19", "Age 0 to 19"),
-    ("age:20-24", "Age 20 to 24"),
-    ("age:25-34", "Age 25 to 34"),
-    ("age:35-44", "Age 35 to 44"),
-    ("age:45-54", "Age 45 to 54"),
-    ("age:55-64", "Age 55 to 64"),
-    ("age:65-69", "Age 65 to 69"),
-    ("age:70-74", "Age 70 to 74"),
-    ("age:75+", "Age 75 and older"),
-    ("weight:0-54", "To 54 kg"),
-    ("weight:55-64", "55 to 64 kg"),
-    ("weight:65-74", "65 to 74 kg"),
-    ("weight:75-84", "75 to 84 kg"),
-    ("weight:85-94", "85 to 94 kg"),
-    ("weight:95-104", "95 to 104 kg"),
-    ("weight:105-114", "105 to 114 kg"),
-    ("weight:115+", "From 115 kg"),
-];
-const WINDOWS: [(&str, &str); 4] = [
-    ("all", "All time"),
-    ("year", "The year"),
-    ("month", "The month"),
-    ("day", "The day"),
-];
 /// Names that are shown where several athletes are called so.
 const NAMES_MAX: usize = 10;
 /// Places of a page.
@@ -52,124 +25,122 @@ const SHARED: [&str; 5] = ["board", "window", "date", "club_id", "following"];
 
 #[derive(Debug, Template)]
 #[template(path = "board.html")]
-pub(crate) struct BoardPage {
+struct BoardPage {
     frame: Frame,
     segment: String,
     /// What the segment is called, if it is.
     name: Option<String>,
     heading: String,
+    query: Query,
     counts: Answer<api::Counts>,
     counts_tools: Tools,
     boards: Vec<Choice>,
     windows: Vec<Choice>,
-    date: String,
-    club: String,
-    following: String,
-    athlete: String,
-    place: Option<Answer<PlaceShown>>,
+    /// The athlete whom somebody looks for, by number.
+    athlete: Option<i64>,
+    place: Option<Answer<api::BoardPlace>>,
+    place_tools: Tools,
     board_title: String,
-    page: Answer<PageShown>,
-}
-
-about!(BoardPage, page);
-
-#[derive(Debug)]
-struct PlaceShown {
-    athlete: i64,
-    name: String,
-    rank: String,
-    total: String,
-    percentile: Option<String>,
-    time: String,
-    gap: String,
-    ahead: Option<String>,
-    moved: Moved,
-    since: Option<String>,
-    neighbours: Places,
-    from: From,
+    page: Answer<api::BoardPage>,
     tools: Tools,
+    /// Whether the page begins with the first place.
+    is_first: bool,
+    /// The day of the board, in links to further pages.
+    date: Option<String>,
+    /// Names of athletes.
+    called: Called,
 }
 
-#[derive(Debug)]
-struct PageShown {
-    total: String,
-    places: Places,
-    back: Option<String>,
-    more: Option<String>,
-    from: From,
-    tools: Tools,
-}
+impl BoardPage {
+    /// What an athlete is called.
+    fn person(&self, id: i64) -> String {
+        let name = self.called.get(id).map(str::to_owned);
+        name.unwrap_or_else(|| format!("Athlete {id}"))
+    }
 
-/// What an athlete is called.
-fn person(called: &Called, id: i64) -> String {
-    let name = called.get(id).map(str::to_owned);
-    name.unwrap_or_else(|| format!("Athlete {id}"))
-}
+    /// The address of this page with changes.
+    fn with(&self, changes: &[(&str, Option<&str>)]) -> String {
+        let this = format!("/segments/{}", self.segment);
+        self.query.with(&this, changes)
+    }
 
-fn place(
-    found: api::BoardPlace,
-    (called, link): (&Called, impl Fn(i64) -> String),
-    (since, tools): (Option<String>, Tools),
-) -> PlaceShown {
-    let since = since.or_else(|| {
-        found
-            .previous
-            .as_ref()
-            .map(|before| before.date.to_string())
-    });
-    let moved = since.as_ref().map(|_| moved(found.change));
-    let own = found.entry.athlete_id;
-    PlaceShown {
-        athlete: own,
-        name: person(called, own),
-        rank: number(found.entry.rank),
-        total: number(found.total),
-        percentile: found
-            .percentile
-            .map(|percentile| format!("{percentile:.1}")),
-        time: duration(found.entry.elapsed_time),
-        gap: found.gap.as_ref().map_or_else(
-            || "first".to_owned(),
-            |gap| format!("{} s", number(gap.elapsed_time)),
-        ),
-        ahead: found.gap.as_ref().map(|gap| person(called, gap.athlete_id)),
-        moved: moved.unwrap_or_else(Moved::unknown),
-        since: found
-            .previous
-            .as_ref()
-            .map(|before| format!("{} on {}", number(before.rank), before.date)),
-        neighbours: places(&found.neighbours, (Some(own), since), (called, link)),
-        from: From::of(&found.provenance),
-        tools,
+    /// This page with an athlete's place.
+    fn of_athlete(&self, id: i64) -> String {
+        self.with(&[("athlete", Some(&id.to_string()))])
+    }
+
+    /// The page that begins at an offset or after a cursor.
+    fn at(&self, offset: Option<u64>, cursor: Option<&str>) -> String {
+        let offset = offset.map(|offset| offset.to_string());
+        let begin = [
+            ("offset", offset.as_deref()),
+            ("cursor", cursor),
+            ("date", self.date.as_deref()),
+        ];
+        self.with(&begin)
+    }
+
+    /// The page after this one.
+    fn after(&self, cursor: &str) -> String {
+        self.at(None, Some(cursor))
+    }
+
+    /// The page before this one, if there is any.
+    fn back(&self, page: &api::BoardPage) -> Option<String> {
+        // A page that begins after a row may begin at any place.
+        let first = page.entries.first();
+        let first = first.map_or(page.total, |entry| entry.rank.saturating_sub(1));
+        (!self.is_first && first > 0).then(|| self.at(first.checked_sub(LIMIT), None))
+    }
+
+    /// The earlier day with which places are compared.
+    fn since(&self) -> Option<Date> {
+        let page = self.page.as_ref().ok()?;
+        page.previous.as_ref().map(|before| before.date)
+    }
+
+    /// The same for the place of an athlete.
+    fn since_of(&self, place: &api::BoardPlace) -> Option<Date> {
+        let before = place.previous.as_ref();
+        self.since().or(before.map(|before| before.date))
     }
 }
 
-fn page_shown(
-    page: &api::BoardPage,
-    places: Places,
-    tools: Tools,
-    (is_first, at): (bool, impl Fn(Option<u64>, Option<&str>) -> String),
-) -> PageShown {
-    // A page that begins after a row may begin at any place.
-    let first = page
-        .entries
-        .first()
-        .map(|entry| entry.rank.saturating_sub(1));
-    let first = first.unwrap_or(page.total);
-    PageShown {
-        total: number(page.total),
-        places,
-        back: (!is_first && first > 0).then(|| at(first.checked_sub(LIMIT), None)),
-        more: page.cursor.as_deref().map(|next| at(None, Some(next))),
-        from: From::of(&page.provenance),
-        tools,
+/// How far an entry is behind the first of some.
+fn behind(entries: &[api::EntryShape], entry: &api::EntryShape) -> String {
+    let first = entries.first().map_or(0, |first| first.elapsed_time);
+    match entry.elapsed_time.saturating_sub(first) {
+        0 => "–".to_owned(),
+        behind => format!("+{}", duration(behind)),
+    }
+}
+
+/// How a place has moved.
+#[derive(Debug, Clone, Template)]
+#[template(path = "moved.html")]
+struct Moved {
+    /// Also the class.
+    way: Option<&'static str>,
+    text: String,
+}
+
+impl Moved {
+    /// How a place has moved since a day of which places are kept; there was none then if there is no change.
+    fn of(change: Option<i64>) -> Self {
+        let (way, text) = match change {
+            None => (None, "new".to_owned()),
+            Some(0) => (None, "unchanged".to_owned()),
+            Some(up) if up > 0 => (Some("up"), number(up)),
+            Some(down) => (Some("down"), number(down.saturating_neg())),
+        };
+        Self { way, text }
     }
 }
 
 /// What a board is called, with its window.
 fn board_title(board: &str, window: &str) -> String {
-    let title = BOARDS.iter().find(|(name, _)| *name == board);
-    format!("{}{window}", title.map_or(board, |(_, title)| *title))
+    let division = DIVISIONS.iter().find(|(name, ..)| *name == board);
+    format!("{}{window}", division.map_or(board, |(_, title, _)| *title))
 }
 
 /// Which year, month or day a board is of, as it is said after the board's name.
@@ -276,13 +247,6 @@ async fn looked_for(client: &ApiClient, query: &Query) -> Answer<Option<String>>
     }
 }
 
-fn board_frame(heading: String, client: &ApiClient) -> Frame {
-    Frame::new(heading, "boards", &client.caller)
-        .following("efforts")
-        .of_kind("segment")
-        .with_keys(&[("b", "board"), ("w", "window"), ("f", "find an athlete")])
-}
-
 /// The day that links to further pages name, so that they show the same day's board after midnight, too.
 fn board_date(query: &Query, window: &str, now: Timestamp) -> Option<String> {
     match query.get("date") {
@@ -291,89 +255,56 @@ fn board_date(query: &Query, window: &str, now: Timestamp) -> Option<String> {
     }
 }
 
-/// Links to the page that begins at an offset or after a cursor.
-fn page_links(
-    query: &Query,
-    this: &str,
-    date: Option<String>,
-) -> impl Fn(Option<u64>, Option<&str>) -> String {
-    move |offset, cursor| {
-        let offset = offset.map(|offset| offset.to_string());
-        let begin = [
-            ("offset", offset.as_deref()),
-            ("cursor", cursor),
-            ("date", date.as_deref()),
-        ];
-        query.with(this, &begin)
-    }
-}
-
-pub(crate) async fn page(client: &ApiClient, segment: &str, query: &Query) -> BoardPage {
+pub(super) async fn page(client: ApiClient, Number(segment): Number, query: Query) -> Response {
+    let (now, client) = (client.now(), &client);
     let board = query.get("board").unwrap_or("overall");
     let window = query.get("window").unwrap_or("all");
-    let offset: u64 = query
-        .get("offset")
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(0);
-    let athlete = looked_for(client, query).await;
+    let offset: u64 = query.text("offset").parse().unwrap_or(0);
+    let athlete = looked_for(client, &query).await;
     let known = athlete.as_ref().ok().and_then(Option::as_deref);
-    let (mut page_path, place_path) = paths(segment, query, offset, known);
+    let (mut page_path, place_path) = paths(&segment, &query, offset, known);
     let counts_path = format!("/api/v1/segments/{segment}/counts");
-    let found = async {
-        match &place_path {
-            Some(path) => Some(client.get::<api::BoardPlace>(path).await),
-            None => None,
+    let place = async {
+        match (&athlete, &place_path) {
+            (Err(error), _) => Some(Err(error.clone())),
+            (Ok(_), Some(path)) => Some(client.get::<api::BoardPlace>(path).await),
+            (Ok(_), None) => None,
         }
     };
-    let (page, found, counts) = tokio::join!(
+    let (page, place, counts) = tokio::join!(
         board_page(client, &mut page_path),
-        found,
+        place,
         client.get::<api::Counts>(&counts_path)
     );
-    let found_place = found.as_ref().and_then(|found| found.as_ref().ok());
-    let (called, name) = names(client, segment, page.as_ref().ok(), found_place).await;
-    let this = format!("/segments/{segment}");
-    let link = |athlete: i64| query.with(&this, &[("athlete", Some(&athlete.to_string()))]);
-    let is_first = offset == 0 && query.get("cursor").is_none();
-    let at = page_links(query, &this, board_date(query, window, client.now()));
-    let own = known.and_then(|athlete| athlete.parse().ok());
-    let tools = client.tools(&page_path, true);
-    let before = page.as_ref().ok().and_then(|page| page.previous.as_ref());
-    let since = before.map(|before| before.date.to_string());
-    let page = page.map(|page| {
-        let places = places(&page.entries, (own, since.clone()), (&called, link));
-        page_shown(&page, places, tools, (is_first, at))
-    });
-    let place = match (athlete, found.zip(place_path)) {
-        (Err(error), _) => Some(Err(error)),
-        (Ok(_), None) => None,
-        (Ok(_), Some((found, path))) => {
-            let tools = client.tools(&path, false);
-            Some(found.map(|found| place(found, (&called, link), (since, tools))))
-        }
-    };
+    let found = place.as_ref().and_then(|place| place.as_ref().ok());
+    let (called, name) = names(client, &segment, page.as_ref().ok(), found).await;
     let heading = name.clone().unwrap_or_else(|| format!("Segment {segment}"));
-    let text = |name: &str| query.get(name).unwrap_or_default().to_owned();
-    BoardPage {
-        frame: board_frame(heading.clone(), client),
-        segment: segment.to_owned(),
+    let frame = Frame::new(heading.clone(), "boards", &client.caller)
+        .following("efforts")
+        .of_kind("segment")
+        .with_keys(&[("b", "board"), ("w", "window"), ("f", "find an athlete")]);
+    let window_title = window_title(window, query.get("date"), now);
+    let page = BoardPage {
+        frame,
+        segment,
         name,
         heading,
         counts,
         counts_tools: client.tools(&counts_path, false),
-        boards: choices(&BOARDS, board),
-        windows: choices(&WINDOWS, window),
-        date: text("date"),
-        club: text("club_id"),
-        following: text("following"),
-        athlete: text("athlete"),
+        boards: choices(&DIVISIONS.map(|(name, title, _)| (name, title)), board),
+        windows: choices(&WINDOWS.map(|(name, title, _)| (name, title)), window),
+        athlete: known.and_then(|athlete| athlete.parse().ok()),
         place,
-        board_title: board_title(
-            board,
-            &window_title(window, query.get("date"), client.now()),
-        ),
+        place_tools: client.tools(&place_path.unwrap_or_default(), false),
+        board_title: board_title(board, &window_title),
         page,
-    }
+        tools: client.tools(&page_path, true),
+        is_first: offset == 0 && query.get("cursor").is_none(),
+        date: board_date(&query, window, now),
+        called,
+        query,
+    };
+    answered(&page, page.page.as_ref().err())
 }
 
 #[cfg(test)]

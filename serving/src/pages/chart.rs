@@ -4,6 +4,7 @@
 use askama::Template;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use schemas::time::Interval;
 
 use super::api::{Origin, Point};
 use super::shown::{number, short};
@@ -23,42 +24,22 @@ const BAR_WIDTH_MAX: f64 = 96.0;
 /// Labels under the axis, at most.
 const LABELS_MAX: usize = 8;
 
-/// How much time a point holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
-    Hour,
-    Day,
-    Week,
-    Month,
-}
-
-impl Step {
-    pub(crate) fn of(interval: &str) -> Self {
-        match interval {
-            "hour" => Self::Hour,
-            "week" => Self::Week,
-            "month" => Self::Month,
-            _ => Self::Day,
-        }
-    }
-
-    /// What a point is called, long and short.
-    fn names(self, at: &str, zone: &TimeZone) -> (String, String) {
-        let Ok(at) = at.parse::<Timestamp>() else {
-            return (at.to_owned(), at.to_owned());
-        };
-        let at = at.to_zoned(zone.clone());
-        let (long, short) = match self {
-            Self::Hour => ("%a %-d %b %Y, %H:%M", "%-d %b %H:%M"),
-            Self::Day => ("%a %-d %b %Y", "%-d %b"),
-            Self::Week => ("week of %-d %b %Y", "%-d %b"),
-            Self::Month => ("%B %Y", "%b %Y"),
-        };
-        (
-            at.strftime(long).to_string(),
-            at.strftime(short).to_string(),
-        )
-    }
+/// What a point is called, long and short.
+fn names(at: &str, (interval, zone): (Interval, &TimeZone)) -> (String, String) {
+    let Ok(at) = at.parse::<Timestamp>() else {
+        return (at.to_owned(), at.to_owned());
+    };
+    let at = at.to_zoned(zone.clone());
+    let (long, short) = match interval {
+        Interval::Hour => ("%a %-d %b %Y, %H:%M", "%-d %b %H:%M"),
+        Interval::Day => ("%a %-d %b %Y", "%-d %b"),
+        Interval::Week => ("week of %-d %b %Y", "%-d %b"),
+        Interval::Month => ("%B %Y", "%b %Y"),
+    };
+    (
+        at.strftime(long).to_string(),
+        at.strftime(short).to_string(),
+    )
 }
 
 /// One point of the chart, and a row of the table beside it.
@@ -231,14 +212,14 @@ impl Chart {
     pub(crate) fn of(
         points: &[Point],
         previous: Option<&[Point]>,
-        (step, zone): (Step, &TimeZone),
+        by: (Interval, &TimeZone),
     ) -> Option<Self> {
         if points.is_empty() {
             return None;
         }
         let scale = Scale::of(points, previous.unwrap_or_default());
         let bars = points.iter().enumerate().map(|(at, point)| Bar {
-            name: step.names(&point.at, zone).0,
+            name: names(&point.at, by).0,
             previous: previous
                 .and_then(|points| points.get(at))
                 .map(|point| number(point.count)),
@@ -249,7 +230,7 @@ impl Chart {
         let below = points.iter().enumerate().step_by(every);
         let below = below.map(|(at, point)| Tick {
             at: shown(scale.middle(at)),
-            label: step.names(&point.at, zone).1,
+            label: names(&point.at, by).1,
         });
         let first = points
             .iter()
@@ -317,15 +298,11 @@ fn shapes(bars: &[Bar]) -> Vec<Shape> {
 
 /// Stretches of points that batch has not confirmed.
 fn unconfirmed(points: &[Point], scale: &Scale) -> Vec<(String, String)> {
+    let is_confirmed = |point: &Point| point.source == Origin::Batch;
     let mut found = Vec::new();
     let mut at = 0;
-    for stretch in
-        points.chunk_by(|a, b| (a.source == Origin::Batch) == (b.source == Origin::Batch))
-    {
-        if stretch
-            .first()
-            .is_some_and(|point| point.source != Origin::Batch)
-        {
+    for stretch in points.chunk_by(|a, b| is_confirmed(a) == is_confirmed(b)) {
+        if !stretch.iter().all(is_confirmed) {
             let width = scale.slot * count(stretch.len());
             found.push((shown(scale.x(at)), shown(width)));
         }
@@ -368,7 +345,7 @@ mod tests {
     }
 
     fn chart(of: &[(i64, &str)]) -> Option<Chart> {
-        Chart::of(&points(of), None, (Step::Day, &TimeZone::UTC))
+        Chart::of(&points(of), None, (Interval::Day, &TimeZone::UTC))
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! What somebody looks for: by its number, or by what is in its name.
 
+use std::fmt::Display;
+
 use askama::Template;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use stores::names::{NAME_CHARS_MAX, Named};
 
-use super::ask::{Answer, ApiClient, ApiError, path};
-use super::parts::{About, Frame, KINDS, ProblemPage, about, rendered};
+use super::ask::{Answer, ApiClient, ApiError, Called, path};
+use super::parts::{Frame, KINDS, ProblemPage, answered, rendered};
 use super::query::Query;
+use crate::http::integer;
 
 /// As many names as a page shows.
 const NAMES_MAX: usize = 20;
@@ -18,38 +21,24 @@ struct FoundPage {
     frame: Frame,
     title: &'static str,
     text: String,
-    page: Answer<FoundShown>,
+    what: &'static str,
+    page: Answer<Vec<(i64, String)>>,
 }
 
-about!(FoundPage, page);
-
-#[derive(Debug)]
-struct FoundShown {
-    rows: Vec<Row>,
-    /// Whether there may be more than are shown.
-    is_cut: bool,
-}
-
-#[derive(Debug)]
-struct Row {
-    id: i64,
-    name: String,
-    link: String,
-}
-
-fn page_of(what: &str, id: i64) -> String {
+pub(super) fn page_of(what: &str, id: impl Display) -> String {
     format!("/{what}s/{id}")
 }
 
 /// Leads to what a number or a single name is of; else the names that there are.
-pub(crate) async fn find(client: &ApiClient, query: &Query) -> Response {
+pub(super) async fn find(client: ApiClient, query: Query) -> Response {
+    let client = &client;
     let what = query.get("what").unwrap_or("owner");
     let text = query.get("id").map(str::trim).unwrap_or_default();
     let kind = KINDS.iter().find(|(kind, _)| *kind == what);
-    let Some(((_, title), of)) = kind.zip(Named::of_name(what)) else {
+    let Some(((what, title), of)) = kind.zip(Named::of_name(what)) else {
         return refused(client, "Choose what to look for.");
     };
-    if let Some(id) = crate::http::integer(text) {
+    if let Some(id) = integer(text) {
         return Redirect::to(&page_of(what, id)).into_response();
     }
     if text.is_empty() || text.chars().count() > NAME_CHARS_MAX || text.contains(char::is_control) {
@@ -72,62 +61,45 @@ pub(crate) async fn find(client: &ApiClient, query: &Query) -> Response {
     {
         return Redirect::to(&page_of(what, *id)).into_response();
     }
-    let page = found.map(|found| FoundShown {
-        is_cut: found.len() >= NAMES_MAX,
-        rows: found
-            .into_iter()
-            .map(|(id, name)| Row {
-                link: page_of(what, id),
-                id,
-                name,
-            })
-            .collect(),
-    });
     let heading = format!("{title}: {text}");
-    FoundPage {
-        frame: Frame::new(heading, "", &client.caller).looking_for(what),
+    let page = FoundPage {
+        frame: Frame::new(heading, "", &client.caller).of_kind(what),
         title,
         text: text.to_owned(),
-        page,
-    }
-    .response()
+        what,
+        page: found,
+    };
+    answered(&page, page.page.as_ref().err())
 }
 
 #[derive(Debug, Template)]
 #[template(path = "owners.html")]
 struct OwnersPage {
     frame: Frame,
-    /// What is looked for among applications.
-    search: Option<String>,
-    rows: Vec<OwnerRow>,
+    query: Query,
+    owners: Vec<String>,
+    called: Called,
 }
 
-#[derive(Debug)]
-struct OwnerRow {
-    name: String,
-    /// The page of its plays: only owners with numbers have some.
-    plays: Option<String>,
-    applications: String,
+impl OwnersPage {
+    fn name(&self, owner: &str) -> String {
+        integer(owner).map_or_else(|| owner.to_owned(), |id| self.called.or_number(id))
+    }
+
+    fn applications(&self, owner: &str) -> String {
+        let changes = [("owner", Some(owner)), ("cursor", None)];
+        self.query.with("/applications", &changes)
+    }
 }
 
 /// The owners of whom somebody's key reads, for who reads of some alone; what else is asked of applications goes on from there.
-pub(crate) async fn own(client: &ApiClient, query: &Query) -> Response {
-    let numbered = |owner: &str| crate::http::integer(owner);
-    let called = client
-        .names(Named::Owner, client.caller.owners().filter_map(numbered))
-        .await;
-    let row = |owner: &str| OwnerRow {
-        name: match numbered(owner) {
-            Some(id) => called.or_number(id),
-            None => owner.to_owned(),
-        },
-        plays: numbered(owner).map(|id| page_of("owner", id)),
-        applications: query.with("/applications", &[("owner", Some(owner)), ("cursor", None)]),
-    };
+pub(crate) async fn own(client: &ApiClient, query: Query) -> Response {
+    let owners = client.caller.owners();
     let page = OwnersPage {
         frame: Frame::new("What your key reads", "overview", &client.caller),
-        search: query.get("search").map(str::to_owned),
-        rows: client.caller.owners().map(row).collect(),
+        called: client.names(Named::Owner, owners.filter_map(integer)).await,
+        owners: client.caller.owners().map(str::to_owned).collect(),
+        query,
     };
     rendered(StatusCode::OK, &page)
 }

@@ -26,22 +26,22 @@ pub(crate) mod sign_in;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use askama::Template;
 use axum::Router;
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Request, State};
+use axum::http::Method;
 use axum::http::request::Parts;
 use axum::middleware::from_fn_with_state;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 
-use self::ask::{Answer, ApiClient, ApiError};
+use self::ask::{ApiClient, ApiError};
 use self::done::Done;
+use self::parts::ProblemPage;
 pub(crate) use self::parts::rendered;
-use self::parts::{About, ProblemPage};
-use self::plays::Of;
 use self::query::Query;
 pub(crate) use self::shown::number;
-use crate::http::{Api, Caller, Path, Problem, body, time_out};
+use crate::http::Need::{Following, Free, Nothing, Page};
+use crate::http::{Api, Caller, Need, Needs, Path, Problem, body, time_out};
 
 /// The largest form, in bytes.
 const FORM_BYTES_MAX: u64 = 16 * 1024;
@@ -75,11 +75,18 @@ pub(crate) fn routes(api: Router, state: &Arc<Api>) -> Router {
         api,
         state: Arc::clone(state),
     };
-    let with = |router: Router<Pages>, (path, route): (&str, _)| router.route(path, route);
+    let with = |router: Router<Pages>, (path, _, _, route): Route| router.route(path, route);
     let timed = timed().into_iter().fold(Router::new(), with);
     let timed = timed.layer(from_fn_with_state(Arc::clone(state), time_out));
     let all = untimed().into_iter().fold(timed, with);
     all.with_state(pages)
+}
+
+/// Notes what each page needs.
+pub(crate) fn add_needs(needs: &mut Needs) {
+    for (path, method, need, _) in timed().into_iter().chain(untimed()) {
+        needs.add(path, method, need);
+    }
 }
 
 /// The page that says why there is no other.
@@ -93,37 +100,54 @@ pub(crate) fn refused(
     ProblemPage::of(caller.unwrap_or(&stranger), problem, request_id)
 }
 
+/// A page: its path, the method, what it needs, and how it is answered.
+type Route = (&'static str, Method, Need, MethodRouter<Pages>);
+
+const GET: Method = Method::GET;
+const POST: Method = Method::POST;
+
 /// What is answered within the time that a request may take.
-fn timed() -> Vec<(&'static str, MethodRouter<Pages>)> {
+fn timed() -> Vec<Route> {
     vec![
-        ("/", get(overview)),
-        ("/find", get(find)),
-        ("/owners/{owner_id}", get(owner)),
-        ("/tracks/{track_id}", get(track)),
-        ("/segments/{segment_id}", get(segment)),
-        ("/athletes/{athlete_id}", get(athlete)),
-        ("/applications", get(applications)),
-        ("/applications/{id}", get(application)),
-        ("/pipeline", get(pipeline)),
-        ("/pipeline/runs/{source}/{epoch}", get(run)),
-        (pipeline::LETTERS_PAGE, get(dead_letters)),
-        (pipeline::RECONCILIATIONS_PAGE, get(reconciliations)),
-        ("/signin", get(sign_in::show).post(sign_in::sign_in)),
-        ("/signout", post(sign_in::sign_out)),
-        ("/assets/{name}", get(assets::asset)),
-        ("/docs", get(docs::page)),
-        ("/docs/{name}", get(docs::file)),
+        ("/", GET, Page, get(overview::page)),
+        ("/find", GET, Page, get(found::find)),
+        ("/owners/{owner_id}", GET, Page, get(plays::owner)),
+        ("/tracks/{track_id}", GET, Page, get(plays::track)),
+        ("/segments/{segment_id}", GET, Page, get(boards::page)),
+        ("/athletes/{athlete_id}", GET, Page, get(athletes::page)),
+        ("/applications", GET, Page, get(applications::list)),
+        ("/applications/{id}", GET, Page, get(applications::page)),
+        ("/pipeline", GET, Page, get(pipeline::page)),
+        (
+            "/pipeline/runs/{source}/{epoch}",
+            GET,
+            Page,
+            get(pipeline::run),
+        ),
+        (pipeline::LETTERS_PAGE, GET, Page, get(dead_letters)),
+        (
+            pipeline::RECONCILIATIONS_PAGE,
+            GET,
+            Page,
+            get(reconciliations),
+        ),
+        ("/signin", GET, Nothing, get(sign_in::show)),
+        ("/signin", POST, Nothing, post(sign_in::sign_in)),
+        ("/signout", POST, Nothing, post(sign_in::sign_out)),
+        ("/assets/{name}", GET, Free, get(assets::asset)),
+        ("/docs", GET, Nothing, get(docs::page)),
+        ("/docs/{name}", GET, Nothing, get(docs::file)),
     ]
 }
 
 /// What takes as long as it takes.
-fn untimed() -> Vec<(&'static str, MethodRouter<Pages>)> {
+fn untimed() -> Vec<Route> {
     vec![
         // Writes are not dropped for being slow.
-        (pipeline::LETTERS_PAGE, post(replay_letters)),
-        (pipeline::RECONCILIATIONS_PAGE, post(approve)),
+        (pipeline::LETTERS_PAGE, POST, Page, post(replay_letters)),
+        (pipeline::RECONCILIATIONS_PAGE, POST, Page, post(approve)),
         // It is told as long as somebody looks.
-        ("/live", get(live::follow)),
+        ("/live", GET, Following, get(live::follow)),
     ]
 }
 
@@ -131,7 +155,7 @@ fn untimed() -> Vec<(&'static str, MethodRouter<Pages>)> {
 #[cfg(test)]
 pub(crate) fn paths() -> Vec<&'static str> {
     let all = timed().into_iter().chain(untimed());
-    all.map(|(path, _)| path).collect()
+    all.map(|(path, ..)| path).collect()
 }
 
 impl<S: Sync> FromRequestParts<S> for Query {
@@ -154,96 +178,33 @@ impl FromRequest<Pages> for Form {
     }
 }
 
-/// Answers with the page of a number in the path; 404 if it is none.
-async fn numbered<P: About>(
-    client: &ApiClient,
-    (what, id): (&str, &str),
-    page: impl Future<Output = P>,
-) -> Response {
-    if crate::http::integer(id).is_some() {
-        return page.await.response();
+/// The number in the path of a page.
+struct Number(String);
+
+impl FromRequestParts<Pages> for Number {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, pages: &Pages) -> Result<Self, Response> {
+        let Path(id) = Path::<String>::from_request_parts(parts, pages)
+            .await
+            .map_err(Problem::into_response)?;
+        if crate::http::integer(&id).is_some() {
+            return Ok(Self(id));
+        }
+        let Ok(client) = ApiClient::from_request_parts(parts, pages).await;
+        let what = parts.uri.path().split('/').nth(1);
+        Err(no_number(&client, what.unwrap_or_default(), &id))
     }
+}
+
+/// The page that says that an address has no number where it needs one.
+fn no_number(client: &ApiClient, what: &str, id: &str) -> Response {
     let detail = format!("{what} have numbers, and {id:?} is none");
     ProblemPage::response(&client.caller, ApiError::own(404, NOTHING, detail))
 }
 
-async fn overview(client: ApiClient) -> Response {
-    // Who reads of some owners alone sees nothing of all.
-    let owner = client.caller.only_owner();
-    if let Some(owner) = owner.filter(|owner| crate::http::integer(owner).is_some()) {
-        return Redirect::to(&Of::Owner.page(owner)).into_response();
-    }
-    if !client.caller.may_read_all() {
-        return found::own(&client, &Query::of(None)).await;
-    }
-    overview::page(&client).await.response()
-}
-
-async fn find(client: ApiClient, query: Query) -> Response {
-    found::find(&client, &query).await
-}
-
-async fn owner(client: ApiClient, Path(id): Path<String>, query: Query) -> Response {
-    let page = plays::page(&client, (Of::Owner, &id), &query);
-    numbered(&client, ("owners", &id), page).await
-}
-
-async fn track(client: ApiClient, Path(id): Path<String>, query: Query) -> Response {
-    let page = plays::page(&client, (Of::Track, &id), &query);
-    numbered(&client, ("tracks", &id), page).await
-}
-
-async fn segment(client: ApiClient, Path(id): Path<String>, query: Query) -> Response {
-    let page = boards::page(&client, &id, &query);
-    numbered(&client, ("segments", &id), page).await
-}
-
-async fn athlete(client: ApiClient, Path(id): Path<String>, query: Query) -> Response {
-    let page = athletes::page(&client, &id, &query);
-    numbered(&client, ("athletes", &id), page).await
-}
-
-async fn applications(client: ApiClient, query: Query) -> Response {
-    let is_of_one = query.get("owner").is_some() || client.caller.only_owner().is_some();
-    if !client.caller.may_read_all() && !is_of_one {
-        return found::own(&client, &query).await;
-    }
-    applications::list(&client, &query).await.response()
-}
-
-async fn application(client: ApiClient, Path(id): Path<String>, query: Query) -> Response {
-    let page = applications::page(&client, &id, &query);
-    numbered(&client, ("applications", &id), page).await
-}
-
-async fn pipeline(client: ApiClient) -> Response {
-    pipeline::page(&client).await.response()
-}
-
-async fn run(client: ApiClient, Path((source, epoch)): Path<(String, String)>) -> Response {
-    let page = pipeline::run(&client, (&source, &epoch));
-    numbered(&client, ("runs", &epoch), page).await
-}
-
 async fn dead_letters(client: ApiClient, done: Done, query: Query) -> Response {
-    let page = pipeline::dead_letters(&client, &query, done.answer()).await;
-    done.told(page.response())
-}
-
-/// Leads to the page that tells what a form did; where it did nothing, that page says at once why.
-async fn led<P: Template>(
-    did: Answer<String>,
-    lead: impl FnOnce(&str) -> Response,
-    page: impl AsyncFnOnce(Query, Option<Answer<String>>) -> P,
-) -> Response {
-    match did {
-        Ok(text) => lead(&text),
-        Err(error) => {
-            let status = error.status();
-            let page = page(Query::of(None), Some(Err(error))).await;
-            rendered(status, &page)
-        }
-    }
+    done.told(pipeline::dead_letters(&client, query, done.answer()).await)
 }
 
 /// Tries letters again, and leads to all of them, where it is told what became of these.
@@ -253,15 +214,15 @@ async fn replay_letters(
     done: Done,
     Form(form): Form,
 ) -> Response {
-    let did = pipeline::replayed(&client, &form).await;
-    let lead = |text: &str| done.lead(pipeline::LETTERS_PAGE, text, pages.now_s());
-    let page = async |all: Query, told| pipeline::dead_letters(&client, &all, told).await;
-    led(did, lead, page).await
+    match pipeline::replayed(&client, &form).await {
+        Ok(text) => done.lead(pipeline::LETTERS_PAGE, &text, pages.now_s()),
+        // What did nothing says at once why.
+        refused => pipeline::dead_letters(&client, Query::default(), Some(refused)).await,
+    }
 }
 
 async fn reconciliations(client: ApiClient, done: Done, query: Query) -> Response {
-    let page = pipeline::reconciliations(&client, &query, done.answer()).await;
-    done.told(page.response())
+    done.told(pipeline::reconciliations(&client, query, done.answer()).await)
 }
 
 /// Approves what a comparison found, and leads to all of them, where it is told what that means.
@@ -271,10 +232,10 @@ async fn approve(
     done: Done,
     Form(form): Form,
 ) -> Response {
-    let did = pipeline::approved(&client, &form).await;
-    let lead = |text: &str| done.lead(pipeline::RECONCILIATIONS_PAGE, text, pages.now_s());
-    let page = async |all: Query, told| pipeline::reconciliations(&client, &all, told).await;
-    led(did, lead, page).await
+    match pipeline::approved(&client, &form).await {
+        Ok(text) => done.lead(pipeline::RECONCILIATIONS_PAGE, &text, pages.now_s()),
+        refused => pipeline::reconciliations(&client, Query::default(), Some(refused)).await,
+    }
 }
 
 #[cfg(test)]

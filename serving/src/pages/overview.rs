@@ -1,16 +1,18 @@
 //! The first page: what comes in, what is counted, what the newest runs found.
 
 use askama::Template;
+use axum::response::{IntoResponse, Redirect, Response};
 use futures::future::try_join_all;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use schemas::time::Interval;
 
-use super::api;
 use super::ask::{Answer, ApiClient, path};
-use super::chart::Step;
-use super::parts::{Frame, Tools, about};
+use super::parts::{Frame, Tools, answered};
 use super::plays::{SeriesShown, Tile, series_shown, total_tile};
+use super::query::Query;
 use super::shown::{Moment, number};
+use super::{api, found};
 
 const PATH: &str = "/api/v1/overview";
 /// How long the totals of all plays are, with what they are called.
@@ -22,45 +24,18 @@ const PERIODS: [(&str, &str); 3] = [
 
 #[derive(Debug, Template)]
 #[template(path = "overview.html")]
-pub(crate) struct OverviewPage {
+struct OverviewPage {
     frame: Frame,
-    overview: Answer<Shown>,
+    overview: Answer<api::Overview>,
     tools: Tools,
     /// All plays together; nothing for who does not read them, and where they are not counted.
     plays: Option<Answer<PlaysShown>>,
 }
 
-about!(OverviewPage, overview);
-
 #[derive(Debug)]
 struct PlaysShown {
     tiles: Vec<Tile>,
     series: SeriesShown,
-}
-
-#[derive(Debug)]
-struct Shown {
-    now: Moment,
-    sources: Vec<SourceShown>,
-}
-
-#[derive(Debug)]
-struct SourceShown {
-    name: &'static str,
-    title: &'static str,
-    log_end: String,
-    partitions: usize,
-    /// When the newest event was logged that is counted, of the partition that is behind farthest.
-    counted_to: Option<Moment>,
-    lag: String,
-    is_behind: bool,
-    state: String,
-    run: String,
-    run_at: Option<Moment>,
-    drift: String,
-    has_drift: bool,
-    drift_told: &'static str,
-    trouble: Option<String>,
 }
 
 /// What a source is called.
@@ -110,59 +85,31 @@ fn counted_to(partitions: &[api::PartitionShown]) -> Option<Moment> {
     Some(Moment::utc(&at.to_string()))
 }
 
-impl SourceShown {
-    fn of(source: &api::SourceShown) -> Self {
-        let (lag, is_behind) = lag(&source.partitions);
-        let is_replaying = source
-            .partitions
-            .iter()
-            .any(|one| one.replaying == Some(true));
-        let is_missing = source
-            .partitions
-            .iter()
-            .any(|one| one.next_offset.is_none());
-        let state = match (is_missing, is_replaying) {
-            (true, _) => "no live state yet: start the speed layer",
-            (_, true) => "live state began anew and is catching up",
-            _ => "live state is whole",
-        };
-        let complete = source.newest_complete.as_ref();
-        let (drift, has_drift) =
-            complete.map_or(("–".to_owned(), false), |run| drift(&run.drift));
-        let newest = source.runs.first();
-        let trouble = newest.and_then(|run| {
-            let reason = run.reason.as_ref()?;
-            let to_do = run.to_do.as_deref().map(|to_do| format!("; {to_do}"));
-            Some(format!(
-                "Run {}: {reason}{}",
-                run.epoch,
-                to_do.unwrap_or_default()
-            ))
-        });
-        let end = |one: &api::PartitionShown| i128::from(one.log_end);
-        Self {
-            name: source.source.name(),
-            title: title(source.source.name()),
-            log_end: number(source.partitions.iter().map(end).sum::<i128>()),
-            partitions: source.partitions.len(),
-            counted_to: counted_to(&source.partitions),
-            lag,
-            is_behind,
-            state: state.to_owned(),
-            run: complete.map_or_else(|| "–".to_owned(), |run| number(run.epoch)),
-            run_at: complete
-                .and_then(|run| run.ended_at.as_deref())
-                .map(Moment::utc),
-            drift,
-            has_drift,
-            drift_told: match (complete, has_drift) {
-                (None, _) => "the first run will compare",
-                (Some(_), false) => "nothing was counted live otherwise than the run did",
-                (Some(_), true) => "events that were counted live otherwise than the run did",
-            },
-            trouble,
-        }
+/// The state of a source's live state.
+fn state(partitions: &[api::PartitionShown]) -> &'static str {
+    let is_missing = |one: &api::PartitionShown| one.next_offset.is_none();
+    let is_replaying = |one: &api::PartitionShown| one.replaying == Some(true);
+    if partitions.iter().any(is_missing) {
+        "no live state yet: start the speed layer"
+    } else if partitions.iter().any(is_replaying) {
+        "live state began anew and is catching up"
+    } else {
+        "live state is whole"
     }
+}
+
+fn log_end(partitions: &[api::PartitionShown]) -> String {
+    let ends = partitions.iter().map(|one| i128::from(one.log_end));
+    number(ends.sum::<i128>())
+}
+
+/// Why the newest run is not published, and what to do.
+fn trouble(runs: &[api::RunShown]) -> Option<String> {
+    let run = runs.first()?;
+    let reason = run.reason.as_ref()?;
+    let to_do = run.to_do.as_deref().map(|to_do| format!("; {to_do}"));
+    let to_do = to_do.unwrap_or_default();
+    Some(format!("Run {}: {reason}{to_do}", run.epoch))
 }
 
 /// A path of the API that asks of all plays.
@@ -195,25 +142,25 @@ async fn plays(client: &ApiClient) -> Option<Answer<PlaysShown>> {
         Err(error) => return Some(Err(error)),
     };
     let tools = client.tools(&asked, false);
-    let series = series_shown(&series, (Step::Day, &TimeZone::UTC), tools);
+    let series = series_shown(&series, (Interval::Day, &TimeZone::UTC), tools);
     Some(Ok(PlaysShown { tiles, series }))
 }
 
-pub(crate) async fn page(client: &ApiClient) -> OverviewPage {
-    let (answer, plays) = tokio::join!(client.get::<api::Overview>(PATH), plays(client));
-    let overview = answer.map(|overview| Shown {
-        now: Moment::utc(&overview.now),
-        sources: overview
-            .sources
-            .iter()
-            .filter(|source| !source.partitions.is_empty())
-            .map(SourceShown::of)
-            .collect(),
-    });
-    OverviewPage {
+pub(super) async fn page(client: ApiClient) -> Response {
+    // Who reads of some owners alone sees nothing of all.
+    let owner = client.caller.only_owner();
+    if let Some(owner) = owner.filter(|owner| crate::http::integer(owner).is_some()) {
+        return Redirect::to(&found::page_of("owner", owner)).into_response();
+    }
+    if !client.caller.may_read_all() {
+        return found::own(&client, Query::default()).await;
+    }
+    let (overview, plays) = tokio::join!(client.get::<api::Overview>(PATH), plays(&client));
+    let page = OverviewPage {
         frame: Frame::new("Overview", "overview", &client.caller).following_all(),
         overview,
         tools: client.tools(PATH, false),
         plays,
-    }
+    };
+    answered(&page, page.overview.as_ref().err())
 }

@@ -4,11 +4,13 @@ use askama::Template;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use schemas::source::Source;
+use stores::names::Named;
 
-use super::api::{EntryShape, Provenance};
-use super::ask::{ApiError, Called};
+use super::api::Provenance;
+use super::ask::ApiError;
 use super::assets::{ASSETS, Assets};
-use super::shown::{self, Moment, duration, number};
+use super::query::Query;
+use super::shown::{self, Moment};
 use crate::http::{Caller, LIMIT_MAX, Page, Problem};
 
 /// What somebody can look for.
@@ -19,6 +21,12 @@ pub(crate) const KINDS: [(&str, &str); 5] = [
     ("athlete", "Athlete"),
     ("application", "Application"),
 ];
+
+/// The title of something that can be looked for.
+pub(crate) fn kind_title(of: Named) -> &'static str {
+    let kind = KINDS.iter().find(|(kind, _)| *kind == of.name());
+    kind.map_or("", |(_, title)| title)
+}
 
 /// What is around every page.
 #[derive(Debug, Clone)]
@@ -76,14 +84,6 @@ impl Frame {
         self
     }
 
-    /// With what was looked for, if that is something that can be.
-    pub(crate) fn looking_for(mut self, what: &str) -> Self {
-        if let Some((kind, _)) = KINDS.iter().find(|(kind, _)| *kind == what) {
-            self.kind = kind;
-        }
-        self
-    }
-
     pub(crate) const fn with_keys(mut self, keys: &'static [(&'static str, &'static str)]) -> Self {
         self.keys = keys;
         self
@@ -94,21 +94,13 @@ impl Frame {
 #[derive(Debug, Clone, Template)]
 #[template(path = "from.html")]
 pub(crate) struct From {
-    /// batch, realtime, merged or canonical.
-    source: &'static str,
-    as_of: Option<Moment>,
-    epoch: u64,
-    complete: bool,
+    of: Provenance,
 }
 
 impl From {
     pub(crate) fn of(provenance: &Provenance) -> Self {
-        Self {
-            source: provenance.source.name(),
-            as_of: provenance.as_of.as_deref().map(Moment::utc),
-            epoch: provenance.epoch,
-            complete: provenance.complete,
-        }
+        let of = provenance.clone();
+        Self { of }
     }
 }
 
@@ -143,36 +135,15 @@ impl Tools {
     }
 }
 
-/// A page that is about something.
-pub(crate) trait About: Template {
-    /// Why that is not shown; what else the page has may be there.
-    fn error(&self) -> Option<&ApiError>;
-
-    /// The page, with the status of what it is about.
-    fn response(&self) -> Response
-    where
-        Self: Sized,
-    {
-        let Some(error) = self.error() else {
-            return rendered(StatusCode::OK, self);
-        };
-        let response = rendered(error.status(), self);
-        let soon = HeaderValue::from_static("1");
-        asked_again(response, error.may_pass().then_some(soon))
-    }
-}
-
-/// What each page is about.
-macro_rules! about {
-    ($page:ty, $part:ident) => {
-        impl $crate::pages::parts::About for $page {
-            fn error(&self) -> Option<&$crate::pages::ask::ApiError> {
-                self.$part.as_ref().err()
-            }
-        }
+/// A page, with the status of what it is about: `error` says why that is not shown. What else it has may be there.
+pub(crate) fn answered(page: &impl Template, error: Option<&ApiError>) -> Response {
+    let Some(error) = error else {
+        return rendered(StatusCode::OK, page);
     };
+    let response = rendered(error.status(), page);
+    let soon = HeaderValue::from_static("1");
+    asked_again(response, error.may_pass().then_some(soon))
 }
-pub(crate) use about;
 
 /// One of several things to choose.
 #[derive(Debug, Clone)]
@@ -192,81 +163,18 @@ pub(crate) fn choices(of: &[(&str, &str)], chosen: &str) -> Vec<Choice> {
     of.iter().map(choice).collect()
 }
 
-/// A place on a board.
-#[derive(Debug, Clone)]
-pub(crate) struct PlaceRow {
-    pub(crate) rank: String,
-    /// The athlete's name, or number.
-    pub(crate) athlete: String,
-    pub(crate) link: String,
-    pub(crate) time: String,
-    pub(crate) behind: String,
-    pub(crate) started: Moment,
-    pub(crate) activity: i64,
-    /// How it has moved since an earlier day.
-    pub(crate) moved: Moved,
-    pub(crate) is_own: bool,
-}
-
-/// Places that follow each other.
-#[derive(Debug, Clone)]
-pub(crate) struct Places {
-    pub(crate) rows: Vec<PlaceRow>,
-    /// The earlier day that is compared with, where there is one.
-    pub(crate) since: Option<String>,
-}
-
-/// How a place has moved.
-#[derive(Debug, Clone, Template)]
-#[template(path = "moved.html")]
-pub(crate) struct Moved {
-    /// Also the class.
-    way: Option<&'static str>,
-    text: String,
-}
-
-impl Moved {
-    /// Nothing is known of an earlier place.
-    pub(crate) fn unknown() -> Self {
-        let text = "–".to_owned();
-        Self { way: None, text }
-    }
-}
-
-/// How a place has moved since a day of which places are kept; there was none then if there is no change.
-pub(crate) fn moved(change: Option<i64>) -> Moved {
-    let (way, text) = match change {
-        None => (None, "new".to_owned()),
-        Some(0) => (None, "unchanged".to_owned()),
-        Some(up) if up > 0 => (Some("up"), number(up)),
-        Some(down) => (Some("down"), number(down.saturating_neg())),
+/// Choices of a value of a parameter, each as a link to the first part of the list.
+pub(crate) fn tabs<'a>(
+    (query, page, parameter): (&Query, &str, &str),
+    of: impl Iterator<Item = &'a (&'a str, &'a str)>,
+    chosen: &str,
+) -> Vec<Choice> {
+    let tab = |(value, title): &(&str, &str)| Choice {
+        value: query.with(page, &[(parameter, Some(value)), ("cursor", None)]),
+        title: (*title).to_owned(),
+        is_chosen: *value == chosen,
     };
-    Moved { way, text }
-}
-
-/// Places, with how far each is behind the first of them.
-pub(crate) fn places(
-    entries: &[EntryShape],
-    (own, since): (Option<i64>, Option<String>),
-    (called, link): (&Called, impl Fn(i64) -> String),
-) -> Places {
-    let first = entries.first().map_or(0, |entry| entry.elapsed_time);
-    let row = |entry: &EntryShape| PlaceRow {
-        rank: number(entry.rank),
-        athlete: called.or_number(entry.athlete_id),
-        link: link(entry.athlete_id),
-        time: duration(entry.elapsed_time),
-        behind: match entry.elapsed_time.saturating_sub(first) {
-            0 => "–".to_owned(),
-            behind => format!("+{}", duration(behind)),
-        },
-        started: Moment::utc(&entry.started_at),
-        activity: entry.activity_id,
-        moved: moved(entry.change),
-        is_own: own == Some(entry.athlete_id),
-    };
-    let rows = entries.iter().map(row).collect();
-    Places { rows, since }
+    of.map(tab).collect()
 }
 
 /// A page for a problem.

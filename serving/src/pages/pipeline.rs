@@ -3,18 +3,20 @@
 use std::collections::BTreeSet;
 
 use askama::Template;
+use axum::response::Response;
 use jiff::Timestamp;
 use serde_json::Value;
 use stores::dead_letters::OTHER_KINDS;
 
-use super::api;
 use super::ask::{Answer, ApiClient, ApiError, path};
 use super::differences::Differences;
 use super::live::logged;
 use super::overview::{drift, lag, or_least, title};
-use super::parts::{Frame, Tools, about};
+use super::parts::{Frame, Tools, answered, rendered};
 use super::query::Query;
 use super::shown::{self, Moment, number, percent, took};
+use super::{api, no_number};
+use crate::http::Path;
 
 const OVERVIEW: &str = "/api/v1/overview";
 const RUNS: &str = "/api/v1/batch/runs";
@@ -46,30 +48,18 @@ fn run_time(run: &api::RunShown) -> String {
 
 #[derive(Debug, Template)]
 #[template(path = "pipeline.html")]
-pub(crate) struct PipelinePage {
+struct PipelinePage {
     frame: Frame,
-    shown: Answer<Shown>,
-    tools: Tools,
+    shown: Answer<api::Overview>,
+    client: ApiClient,
 }
 
-about!(PipelinePage, shown);
-
-#[derive(Debug)]
-struct Shown {
-    now: Moment,
-    sources: Vec<SourceShown>,
-}
-
-#[derive(Debug)]
-struct SourceShown {
-    name: &'static str,
-    title: &'static str,
-    summary: String,
-    partitions: Vec<api::PartitionShown>,
-    runs: Vec<api::RunShown>,
-    /// All runs, also older ones.
-    all_runs: Tools,
-    views: Vec<(String, u64)>,
+impl PipelinePage {
+    /// How to ask for all runs of a source, also older ones.
+    fn all_runs(&self, source: &api::SourceShown) -> Tools {
+        let of_source = [("source", Some(source.source.name()))];
+        self.client.tools(&path(RUNS, &of_source), true)
+    }
 }
 
 /// When the live state of a partition began.
@@ -88,54 +78,29 @@ const fn state(one: &api::PartitionShown) -> &'static str {
     }
 }
 
-pub(crate) async fn page(client: &ApiClient) -> PipelinePage {
-    let answer = client.get::<api::Overview>(OVERVIEW).await;
-    let shown = answer.map(|overview| {
-        let sources = overview
-            .sources
-            .into_iter()
-            .filter(|source| !source.partitions.is_empty());
-        let sources = sources.map(|source| SourceShown {
-            title: title(source.source.name()),
-            summary: format!("{} not counted yet", lag(&source.partitions).0),
-            partitions: source.partitions,
-            runs: source.runs,
-            all_runs: client.tools(&path(RUNS, &[("source", Some(source.source.name()))]), true),
-            views: source.views.into_iter().collect(),
-            name: source.source.name(),
-        });
-        Shown {
-            now: Moment::utc(&overview.now),
-            sources: sources.collect(),
-        }
-    });
-    PipelinePage {
+pub(super) async fn page(client: ApiClient) -> Response {
+    let page = PipelinePage {
         frame: Frame::new("Pipeline", "pipeline", &client.caller).following_all(),
-        shown,
-        tools: client.tools(OVERVIEW, false),
-    }
+        shown: client.get(OVERVIEW).await,
+        client,
+    };
+    answered(&page, page.shown.as_ref().err())
 }
 
 #[derive(Debug, Template)]
 #[template(path = "run.html")]
-pub(crate) struct RunPage {
+struct RunPage {
     frame: Frame,
     source: String,
     epoch: String,
-    run: Answer<RunShown>,
+    run: Answer<api::RunShown>,
+    tools: Tools,
 }
 
-about!(RunPage, run);
-
-#[derive(Debug)]
-struct RunShown {
-    told: api::RunShown,
-    stages: Vec<Stage>,
-    cuts: String,
-    drifted: Vec<DriftRow>,
-    differences: Option<Differences>,
-    report: String,
-    tools: Tools,
+/// The offsets below which a run covers every event.
+fn cuts(run: &api::RunShown) -> String {
+    let cuts = run.cuts.iter().map(|cut| number(*cut));
+    cuts.collect::<Vec<_>>().join(" · ")
 }
 
 #[derive(Debug)]
@@ -147,18 +112,15 @@ struct Stage {
 }
 
 /// The stages of a run, in the order in which they follow each other.
-fn stages(report: Option<&Value>) -> Vec<Stage> {
+fn stages(run: &api::RunShown) -> Vec<Stage> {
     const ORDER: [&str; 8] = [
         "seal", "archive", "snapshot", "compute", "check", "publish", "drift", "drop",
     ];
-    let told = report
-        .and_then(|report| report.get("seconds"))
-        .and_then(Value::as_object);
-    let Some(told) = told else {
-        return Vec::new();
-    };
+    let told = run.report.as_ref();
+    let told = told.and_then(|report| report.get("seconds")?.as_object());
     let mut stages: Vec<(&str, f64)> = told
-        .iter()
+        .into_iter()
+        .flatten()
         .filter_map(|(name, seconds)| Some((name.as_str(), seconds.as_f64()?)))
         .collect();
     stages.sort_by_key(|(name, _)| {
@@ -190,13 +152,9 @@ struct DriftRow {
 }
 
 impl DriftRow {
-    fn all(views: &Value) -> Vec<Self> {
-        views
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(Self::of)
-            .collect()
+    fn all(run: &api::RunShown) -> Vec<Self> {
+        let views = told(run, "views").as_array();
+        views.into_iter().flatten().map(Self::of).collect()
     }
 
     fn of(one: &Value) -> Self {
@@ -225,56 +183,54 @@ fn told<'a>(run: &'a api::RunShown, what: &str) -> &'a Value {
     drift.and_then(|drift| drift.get(what)).unwrap_or(NOTHING)
 }
 
-pub(crate) async fn run(client: &ApiClient, (source, epoch): (&str, &str)) -> RunPage {
-    let asked = path(&format!("{RUNS}/{epoch}"), &[("source", Some(source))]);
-    let run = client.get::<api::RunShown>(&asked).await;
-    let run = run.map(|run| RunShown {
-        stages: stages(run.report.as_ref()),
-        cuts: run
-            .cuts
-            .iter()
-            .map(|cut| number(*cut))
-            .collect::<Vec<_>>()
-            .join(" · "),
-        drifted: DriftRow::all(told(&run, "views")),
-        differences: Differences::of(told(&run, "worst")),
-        report: run
-            .report
-            .as_ref()
-            .and_then(|report| serde_json::to_string_pretty(report).ok())
-            .unwrap_or_default(),
-        tools: client.tools(&asked, false),
-        told: run,
-    });
+pub(super) async fn run(
+    client: ApiClient,
+    Path((source, epoch)): Path<(String, String)>,
+) -> Response {
+    if crate::http::integer(&epoch).is_none() {
+        return no_number(&client, "runs", &epoch);
+    }
+    let asked = path(&format!("{RUNS}/{epoch}"), &[("source", Some(&source))]);
     let frame = Frame::new(format!("Run {epoch}"), "pipeline", &client.caller);
-    RunPage {
-        frame: match logged(source) {
+    let page = RunPage {
+        frame: match logged(&source) {
             Some(source) => frame.following(source.name()),
             None => frame,
         },
-        source: source.to_owned(),
-        epoch: epoch.to_owned(),
-        run,
+        run: client.get(&asked).await,
+        tools: client.tools(&asked, false),
+        source,
+        epoch,
+    };
+    answered(&page, page.run.as_ref().err())
+}
+
+/// A page that may tell what a form did, or why it did nothing.
+fn told_page(
+    page: &impl Template,
+    done: Option<&Answer<String>>,
+    error: Option<&ApiError>,
+) -> Response {
+    match done {
+        Some(Err(refused)) => rendered(refused.status(), page),
+        Some(Ok(_)) | None => answered(page, error),
     }
 }
 
 #[derive(Debug, Template)]
 #[template(path = "dead_letters.html")]
-pub(crate) struct LettersPage {
+struct LettersPage {
     frame: Frame,
     /// Whether who looks may try letters again.
     may_replay: bool,
     /// What became of letters that were just tried again.
     done: Option<Answer<String>>,
-    reason: Option<String>,
+    query: Query,
     counts: Answer<api::LetterCounts>,
     counts_tools: Tools,
     page: Answer<api::LettersPage>,
-    more: Option<String>,
     tools: Tools,
 }
-
-about!(LettersPage, page);
 
 /// The page of the dead letters of a kind.
 fn page_of_kind(kind: &api::LetterKind) -> String {
@@ -328,15 +284,12 @@ pub(crate) async fn replayed(client: &ApiClient, form: &Query) -> Answer<String>
     Ok(text)
 }
 
-pub(crate) async fn dead_letters(
+pub(super) async fn dead_letters(
     client: &ApiClient,
-    query: &Query,
+    query: Query,
     done: Option<Answer<String>>,
-) -> LettersPage {
-    let parameters = [
-        ("source", query.get("source")),
-        ("reason", query.get("reason")),
-    ];
+) -> Response {
+    let parameters = ["source", "reason"].map(|name| (name, query.get(name)));
     let mut with_cursor = parameters.to_vec();
     with_cursor.extend([("cursor", query.get("cursor")), ("limit", Some("20"))]);
     let page_path = path(LETTERS, &with_cursor);
@@ -345,52 +298,46 @@ pub(crate) async fn dead_letters(
         client.get::<api::LetterCounts>(&counts_path),
         client.get::<api::LettersPage>(&page_path)
     );
-    let next = page.as_ref().ok().and_then(|page| page.cursor.as_deref());
-    LettersPage {
+    let page = LettersPage {
         frame: Frame::new("Dead letters", "pipeline", &client.caller).following_all(),
         may_replay: client.caller.may_administer(),
         done,
-        reason: query.get("reason").map(str::to_owned),
         counts_tools: client.tools(&counts_path, false),
-        more: next.map(|next| query.at(LETTERS_PAGE, next)),
         tools: client.tools(&path(LETTERS, &parameters), true),
+        query,
         counts,
         page,
-    }
+    };
+    told_page(&page, page.done.as_ref(), page.page.as_ref().err())
 }
 
 #[derive(Debug, Template)]
 #[template(path = "reconciliations.html")]
-pub(crate) struct ReconciliationsPage {
+struct ReconciliationsPage {
     frame: Frame,
     /// What was just approved.
     done: Option<Answer<String>>,
-    page: Answer<ReconciliationsShown>,
-}
-
-about!(ReconciliationsPage, page);
-
-#[derive(Debug)]
-struct ReconciliationsShown {
-    rows: Vec<ReconciliationRow>,
-    more: Option<String>,
+    query: Query,
+    page: Answer<api::Reconciliations>,
+    may_approve: bool,
     tools: Tools,
 }
 
+impl ReconciliationsPage {
+    fn rows<'a>(&self, page: &'a api::Reconciliations) -> Vec<ReconciliationRow<'a>> {
+        let mut seen = BTreeSet::new();
+        let row = |one| ReconciliationRow::of(one, self.may_approve, &mut seen);
+        page.reconciliations.iter().map(row).collect()
+    }
+}
+
 #[derive(Debug)]
-struct ReconciliationRow {
-    at: Moment,
+struct ReconciliationRow<'a> {
+    one: &'a api::ReconciliationShown,
     what: String,
-    source: &'static str,
-    epoch: String,
-    keys: String,
-    total: String,
     outcome: String,
     class: &'static str,
-    why: Option<String>,
-    differences: Option<Differences>,
-    /// Who has approved it.
-    approved: Option<String>,
+    why: Option<&'a str>,
     /// The comparison's number, where who looks may approve what it found.
     to_approve: Option<u64>,
 }
@@ -398,17 +345,16 @@ struct ReconciliationRow {
 /// What a schedule can put right once somebody has approved it.
 const TO_APPROVE: [&str; 2] = ["differs", "held_back"];
 
-impl ReconciliationRow {
+impl<'a> ReconciliationRow<'a> {
     /// A row; `seen` are the schedules with views of which newer comparisons are above.
     fn of(
-        one: &api::ReconciliationShown,
+        one: &'a api::ReconciliationShown,
         may_approve: bool,
-        seen: &mut BTreeSet<(String, String)>,
+        seen: &mut BTreeSet<(&'a str, &'a str)>,
     ) -> Self {
         let told = |name: &str| one.comparison.get(name).and_then(Value::as_str);
         let of = told("schedule").zip(told("view"));
-        let is_newest =
-            of.is_some_and(|(schedule, view)| seen.insert((schedule.to_owned(), view.to_owned())));
+        let is_newest = of.is_some_and(|of| seen.insert(of));
         let is_open = told("outcome").is_some_and(|outcome| TO_APPROVE.contains(&outcome));
         let can_approve = may_approve && is_newest && is_open && one.approval.is_none();
         let compared = one.comparison.get("number").and_then(Value::as_u64);
@@ -434,20 +380,11 @@ impl ReconciliationRow {
             _ => "comparison".to_owned(),
         };
         Self {
-            at: Moment::utc(&one.at),
+            one,
             what,
-            source: one.source.name(),
-            epoch: number(one.epoch),
-            keys: or_least(Some(one.keys), one.is_lower_bound),
-            total: or_least(one.total, one.is_lower_bound),
             outcome,
             class,
-            why: one
-                .unknown
-                .clone()
-                .or_else(|| told("held_back").map(str::to_owned)),
-            differences: Differences::of(&one.worst),
-            approved: one.approval.as_ref().map(|approval| approval.by.clone()),
+            why: one.unknown.as_deref().or_else(|| told("held_back")),
             to_approve: compared.filter(|_| can_approve),
         }
     }
@@ -469,29 +406,19 @@ pub(crate) async fn approved(client: &ApiClient, form: &Query) -> Answer<String>
     ))
 }
 
-pub(crate) async fn reconciliations(
+pub(super) async fn reconciliations(
     client: &ApiClient,
-    query: &Query,
+    query: Query,
     done: Option<Answer<String>>,
-) -> ReconciliationsPage {
+) -> Response {
     let asked = path(RECONCILIATIONS, &[("cursor", query.get("cursor"))]);
-    let (may_approve, mut seen) = (client.caller.may_administer(), BTreeSet::new());
-    let page = client.get::<api::Reconciliations>(&asked).await;
-    let page = page.map(|page| ReconciliationsShown {
-        more: page
-            .cursor
-            .as_deref()
-            .map(|next| query.at(RECONCILIATIONS_PAGE, next)),
-        tools: client.tools(RECONCILIATIONS, true),
-        rows: page
-            .reconciliations
-            .iter()
-            .map(|one| ReconciliationRow::of(one, may_approve, &mut seen))
-            .collect(),
-    });
-    ReconciliationsPage {
+    let page = ReconciliationsPage {
         frame: Frame::new("Reconciliations", "pipeline", &client.caller).following_all(),
         done,
-        page,
-    }
+        query,
+        page: client.get(&asked).await,
+        may_approve: client.caller.may_administer(),
+        tools: client.tools(RECONCILIATIONS, true),
+    };
+    told_page(&page, page.done.as_ref(), page.page.as_ref().err())
 }

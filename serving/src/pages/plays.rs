@@ -1,17 +1,21 @@
 //! The plays of an owner or a track: how many, over time, and counted apart.
 
 use askama::Template;
+use axum::response::Response;
+use futures::future::join_all;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
+use schemas::time::Interval;
 use stores::names::Named;
 
-use super::api;
 use super::ask::{Answer, ApiClient, ApiError, Called, path};
-use super::chart::{Chart, Step};
-use super::parts::{About, Choice, Frame, From, Tools, choices, share};
+use super::chart::Chart;
+use super::found::page_of;
+use super::parts::{Choice, Frame, From, Tools, answered, choices, kind_title, share, tabs};
 use super::query::Query;
 use super::shown::{Change, Moment, key, number, percent};
+use super::{Number, api};
 use crate::http::Caller;
 use crate::metric::by_name;
 
@@ -53,44 +57,52 @@ const ROWS: &str = "20";
 
 #[derive(Debug, Template)]
 #[template(path = "plays.html")]
-pub(crate) struct PlaysPage {
+struct PlaysPage {
     frame: Frame,
+    asked: Asked,
+    called: AllCalled,
     heading: String,
     /// What is shown by number, where the heading has its name.
     number: Option<String>,
     range: String,
-    periods: Vec<Choice>,
-    intervals: Vec<Choice>,
-    kinds: Vec<Choice>,
-    from: String,
-    to: String,
-    tz: String,
-    zones: Vec<String>,
-    compares: bool,
-    hidden: Vec<(String, String)>,
-    filters: Vec<Filter>,
     tiles: Vec<Tile>,
-    /// The period that is shown: whoever only writes dates into the form means these.
-    shown: String,
     /// Where the same period before and after this one is shown.
     around: (Option<String>, Option<String>),
     series: Answer<SeriesShown>,
-    apart_title: &'static str,
-    bys: Vec<Choice>,
-    apart: Answer<Apart>,
+    apart: Answer<api::Breakdown>,
+    apart_tools: Tools,
 }
 
 impl PlaysPage {
+    fn error(&self) -> Option<&ApiError> {
+        // The total is the first of them.
+        self.tiles.first()?.shown.as_ref().err()
+    }
+
     /// Why nothing of the page is answered: each part would say the same.
     fn refused(&self) -> Option<&ApiError> {
         self.error().filter(|error| error.is_refusal())
     }
-}
 
-impl About for PlaysPage {
-    fn error(&self) -> Option<&ApiError> {
-        // The total is the first of them.
-        self.tiles.first()?.shown.as_ref().err()
+    fn apart_title(&self) -> &'static str {
+        let title = BYS.iter().find(|(by, _)| *by == self.asked.by);
+        title.map_or("Value", |(_, title)| title)
+    }
+
+    /// The name of a row, or its key.
+    fn name(&self, row: &api::Row) -> String {
+        match row_id(row).and_then(|id| self.called.rows.get(id)) {
+            Some(name) => name.to_owned(),
+            None => key(&row.key_text().into()),
+        }
+    }
+
+    /// This page, filtered by a row.
+    fn link(&self, row: &api::Row) -> Option<String> {
+        let value = row.key_text().filter(|value| !value.is_empty())?;
+        let filter = filter_of(&self.asked.by)?;
+        let changes = [(filter, Some(value.as_str())), ("cursor", None)];
+        Some(self.asked.link(&changes))
     }
 }
 
@@ -127,75 +139,22 @@ pub(super) struct SeriesShown {
     pub(super) tools: Tools,
 }
 
-#[derive(Debug)]
-struct Apart {
-    rows: Vec<ApartRow>,
-    from: From,
-    more: Option<String>,
-    tools: Tools,
-}
-
-#[derive(Debug)]
-struct ApartRow {
-    key: String,
-    link: Option<String>,
-    count: String,
-    share: String,
-    percent: String,
-    change: Option<Change>,
-    source: &'static str,
-}
-
-/// Whose plays.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Of {
-    Owner,
-    Track,
-}
-
-impl Of {
-    const ALL: [Self; 2] = [Self::Owner, Self::Track];
-
-    const fn parameter(self) -> &'static str {
-        match self {
-            Self::Owner => "owner_id",
-            Self::Track => "track_id",
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Owner => "owner",
-            Self::Track => "track",
-        }
-    }
-
-    const fn title(self) -> &'static str {
-        match self {
-            Self::Owner => "Owner",
-            Self::Track => "Track",
-        }
-    }
-
-    pub(crate) fn page(self, id: &str) -> String {
-        format!("/{}s/{id}", self.name())
-    }
-}
-
 /// What is asked, as the page's address says it.
-struct Asked<'a> {
-    of: Of,
-    id: &'a str,
-    query: &'a Query,
+#[derive(Debug)]
+struct Asked {
+    /// An owner or a track.
+    of: Named,
+    id: String,
+    query: Query,
     /// Of whose plays of a track alone is read, where that is not all.
-    owner: Option<&'a str>,
-    period: &'a str,
-    interval: &'a str,
-    by: &'a str,
+    owner: Option<String>,
+    period: String,
+    interval: String,
+    by: String,
 }
 
-impl<'a> Asked<'a> {
-    fn new(of: Of, id: &'a str, query: &'a Query, caller: &'a Caller) -> Self {
+impl Asked {
+    fn new(of: Named, id: String, query: Query, caller: &Caller) -> Self {
         let is_custom = query.get("from").is_some() || query.get("to").is_some();
         let chosen = query.get("period");
         // A form sends what was chosen before, too.
@@ -214,38 +173,44 @@ impl<'a> Asked<'a> {
             _ => "day",
         });
         let by = query.get("by").unwrap_or(match of {
-            Of::Owner => "track",
-            Of::Track => "country",
+            Named::Owner => "track",
+            _ => "country",
         });
+        let owner = query.get("owner_id").or_else(|| caller.only_owner());
         Self {
             of,
             id,
+            owner: owner.map(str::to_owned),
+            period: period.to_owned(),
+            interval: interval.to_owned(),
+            by: by.to_owned(),
             query,
-            owner: query.get("owner_id").or_else(|| caller.only_owner()),
-            period,
-            interval,
-            by,
         }
+    }
+
+    /// The parameter of the API that names what the page is of.
+    fn parameter(&self) -> String {
+        format!("{}_id", self.of.name())
     }
 
     /// A path of the API for the same filters and period, and some parameters more.
     fn path(&self, what: &str, more: &[(&str, Option<&str>)]) -> String {
-        let is_custom = self.period == "custom";
+        let (own, is_custom) = (self.parameter(), self.period == "custom");
         let mut parameters = vec![
-            (self.of.parameter(), Some(self.id)),
+            (own.as_str(), Some(self.id.as_str())),
             ("kind", self.query.get("kind")),
             ("tz", self.query.get("tz")),
-            ("period", (!is_custom).then_some(self.period)),
+            ("period", (!is_custom).then_some(self.period.as_str())),
             ("date", self.anchor()),
             ("from", self.date("from")),
             ("to", self.date("to")),
         ];
         for filter in FILTERS {
             let value = match filter {
-                "owner_id" => self.owner,
+                "owner_id" => self.owner.as_deref(),
                 other => self.query.get(other),
             };
-            if filter != self.of.parameter() {
+            if filter != own {
                 parameters.push((filter, value));
             }
         }
@@ -254,19 +219,24 @@ impl<'a> Asked<'a> {
     }
 
     /// The day that the period is about, where that is not today and the period has such a day.
-    fn anchor(&self) -> Option<&'a str> {
-        let has_anchor = !matches!(self.period, "all" | "custom");
+    fn anchor(&self) -> Option<&str> {
+        let has_anchor = !matches!(self.period.as_str(), "all" | "custom");
         self.query.get("date").filter(|_| has_anchor)
     }
 
     /// A date that bounds the period, if dates do.
-    fn date(&self, name: &str) -> Option<&'a str> {
+    fn date(&self, name: &str) -> Option<&str> {
         self.query.get(name).filter(|_| self.period == "custom")
     }
 
     /// This page with something else in its address.
     fn link(&self, changes: &[(&str, Option<&str>)]) -> String {
-        self.query.with(&self.of.page(self.id), changes)
+        self.query.with(&page_of(self.of.name(), &self.id), changes)
+    }
+
+    /// This page with further rows.
+    fn after(&self, cursor: &str) -> String {
+        self.link(&[("cursor", Some(cursor))])
     }
 
     fn compares(&self) -> bool {
@@ -276,6 +246,22 @@ impl<'a> Asked<'a> {
     fn compare(&self) -> (&'static str, Option<&'static str>) {
         ("compare", self.compares().then_some("previous"))
     }
+
+    /// What a form keeps of the page's address.
+    fn hidden(&self) -> Vec<(&'static str, &str)> {
+        let own = self.parameter();
+        let kept = FILTERS.into_iter().chain(["by", "date"]);
+        let kept = kept.filter(|name| *name != own);
+        kept.filter_map(|name| Some((name, self.query.get(name)?)))
+            .collect()
+    }
+
+    /// By what plays are counted apart.
+    fn bys(&self) -> Vec<Choice> {
+        let page = page_of(self.of.name(), &self.id);
+        let others = BYS.iter().filter(|(by, _)| *by != self.of.name());
+        tabs((&self.query, &page, "by"), others, &self.by)
+    }
 }
 
 /// All zones, and the one that is chosen.
@@ -284,20 +270,27 @@ fn zone(query: &Query) -> TimeZone {
     named.unwrap_or(TimeZone::UTC)
 }
 
-pub(crate) async fn page(client: &ApiClient, (of, id): (Of, &str), query: &Query) -> PlaysPage {
-    let asked = Asked::new(of, id, query, &client.caller);
-    let zone = zone(query);
+pub(super) async fn owner(client: ApiClient, Number(id): Number, query: Query) -> Response {
+    let asked = Asked::new(Named::Owner, id, query, &client.caller);
+    page(&client, asked).await
+}
+
+pub(super) async fn track(client: ApiClient, Number(id): Number, query: Query) -> Response {
+    let asked = Asked::new(Named::Track, id, query, &client.caller);
+    page(&client, asked).await
+}
+
+async fn page(client: &ApiClient, asked: Asked) -> Response {
+    let zone = zone(&asked.query);
     let total_path = asked.path("total", &[asked.compare()]);
     let uniques_path = asked.path("uniques", &[asked.compare()]);
-    let series_path = asked.path(
-        "series",
-        &[("interval", Some(asked.interval)), asked.compare()],
-    );
+    let interval = ("interval", Some(asked.interval.as_str()));
+    let series_path = asked.path("series", &[interval, asked.compare()]);
     let by = [
-        ("by", Some(asked.by)),
+        ("by", Some(asked.by.as_str())),
         ("limit", Some(ROWS)),
         asked.compare(),
-        ("cursor", query.get("cursor")),
+        ("cursor", asked.query.get("cursor")),
     ];
     let apart_path = asked.path("breakdown", &by[..3]);
     let more_path = asked.path("breakdown", &by);
@@ -308,24 +301,16 @@ pub(crate) async fn page(client: &ApiClient, (of, id): (Of, &str), query: &Query
         client.get::<api::Breakdown>(&more_path),
     );
     let called = names(client, &asked, total.is_ok(), apart.as_ref().ok()).await;
-    let name = called.own.clone();
     let tools = |of: &str, is_paged: bool| client.tools(of, is_paged);
-    let tiles = vec![
-        total_tile("Plays", total, tools(&total_path, false)),
-        uniques_tile(uniques, tools(&uniques_path, false)),
-    ];
-    let range = range(series.as_ref().ok(), &zone);
-    let step = (Step::of(asked.interval), &zone);
-    let series = series.map(|found| series_shown(&found, step, tools(&series_path, false)));
-    let apart_tools = tools(&apart_path, true);
-    let apart = apart.map(|found| apart_shown(&asked, &found, &called.rows, apart_tools));
-    let by_title = BYS.iter().find(|(by, _)| *by == asked.by);
-    let numbered = format!("{} {id}", of.name());
-    let title = (name.clone()).unwrap_or_else(|| format!("{} {id}", of.title()));
-    PlaysPage {
-        frame: Frame::new(title.clone(), "plays", &client.caller)
+    let range = series.as_ref().ok().and_then(|found| range(found, &zone));
+    let step = (asked.interval.parse().unwrap_or(Interval::Day), &zone);
+    let (what, name) = (asked.of.name(), called.own.clone());
+    let numbered = format!("{what} {}", asked.id);
+    let title = format!("{} {}", kind_title(asked.of), asked.id);
+    let page = PlaysPage {
+        frame: Frame::new(name.clone().unwrap_or(title), "plays", &client.caller)
             .following("plays")
-            .of_kind(of.name())
+            .of_kind(what)
             .with_keys(&[
                 ("d", "period"),
                 ("i", "interval"),
@@ -334,25 +319,19 @@ pub(crate) async fn page(client: &ApiClient, (of, id): (Of, &str), query: &Query
             ]),
         heading: format!("Plays of {}", name.as_ref().unwrap_or(&numbered)),
         number: name.is_some().then_some(numbered),
-        range,
-        periods: choices(&PERIODS, asked.period),
-        intervals: choices(&INTERVALS, asked.interval),
-        kinds: choices(&KINDS, query.get("kind").unwrap_or_default()),
-        from: asked.date("from").unwrap_or_default().to_owned(),
-        to: asked.date("to").unwrap_or_default().to_owned(),
-        tz: query.get("tz").unwrap_or("UTC").to_owned(),
-        zones: zones(),
-        compares: asked.compares(),
-        hidden: hidden(of, query),
-        filters: filters(&asked, &called.filters),
-        tiles,
-        shown: asked.period.to_owned(),
+        range: range.unwrap_or_default(),
+        tiles: vec![
+            total_tile("Plays", total, tools(&total_path, false)),
+            uniques_tile(uniques, tools(&uniques_path, false)),
+        ],
         around: around(&asked, client.now(), &zone),
-        series,
-        apart_title: by_title.map_or("Value", |(_, title)| title),
-        bys: bys(&asked),
+        series: series.map(|found| series_shown(&found, step, tools(&series_path, false))),
+        apart_tools: tools(&apart_path, true),
         apart,
-    }
+        asked,
+        called,
+    };
+    answered(&page, page.error())
 }
 
 /// What has a name among what plays are counted apart by.
@@ -366,6 +345,7 @@ fn named(by: &str) -> Option<Named> {
 }
 
 /// What is called somehow on a page.
+#[derive(Debug)]
 struct AllCalled {
     /// Whose page it is.
     own: Option<String>,
@@ -378,19 +358,15 @@ struct AllCalled {
 /// What things on a page are called; nothing is told to who does not read them.
 async fn names(
     client: &ApiClient,
-    asked: &Asked<'_>,
+    asked: &Asked,
     is_read: bool,
     apart: Option<&api::Breakdown>,
 ) -> AllCalled {
     // An owner is answered about any track, with what this owner has of it: nothing, of another's.
-    let is_told = is_read && (asked.of == Of::Owner || client.caller.may_read_all());
-    let id = crate::http::integer(asked.id).filter(|_| is_told);
-    let of = match asked.of {
-        Of::Owner => Named::Owner,
-        Of::Track => Named::Track,
-    };
+    let is_told = is_read && (asked.of == Named::Owner || client.caller.may_read_all());
+    let id = crate::http::integer(&asked.id).filter(|_| is_told);
     let rows = async {
-        let Some((by, apart)) = named(asked.by).zip(apart) else {
+        let Some((by, apart)) = named(&asked.by).zip(apart) else {
             return Called::default();
         };
         let ids = apart.rows.iter().filter_map(row_id);
@@ -398,31 +374,20 @@ async fn names(
     };
     // By a filter an owner would hear what another's track is called.
     let may_hear = is_read && client.caller.may_read_all();
-    let filtered = |parameter: &str| {
+    let filters = FILTERS.into_iter().filter_map(|parameter| {
+        let of = named(by_name(parameter))?;
         let value = asked.query.get(parameter).filter(|_| may_hear)?;
-        crate::http::integer(value)
-    };
-    let [track, owner, app] = ["track_id", "owner_id", "app_id"].map(filtered);
-    let (own, rows, tracks, owners, apps) = tokio::join!(
-        client.names(of, id),
-        rows,
-        client.names(Named::Track, track),
-        client.names(Named::Owner, owner),
-        client.names(Named::Application, app),
-    );
-    let found = [
-        ("track_id", track, tracks),
-        ("owner_id", owner, owners),
-        ("app_id", app, apps),
-    ];
-    let named = found.into_iter().filter_map(|(parameter, id, called)| {
-        let name = called.get(id?)?;
-        Some((parameter, name.to_owned()))
+        let id = crate::http::integer(value)?;
+        Some(async move {
+            let name = client.names(of, [id]).await.get(id)?.to_owned();
+            Some((parameter, name))
+        })
     });
+    let (own, rows, filters) = tokio::join!(client.names(asked.of, id), rows, join_all(filters));
     AllCalled {
         own: id.and_then(|id| own.get(id).map(str::to_owned)),
         rows,
-        filters: named.collect(),
+        filters: filters.into_iter().flatten().collect(),
     }
 }
 
@@ -460,7 +425,7 @@ fn uniques_tile(uniques: Answer<api::Uniques>, tools: Tools) -> Tile {
 
 pub(super) fn series_shown(
     series: &api::Series,
-    by: (Step, &TimeZone),
+    by: (Interval, &TimeZone),
     tools: Tools,
 ) -> SeriesShown {
     SeriesShown {
@@ -470,70 +435,30 @@ pub(super) fn series_shown(
     }
 }
 
-fn apart_shown(asked: &Asked<'_>, apart: &api::Breakdown, called: &Called, tools: Tools) -> Apart {
-    let more = |next: &str| asked.link(&[("cursor", Some(next))]);
-    Apart {
-        from: From::of(&apart.provenance),
-        more: apart.cursor.as_deref().map(more),
-        tools,
-        rows: apart
-            .rows
-            .iter()
-            .map(|row| apart_row(asked, row, called))
-            .collect(),
-    }
-}
-
 /// The names of all zones.
 fn zones() -> Vec<String> {
     let known = jiff::tz::db().available();
     known.map(|name| name.to_string()).collect()
 }
 
-fn range(series: Option<&api::Series>, zone: &TimeZone) -> String {
-    let Some(series) = series else {
-        return String::new();
-    };
-    let first = series
-        .points
-        .first()
-        .map(|point| Moment::of(&point.at, zone).text);
-    let last = series
-        .range
-        .to
-        .as_deref()
-        .map(|to| Moment::of(to, zone).text);
-    match (first, last) {
-        (Some(first), Some(last)) => format!("{first} to {last}"),
-        _ => String::new(),
-    }
+fn range(series: &api::Series, zone: &TimeZone) -> Option<String> {
+    let first = Moment::of(&series.points.first()?.at, zone).text;
+    let last = Moment::of(series.range.to.as_deref()?, zone).text;
+    Some(format!("{first} to {last}"))
 }
 
-/// What a form keeps of the page's address.
-fn hidden(of: Of, query: &Query) -> Vec<(String, String)> {
-    let kept = FILTERS.iter().chain(&["by", "date"]).filter_map(|name| {
-        let value = query.get(name).filter(|_| *name != of.parameter())?;
-        Some(((*name).to_owned(), value.to_owned()))
-    });
-    kept.collect()
-}
-
-fn filters(asked: &Asked<'_>, called: &[(&str, String)]) -> Vec<Filter> {
-    let found = FILTERS.iter().filter_map(|name| {
+fn filters(asked: &Asked, called: &[(&str, String)]) -> Vec<Filter> {
+    let own = asked.parameter();
+    let found = FILTERS.into_iter().filter(|name| *name != own);
+    let found = found.filter_map(|name| {
         let asked_for = asked.query.get(name);
-        let by_key = asked.owner.filter(|_| *name == "owner_id");
-        let id = asked_for.or(by_key);
-        let value = id.filter(|_| *name != asked.of.parameter())?;
-        let known = called.iter().find(|(of, _)| of == name);
-        let value = known.map_or(value, |(_, called)| called.as_str());
-        let of = Of::ALL.into_iter().find(|of| of.parameter() == *name);
-        let id = id.filter(|id| crate::http::integer(id).is_some());
-        let page = |id: &str| match of {
-            Some(of) => Some(of.page(id)),
-            None => (*name == "app_id").then(|| format!("/applications/{id}")),
-        };
+        let by_key = asked.owner.as_deref().filter(|_| name == "owner_id");
+        let id = asked_for.or(by_key)?;
+        let known = called.iter().find(|(of, _)| *of == name);
+        let value = known.map_or(id, |(_, called)| called.as_str());
+        let page = named(by_name(name)).filter(|_| crate::http::integer(id).is_some());
         Some(Filter {
-            page: id.and_then(page),
+            page: page.map(|of| page_of(of.name(), id)),
             title: format!("{}: {value}", by_name(name)),
             link: asked_for.map(|_| asked.link(&[(name, None), ("cursor", None)])),
         })
@@ -547,8 +472,8 @@ fn filters(asked: &Asked<'_>, called: &[(&str, String)]) -> Vec<Filter> {
 }
 
 /// The same period before this one, and after it where that has begun.
-fn around(asked: &Asked<'_>, now: Timestamp, zone: &TimeZone) -> (Option<String>, Option<String>) {
-    let step = match asked.period {
+fn around(asked: &Asked, now: Timestamp, zone: &TimeZone) -> (Option<String>, Option<String>) {
+    let step = match asked.period.as_str() {
         "today" => 1.day(),
         "7d" => 7.days(),
         "30d" => 30.days(),
@@ -569,7 +494,7 @@ fn around(asked: &Asked<'_>, now: Timestamp, zone: &TimeZone) -> (Option<String>
         asked.link(&[("date", date.as_deref()), ("cursor", None)])
     };
     // The last day of what is shown: another period comes after it once that is over.
-    let last = match asked.period {
+    let last = match asked.period.as_str() {
         "month" => date.last_of_month(),
         "year" => date.last_of_year(),
         _ => date,
@@ -577,17 +502,6 @@ fn around(asked: &Asked<'_>, now: Timestamp, zone: &TimeZone) -> (Option<String>
     let before = date.checked_sub(step).ok();
     let after = date.checked_add(step).ok().filter(|_| last < today);
     (before.map(link), after.map(link))
-}
-
-fn bys(asked: &Asked<'_>) -> Vec<Choice> {
-    let own = asked.of.name();
-    let others = BYS.iter().filter(|(by, _)| *by != own);
-    let others = others.map(|(by, title)| Choice {
-        value: asked.link(&[("by", Some(by)), ("cursor", None)]),
-        title: (*title).to_owned(),
-        is_chosen: *by == asked.by,
-    });
-    others.collect()
 }
 
 /// The parameter that filters by what is counted apart.
@@ -600,30 +514,5 @@ const fn row_id(row: &api::Row) -> Option<i64> {
     match row.key {
         Some(api::RowKey::Int(id)) => Some(id),
         _ => None,
-    }
-}
-
-fn apart_row(asked: &Asked<'_>, row: &api::Row, called: &Called) -> ApartRow {
-    let (share, percent) = share(row.share);
-    let value = row.key.as_ref().map(|key| match key {
-        api::RowKey::Int(id) => id.to_string(),
-        api::RowKey::Text(text) => text.clone(),
-    });
-    let shown = key(&value.clone().into());
-    let value = value.filter(|value| !value.is_empty());
-    let link = filter_of(asked.by)
-        .zip(value)
-        .map(|(filter, value)| asked.link(&[(filter, Some(&value)), ("cursor", None)]));
-    ApartRow {
-        key: match row_id(row).and_then(|id| called.get(id)) {
-            Some(name) => name.to_owned(),
-            None => shown,
-        },
-        link,
-        count: number(row.count),
-        share,
-        percent,
-        change: row.change.flatten().map(Change::of),
-        source: row.source.name(),
     }
 }

@@ -24,6 +24,11 @@ impl Query {
         self.0.get(name).map(String::as_str)
     }
 
+    /// The value of a parameter; empty where it is left out.
+    pub(crate) fn text(&self, name: &str) -> &str {
+        self.get(name).unwrap_or_default()
+    }
+
     /// The address of the part of a list that begins at a cursor.
     pub(crate) fn at(&self, page: &str, cursor: &str) -> String {
         self.with(page, &[("cursor", Some(cursor))])

@@ -1,10 +1,12 @@
 //! Progress on a connection, by which silent and stalled ones are recognized.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
+
+use crate::lock::lock;
 
 /// How long an unused connection may stay while all connections are taken.
 const IDLE_WHEN_FULL: Duration = Duration::from_secs(1);
@@ -88,7 +90,7 @@ impl Activity {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Counts a request whose head has arrived.

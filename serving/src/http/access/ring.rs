@@ -2,7 +2,7 @@
 //! every request asks the store.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use moka::sync::Cache;
@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::gather::{Gather, key_of};
 use crate::http::problem::Problem;
+use crate::lock::lock;
 use crate::options::ServingOptions;
 
 /// Maximum age of a cached answer that no key exists.
@@ -23,18 +24,10 @@ const NOTE_WAIT: Duration = Duration::from_millis(500);
 /// How long the store is waited for where what it said last would do.
 const AGAIN_WAIT: Duration = Duration::from_secs(1);
 
-/// A key as it was read; nothing where there is none of its id.
-#[derive(Debug, Clone)]
-struct Entry {
-    found: Option<Arc<KeptKey>>,
-    read_at: Instant,
-    /// When the store was asked last, also in vain.
-    asked_at: Instant,
-}
-
-/// That there was no key.
+/// What the store said.
 #[derive(Debug, Clone, Copy)]
-struct NoneSeen {
+struct Entry<T> {
+    found: T,
     read_at: Instant,
     /// When the store was asked last, also in vain.
     asked_at: Instant,
@@ -48,13 +41,14 @@ pub(crate) struct KeyRing {
     keys: Arc<dyn Keys>,
     fresh_for: Duration,
     stale_for: Duration,
-    entries: Cache<String, Entry>,
+    /// Keys by their ids; nothing where there is none.
+    entries: Cache<String, Entry<Option<Arc<KeptKey>>>>,
     /// Keys of which it was noted lately that they are used.
     noted: Cache<String, ()>,
     reads: Read<Option<Arc<KeptKey>>>,
     /// Whether there ever was a key, once that is known: what is true stays so.
     any: AtomicBool,
-    none_seen: Mutex<Option<NoneSeen>>,
+    none_seen: Mutex<Option<Entry<bool>>>,
     any_reads: Read<bool>,
 }
 
@@ -87,7 +81,7 @@ impl KeyRing {
         if self.any.load(Ordering::Relaxed) {
             return Ok(true);
         }
-        let known = *self.none();
+        let known = *lock(&self.none_seen);
         let fresh_for = self.fresh_for.min(NO_KEY_FOR);
         if known.is_some_and(|none| none.asked_at.elapsed() < fresh_for) {
             return Ok(false);
@@ -97,38 +91,39 @@ impl KeyRing {
             let found = keys.any_key().await;
             found.map_err(Problem::from)
         };
-        let last = known.map(|none| (false, none.read_at));
         let read = self.any_reads.read(0, read);
-        let (found, read_at) = self.read_again(last, read).await?;
-        if found {
+        let any = self.read_again(known, read).await?;
+        if any.found {
             self.any.store(true, Ordering::Relaxed);
         } else {
-            let asked_at = Instant::now();
-            *self.none() = Some(NoneSeen { read_at, asked_at });
+            *lock(&self.none_seen) = Some(any);
         }
-        Ok(found)
+        Ok(any.found)
     }
 
-    /// What the store says now, and when it was read. Where it does not answer soon, what it said last does for a while.
+    /// What the store says now. Where it does not answer soon, what it said last does for a while.
     async fn read_again<T>(
         &self,
-        last: Option<(T, Instant)>,
+        last: Option<Entry<T>>,
         read: impl Future<Output = Result<T, Problem>>,
-    ) -> Result<(T, Instant), Problem> {
-        let last = last.filter(|(_, read_at)| read_at.elapsed() < self.stale_for);
-        let Some(last) = last else {
-            return Ok((read.await?, Instant::now()));
+    ) -> Result<Entry<T>, Problem> {
+        let last = last.filter(|last| last.read_at.elapsed() < self.stale_for);
+        let found = match last {
+            None => read.await?,
+            Some(last) => match timeout(AGAIN_WAIT, read).await {
+                Ok(Ok(found)) => found,
+                Ok(Err(_)) | Err(_) => {
+                    let asked_at = Instant::now();
+                    return Ok(Entry { asked_at, ..last });
+                }
+            },
         };
-        match timeout(AGAIN_WAIT, read).await {
-            Ok(Ok(found)) => Ok((found, Instant::now())),
-            Ok(Err(_)) | Err(_) => Ok(last),
-        }
-    }
-
-    fn none(&self) -> MutexGuard<'_, Option<NoneSeen>> {
-        self.none_seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        let now = Instant::now();
+        Ok(Entry {
+            found,
+            read_at: now,
+            asked_at: now,
+        })
     }
 
     /// What is kept of a key; the store is not asked.
@@ -169,18 +164,12 @@ impl KeyRing {
         };
         let read = self.reads.read(key_of(&id), read);
         let last = kept.filter(|entry| entry.found.is_some());
-        let last = last.map(|entry| (entry.found, entry.read_at));
-        let (read, read_at) = self.read_again(last, read).await?;
-        if read.is_some() {
+        let entry = self.read_again(last, read).await?;
+        if entry.found.is_some() {
             self.any.store(true, Ordering::Relaxed);
         }
-        let entry = Entry {
-            found: read.clone(),
-            read_at,
-            asked_at: Instant::now(),
-        };
-        self.entries.insert(id.to_owned(), entry);
-        Ok(read)
+        self.entries.insert(id.to_owned(), entry.clone());
+        Ok(entry.found)
     }
 
     /// Notes that somebody used a key, once a minute. Whether it can be noted is no reason to refuse.

@@ -11,12 +11,14 @@ use serde_json::Value;
 use stores::admin::{self, AuditEntry, By, Changed, INGEST, TEXT_BYTES_MAX, is_reserved};
 use utoipa::ToSchema;
 
-use super::{ApplicationShown, CAPACITY_MAX, Canonical, one, refused, unknown, usage_of};
+use super::{
+    ApplicationShown, CANONICAL, CAPACITY_MAX, Canonical, one, refused, unknown, usage_of,
+};
 use crate::answer::shown_ms;
 use crate::http::boards::id;
 use crate::http::layers::in_time;
 use crate::http::params::{PageQuery, Params, Path};
-use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
+use crate::http::problem::{Kind, Problem, ProblemShape};
 use crate::http::{Api, Caller, body, csv, cursor};
 
 /// Who changes something where nobody says who it is.
@@ -89,7 +91,6 @@ pub(crate) struct Audit {
     params(("id" = i64, Path, description = "The application")),
     request_body = Change,
     responses(
-        Problems,
         (status = 200, description = "The application as it is now", body = ApplicationShown),
         (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
         (status = 409, description = "Applications are a view of an app's own table: change it there", body = ProblemShape, content_type = "application/problem+json")
@@ -122,7 +123,7 @@ pub(crate) async fn change(
         found.application.athlete_capacity = asked.athlete_capacity.unwrap_or(before);
         one(&api, found).await
     };
-    let mut shown = in_time(&api, read).await??;
+    let shown = in_time(&api, read).await??;
     let change = admin::Change {
         athlete_capacity: asked.athlete_capacity,
         is_enforced: asked.enforced,
@@ -130,8 +131,8 @@ pub(crate) async fn change(
     let now_ms = api.ports.clock.now_ms();
     let changed = canon.change(application, change, &by, now_ms).await;
     let changed = changed.map_err(refused)?;
-    shown.now(changed.ok_or_else(|| unknown(application))?);
-    Ok(Json(shown))
+    let changed = changed.ok_or_else(|| unknown(application))?;
+    Ok(Json(shown.now(changed)))
 }
 
 /// What was changed of an application: by whom, when and why.
@@ -144,7 +145,6 @@ pub(crate) async fn change(
         PageQuery
     ),
     responses(
-        Problems,
         (status = 200, description = "Changes, newest first", body = Audit),
         (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json")
     )
@@ -170,7 +170,7 @@ pub(crate) async fn audit(
         application_id: application,
         entries: found.into_iter().map(EntryShown::of).collect(),
         cursor: next.clone(),
-        provenance: Canonical::default(),
+        provenance: CANONICAL,
     };
     Ok(query.answer(&uri, next.as_deref(), page, |page| {
         let header = "id,at,by,changed,before,after,reason,request_id";

@@ -12,14 +12,14 @@ use schemas::provenance::{Origin, Provenance};
 use schemas::seam::{Epoch, Runs};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
-use stores::counts::{Day, DayCount, History, date_of, day_of, day_of_date, past};
+use stores::counts::{Day, History, date_of, day_of, day_of_date, past};
 use utoipa::ToSchema;
 
 use super::{APPLICATIONS, usage_of};
 use crate::answer::{ProvenanceShape, provenance};
 use crate::http::boards::{date, find, id};
 use crate::http::params::{PageQuery, Params, Path};
-use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
+use crate::http::problem::{Kind, Problem, ProblemShape};
 use crate::http::{Api, csv, cursor};
 use crate::read::{Reach, Standing};
 
@@ -56,16 +56,6 @@ pub(crate) struct DayShown {
     pub(crate) epoch: Epoch,
 }
 
-impl From<DayCount> for DayShown {
-    fn from(found: DayCount) -> Self {
-        Self {
-            date: date_of(found.day),
-            connected_athletes: found.count,
-            epoch: found.epoch,
-        }
-    }
-}
-
 /// How many athletes were connected to an application, day by day: as the last batch run of each day
 /// (UTC, by the moment of its cut) found it. A day without a run has what the day before has. Days before the
 /// first run and after the newest one are left out; what is now says the application itself.
@@ -82,7 +72,6 @@ impl From<DayCount> for DayShown {
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
-        Problems,
         (status = 200, description = "The days, the oldest first", body = HistoryShown),
         (status = 404, description = "No such application, or its history is not kept", body = ProblemShape, content_type = "application/problem+json")
     )
@@ -116,9 +105,14 @@ pub(crate) async fn history(
     let from = (&*api.ports.counts, &*api.ports.views);
     let found = past(from, of, days, query.limit).await?;
     let next = found.next.map(|day| cursor::after(fingerprint, &day));
+    let days = found.days.into_iter().map(|found| DayShown {
+        date: date_of(found.day),
+        connected_athletes: found.count,
+        epoch: found.epoch,
+    });
     let page = HistoryShown {
         application_id: application,
-        days: found.days.into_iter().map(DayShown::from).collect(),
+        days: days.collect(),
         cursor: next.clone(),
         provenance: of_runs(job.source(), &found.runs),
     };

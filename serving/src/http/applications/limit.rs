@@ -19,15 +19,32 @@ use crate::pages::{number, rendered};
 /// The page of an application for people whose athlete is not let in.
 #[derive(Debug, Template)]
 #[template(path = "limit.html")]
-struct LimitPage {
-    nonce: String,
-    title: String,
-    state: String,
-    name: String,
-    counted: String,
+struct LimitPage<'a> {
+    nonce: &'a str,
+    name: &'a str,
+    usage: &'a Usage,
+    capacity: i64,
+    connected: i64,
     has_room: bool,
-    wish: i64,
-    id: i64,
+    now: String,
+}
+
+impl LimitPage<'_> {
+    fn title(&self) -> String {
+        let name = self.name;
+        match (self.usage.connected, self.has_room) {
+            (None, _) => name.to_owned(),
+            (Some(_), true) => format!("{name} has room"),
+            (Some(_), false) => format!("{name} can\u{2019}t connect more athletes"),
+        }
+    }
+}
+
+fn athletes(count: i64) -> String {
+    match count {
+        1 => "1 athlete".to_owned(),
+        count => format!("{} athletes", number(count)),
+    }
 }
 
 /// How many athletes are connected to an application, how many may be, and what to do when it is full: a
@@ -59,57 +76,22 @@ pub(super) fn page(status: StatusCode, usage: &Usage, now_ms: i64) -> Response {
     let nonce = uuid::Uuid::new_v4().simple().to_string();
     let capacity = usage.application.athlete_capacity;
     let connected = usage.connected.unwrap_or_default();
-    let name = match usage.application.name.trim() {
-        "" => format!("Application {}", usage.application.id),
-        name => name.to_owned(),
-    };
-    let athletes = |count: i64| match count {
-        1 => "1 athlete".to_owned(),
-        count => format!("{} athletes", number(count)),
-    };
-    let are = if connected == 1 { "is" } else { "are" };
-    let has_room = connected < capacity || !usage.is_enforced;
-    let (title, state) = if usage.connected.is_none() {
-        // Authorizations are a view of the app's own table: whoever it refuses it refuses by itself.
-        let state = "Who may connect is decided elsewhere, and not counted here.";
-        (name.clone(), state.to_owned())
-    } else if !usage.is_enforced {
-        let state = format!(
-            "{} {are} connected. There is no limit at the moment.",
-            athletes(connected)
-        );
-        (format!("{name} has room"), state)
-    } else {
-        let state = format!(
-            "{} {are} connected, and {} may be.",
-            athletes(connected),
-            number(capacity)
-        );
-        let title = match has_room {
-            true => format!("{name} has room"),
-            false => format!("{name} can\u{2019}t connect more athletes"),
-        };
-        (title, state)
-    };
-    // A developer may have to ask for one more than are connected by lines.
-    let wish = connected.max(capacity).saturating_mul(2).max(10);
-    let counted = match usage.connected {
-        Some(_) => format!("As of {}, by the counter that decides.", instant(now_ms)),
-        None => String::new(),
-    };
     let policy = format!(
         "default-src 'none'; style-src 'nonce-{nonce}'; img-src data:; base-uri 'none'; \
          form-action 'none'; frame-ancestors 'none'"
     );
+    let name = match usage.application.name.trim() {
+        "" => &format!("Application {}", usage.application.id),
+        name => name,
+    };
     let page = LimitPage {
-        nonce,
-        title,
-        state,
+        nonce: &nonce,
         name,
-        counted,
-        has_room,
-        wish,
-        id: usage.application.id,
+        usage,
+        capacity,
+        connected,
+        has_room: connected < capacity || !usage.is_enforced,
+        now: instant(now_ms),
     };
     let mut response = rendered(status, &page);
     let headers = response.headers_mut();

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use super::{ApplicationShown, shown};
 use crate::answer::ProvenanceShape;
 use crate::http::params::{PageQuery, Params};
-use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
+use crate::http::problem::{Kind, Problem, ProblemShape};
 use crate::http::{Api, csv, cursor};
 
 /// The most bytes of a text that is searched for.
@@ -47,7 +47,6 @@ pub(crate) struct Applications {
         PageQuery
     ),
     responses(
-        Problems,
         (status = 200, description = "A page of applications", body = Applications),
         (status = 409, description = "Authorizations are a view of an app's own table: nobody counts them to sort by", body = ProblemShape, content_type = "application/problem+json")
     )

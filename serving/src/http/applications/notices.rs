@@ -9,11 +9,11 @@ use serde::Serialize;
 use stores::notices::Notice;
 use utoipa::ToSchema;
 
-use super::{Canonical, usage_of};
+use super::{CANONICAL, Canonical, usage_of};
 use crate::answer::shown_ms;
 use crate::http::boards::id;
 use crate::http::params::{PageQuery, Path};
-use crate::http::problem::{Problem, ProblemShape, Problems};
+use crate::http::problem::{Problem, ProblemShape};
 use crate::http::{Api, csv, cursor};
 
 /// That so much of a capacity came in use: told once for each threshold and capacity.
@@ -79,7 +79,6 @@ impl From<Notice> for NoticeShown {
         PageQuery
     ),
     responses(
-        Problems,
         (status = 200, description = "Notices, newest first", body = NoticesShown)
     )
 )]
@@ -97,7 +96,6 @@ pub(crate) async fn all(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respons
         PageQuery
     ),
     responses(
-        Problems,
         (status = 200, description = "Notices, newest first", body = NoticesShown),
         (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json")
     )
@@ -130,7 +128,7 @@ async fn listed(
     let page = NoticesShown {
         notices: found.into_iter().map(NoticeShown::from).collect(),
         cursor: next.clone(),
-        provenance: Canonical::default(),
+        provenance: CANONICAL,
     };
     Ok(query.answer(uri, next.as_deref(), page, |page| {
         let header = "id,application_id,threshold_percent,connected_athletes,athlete_capacity,at,logged_at,delivered_at,failed_at,tries,error";

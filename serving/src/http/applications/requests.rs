@@ -11,11 +11,11 @@ use stores::admin::{By, CapacityRequest, Decided, Decision, RequestState, Reques
 use utoipa::ToSchema;
 
 use super::admin::{by, in_range};
-use super::{Canonical, refused, unknown, usage_of};
+use super::{CANONICAL, Canonical, refused, unknown, usage_of};
 use crate::answer::shown_ms;
 use crate::http::boards::id;
 use crate::http::params::{PageQuery, Params, Path};
-use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
+use crate::http::problem::{Kind, Problem, ProblemShape};
 use crate::http::{Api, Caller, body, csv, cursor};
 
 /// What is asked for.
@@ -106,7 +106,6 @@ impl From<CapacityRequest> for RequestShown {
     params(("id" = i64, Path, description = "The application")),
     request_body = Ask,
     responses(
-        Problems,
         (status = 201, description = "Written down", body = RequestShown),
         (status = 400, description = "The body can't be used, or asks for no more than there is", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
@@ -166,7 +165,6 @@ fn with_request(problem: Problem, request: CapacityRequest) -> Problem {
         PageQuery
     ),
     responses(
-        Problems,
         (status = 200, description = "Requests, newest first", body = Requests)
     )
 )]
@@ -185,7 +183,6 @@ pub(crate) async fn all(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respons
         PageQuery
     ),
     responses(
-        Problems,
         (status = 200, description = "Requests, newest first", body = Requests),
         (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json")
     )
@@ -224,7 +221,7 @@ async fn listed(
     let page = Requests {
         requests: found.into_iter().map(RequestShown::from).collect(),
         cursor: next.clone(),
-        provenance: Canonical::default(),
+        provenance: CANONICAL,
     };
     Ok(query.answer(uri, next.as_deref(), page, |page| {
         let header = "id,application_id,athlete_capacity,reason,asked_by,asked_at,state,granted_capacity,decided_by,decided_at,answer";
@@ -241,7 +238,6 @@ async fn listed(
     params(("id" = i64, Path, description = "The request")),
     request_body = Decide,
     responses(
-        Problems,
         (status = 200, description = "The request as it is now", body = RequestShown),
         (status = 400, description = "The body can't be used, or grants less than there is", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such request, or its application is gone", body = ProblemShape, content_type = "application/problem+json"),

@@ -6,14 +6,14 @@ use axum::extract::{Request, State};
 use axum::{Extension, Json};
 use schemas::dead_letter::{LetterId, NoLetterId};
 use serde::{Deserialize, Serialize};
-use stores::dead_letters::{Letter, Oldest, Replay, Replayed, find};
+use stores::dead_letters::{Letter, Oldest, Replay, find};
 use utoipa::ToSchema;
 
-use super::{asked, turn, unknown};
+use super::{asked, unknown};
 use crate::http::ingest::{intake, place};
 use crate::http::layers::in_time;
 use crate::http::params::Params;
-use crate::http::problem::{Kind, Problem, ProblemShape, Problems};
+use crate::http::problem::{Kind, Problem, ProblemShape};
 use crate::http::{Api, Caller};
 
 /// Letters that one request takes, and their bytes: all are read before the first is taken.
@@ -43,21 +43,6 @@ pub(crate) struct LettersReplayed {
     pub(crate) first_id: Option<String>,
 }
 
-impl From<Replayed> for LettersReplayed {
-    fn from(replayed: Replayed) -> Self {
-        Self {
-            dry_run: replayed.dry_run,
-            accepted: replayed.accepted,
-            superseded: replayed.superseded,
-            erased: replayed.erased,
-            still_bad: replayed.still_bad,
-            broken: replayed.broken,
-            first: replayed.first,
-            first_id: replayed.first_id.map(|id| id.to_string()),
-        }
-    }
-}
-
 /// Takes dead letters once more: one by its id, or those that are asked for as in a list, each partition's from the oldest on, at most
 /// 10,000. What is good now is taken; what is still bad stays a dead letter. After an error some may be taken: asking again is
 /// safe.
@@ -73,7 +58,6 @@ impl From<Replayed> for LettersReplayed {
         ("dry_run" = Option<bool>, Query, description = "true: nothing is taken, the answer says what would be")
     ),
     responses(
-        Problems,
         (status = 200, description = "What became of them", body = LettersReplayed),
         (status = 400, description = "A parameter can't be used, or more letters are asked for than are taken at once", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such letter, or the log holds it no more", body = ProblemShape, content_type = "application/problem+json"),
@@ -93,7 +77,7 @@ pub(crate) async fn replay(
         Kind::TooManyWriters.with_detail(detail)
     })?;
     let read = async {
-        let _turn = turn(&api).await?;
+        let _turn = api.letter_reads.acquire().await;
         wanted(&api, &params).await
     };
     let letters = in_time(&api, read).await??;
@@ -107,7 +91,17 @@ pub(crate) async fn replay(
             }
         }
     }
-    Ok(Json(replay.end().into()))
+    let done = replay.end();
+    Ok(Json(LettersReplayed {
+        dry_run: done.dry_run,
+        accepted: done.accepted,
+        superseded: done.superseded,
+        erased: done.erased,
+        still_bad: done.still_bad,
+        broken: done.broken,
+        first: done.first,
+        first_id: done.first_id.map(|id| id.to_string()),
+    }))
 }
 
 /// The letters that are asked for.
