@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use schemas::key::KeyShape;
+use schemas::named;
 use schemas::seam::{Cut, Epoch, Runs, Slot, whole};
 use serde::Serialize;
 
@@ -60,32 +61,23 @@ impl Between<'_> {
     }
 }
 
-/// Why live state counted otherwise than the batch layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// An event came again after the window in which the speed layer knows it, and was counted again.
-    Duplicate,
-    /// An event came again in another partition than the first time, where the speed layer does not know it.
-    OtherPartition,
-    /// Live state held less than there are events: some of it was lost, or changed by somebody else.
-    LostLive,
-    /// Nothing that is known explains it.
-    Unexplained,
+named! {
+    /// Why live state counted otherwise than the batch layer.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Cause {
+        /// An event came again after the window in which the speed layer knows it, and was counted again.
+        Duplicate = "duplicate",
+        /// An event came again in another partition than the first time, where the speed layer does not know it.
+        OtherPartition = "other_partition",
+        /// Live state held less than there are events: some of it was lost, or changed by somebody else.
+        LostLive = "lost_live",
+        /// Nothing that is known explains it.
+        Unexplained = "unexplained",
+    }
 }
 
 impl Cause {
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Duplicate => "duplicate",
-            Self::OtherPartition => "other_partition",
-            Self::LostLive => "lost_live",
-            Self::Unexplained => "unexplained",
-        }
-    }
-
     /// Why a change that the batch layer found to be `batch` was counted as `live`, where records that repeat an event add
     /// up to `repeated`, and those of them in another partition to `in_other_partition`.
     pub(crate) fn of(

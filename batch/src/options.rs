@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jobs::tree;
 use schemas::clock::Clock;
-use serde::{Deserialize, Serialize};
+use schemas::options;
 use stores::archive::Archive;
 use stores::canon::CanonRead;
 use stores::counts::CountsWrite;
@@ -45,58 +45,58 @@ pub struct BatchPorts {
     pub clock: Arc<dyn Clock>,
 }
 
-/// What can be set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct BatchOptions {
-    /// How long readers that saw the run before may go on before live epochs are let go.
-    pub grace_ms: u64,
-    /// How long to wait for a partition that can't end its epoch yet.
-    pub roll_wait_ms: u64,
-    /// How long the speed layer may stand still before a run publishes boards: of members that it has been
-    /// told of and has not come to, what stood before. And before a run covers what it has not told to
-    /// others: that is lost if live state is.
-    pub speed_wait_ms: u64,
-    /// Events in one file of the archive, about.
-    pub archive_rows_max: usize,
-    /// Bytes of records that go into one file of the archive, about: bounds the memory for it.
-    pub archive_bytes_max: usize,
-    /// How long files stay that were merged into larger ones, for who reads or copies the archive meanwhile.
-    pub archive_merged_wait_ms: u64,
-    /// How long events wait for enough others to fill a file, where the archiver follows the log.
-    pub archive_wait_ms: u64,
-    /// Events or rows that one task reads, about: the days of a task are computed together.
-    pub task_rows_max: u64,
-    /// How long an executor elsewhere may take for a task before it is given to another one.
-    pub task_seconds_max: u64,
-    /// Whether executors elsewhere also write the rows of tallies: they need the store of the views then.
-    pub executors_publish: bool,
-    /// Rows of one file of a snapshot, about: they are computed together, in memory. The rows of one
-    /// key are never divided.
-    pub snapshot_rows_max: u64,
-    /// Bytes of one file of a result, about: bounds the memory for it.
-    pub result_bytes_max: usize,
-    /// Rows that are published in one step.
-    pub publish_rows: usize,
-    /// Bytes of what another system, or a query of the canonical store, says is expected, at most: so much of it lies
-    /// on the disk.
-    pub expected_bytes_max: u64,
-    /// How long that may take.
-    pub expected_wait_ms: u64,
-    /// Who holds the leases of this process, for people: the process and its machine. This is no
-    /// setting.
-    #[serde(skip)]
-    pub holder: String,
-    /// Rows of live state or of a table that are read together where both are compared. This is no setting.
-    #[serde(skip)]
-    pub scan_rows: usize,
-    /// Boards that had fewer rows than this say nothing about a trend. This is no setting.
-    #[serde(skip)]
-    pub check_rows_min: u64,
-    /// How editions of boards are made. This is no setting: editions share nodes only with those that
-    /// were made in the same way.
-    #[serde(skip)]
-    pub editions: EditionOptions,
+options! {
+    /// What can be set.
+    pub struct BatchOptions {
+        /// How long readers that saw the run before may go on before live epochs are let go.
+        pub grace_ms: u64 = 2_000,
+        /// How long to wait for a partition that can't end its epoch yet.
+        pub roll_wait_ms: u64 = 10_000,
+        /// How long the speed layer may stand still before a run publishes boards: of members that it has been
+        /// told of and has not come to, what stood before. And before a run covers what it has not told to
+        /// others: that is lost if live state is.
+        pub speed_wait_ms: u64 = 1_000,
+        /// Events in one file of the archive, about.
+        pub archive_rows_max: usize = 1_000_000,
+        /// Bytes of records that go into one file of the archive, about: bounds the memory for it.
+        pub archive_bytes_max: usize = 256 * 1024 * 1024,
+        /// How long files stay that were merged into larger ones, for who reads or copies the archive meanwhile.
+        pub archive_merged_wait_ms: u64 = 3_600_000,
+        /// How long events wait for enough others to fill a file, where the archiver follows the log.
+        pub archive_wait_ms: u64 = 30_000,
+        /// Events or rows that one task reads, about: the days of a task are computed together.
+        pub task_rows_max: u64 = 1_000_000,
+        /// How long an executor elsewhere may take for a task before it is given to another one.
+        pub task_seconds_max: u64 = 3_600,
+        /// Whether executors elsewhere also write the rows of tallies: they need the store of the views then.
+        pub executors_publish: bool = false,
+        /// Rows of one file of a snapshot, about: they are computed together, in memory. The rows of one
+        /// key are never divided.
+        pub snapshot_rows_max: u64 = 250_000,
+        /// Bytes of one file of a result, about: bounds the memory for it.
+        pub result_bytes_max: usize = 64 * 1024 * 1024,
+        /// Rows that are published in one step.
+        pub publish_rows: usize = 50_000,
+        /// Bytes of what another system, or a query of the canonical store, says is expected, at most: so much of it lies
+        /// on the disk.
+        pub expected_bytes_max: u64 = 8 * 1024 * 1024 * 1024,
+        /// How long that may take.
+        pub expected_wait_ms: u64 = 600_000,
+        /// Who holds the leases of this process, for people: the process and its machine. This is no
+        /// setting.
+        #[serde(skip)]
+        pub holder: String = format!("process {}", std::process::id()),
+        /// Rows of live state or of a table that are read together where both are compared. This is no setting.
+        #[serde(skip)]
+        pub scan_rows: usize = 20_000,
+        /// Boards that had fewer rows than this say nothing about a trend. This is no setting.
+        #[serde(skip)]
+        pub check_rows_min: u64 = 1_000,
+        /// How editions of boards are made. This is no setting: editions share nodes only with those that
+        /// were made in the same way.
+        #[serde(skip)]
+        pub editions: EditionOptions = EditionOptions::default(),
+    }
 }
 
 /// How editions of boards are made.
@@ -113,32 +113,6 @@ impl Default for EditionOptions {
         Self {
             tree: tree::Options::default(),
             nodes_bytes_max: 8 * 1024 * 1024,
-        }
-    }
-}
-
-impl Default for BatchOptions {
-    fn default() -> Self {
-        Self {
-            grace_ms: 2_000,
-            roll_wait_ms: 10_000,
-            speed_wait_ms: 1_000,
-            archive_rows_max: 1_000_000,
-            archive_bytes_max: 256 * 1024 * 1024,
-            archive_merged_wait_ms: 3_600_000,
-            archive_wait_ms: 30_000,
-            task_rows_max: 1_000_000,
-            task_seconds_max: 3_600,
-            executors_publish: false,
-            snapshot_rows_max: 250_000,
-            result_bytes_max: 64 * 1024 * 1024,
-            publish_rows: 50_000,
-            expected_bytes_max: 8 * 1024 * 1024 * 1024,
-            expected_wait_ms: 600_000,
-            holder: format!("process {}", std::process::id()),
-            scan_rows: 20_000,
-            check_rows_min: 1_000,
-            editions: EditionOptions::default(),
         }
     }
 }

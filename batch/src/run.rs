@@ -31,7 +31,7 @@ pub(crate) const KNOWN_BYTES: u64 = 64 << 20;
 const ARCHIVE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The batch layer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Batch {
     pub(crate) ports: BatchPorts,
     pub(crate) catalog: Catalog,
@@ -302,17 +302,9 @@ impl Batch {
     /// The same, with memory for the files that one run reads: the pieces of a view are many, and most
     /// are small neighbours in one file.
     fn remembering(&self) -> Self {
-        let archive = self.ports.archive.remembering(KNOWN_BYTES);
-        Self {
-            ports: BatchPorts {
-                archive,
-                ..self.ports.clone()
-            },
-            catalog: self.catalog.clone(),
-            engine: self.engine.clone(),
-            options: self.options.clone(),
-            workers: self.workers.clone(),
-        }
+        let mut remembering = self.clone();
+        remembering.ports.archive = self.ports.archive.remembering(KNOWN_BYTES);
+        remembering
     }
 
     /// Notes in the record of the run that is not finished what stopped this try, for people. Where that can't be done

@@ -22,7 +22,6 @@ mod sums;
 pub mod tables;
 mod tally;
 pub mod tree;
-mod truncate;
 
 pub use board::Board;
 pub use catalog::Catalog;

@@ -59,7 +59,7 @@ pub(crate) struct BoardSpec {
     pub(crate) achievements: BTreeMap<String, Spanned<Vec<i64>>>,
     pub(crate) history: Option<Spanned<HistorySpec>>,
     #[serde(default)]
-    pub(crate) counting: Vec<Spanned<CountingSpec>>,
+    pub(crate) counting: Vec<Spanned<CountingSection>>,
 }
 
 /// What is kept of days that are over: the section `[history]`.
@@ -70,64 +70,32 @@ pub(crate) struct HistorySpec {
     pub(crate) counts: Spanned<String>,
 }
 
-/// A class of applications that are counted in one way: a section `[[counting]]`, as
-/// [`CountingSection`], with the place of each field.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct CountingSpec {
-    class: Spanned<String>,
-    strategy: Spanned<String>,
-    capacity_from: Option<Spanned<i64>>,
-    applications: Option<Spanned<Vec<i64>>>,
-    large_size: Option<Spanned<i64>>,
-    events_per_athlete_per_day: Option<Spanned<f64>>,
-    recounts_per_day: Option<Spanned<i64>>,
+/// The classes of sections `[[counting]]`.
+pub(crate) fn counting_classes(
+    file: &File<'_>,
+    sections: &[Spanned<CountingSection>],
+) -> Result<Counting> {
+    let values: Vec<CountingSection> = sections
+        .iter()
+        .map(|section| section.get_ref().clone())
+        .collect();
+    Counting::of(&values).map_err(|flaw| {
+        let start = sections
+            .get(flaw.section)
+            .map_or(0, |section| section.span().start);
+        let fields = file.spec::<CountingFields>().ok();
+        let place = fields.and_then(|fields| {
+            let field = fields.counting.get(flaw.section)?.get(flaw.field)?;
+            Some(field.span().start)
+        });
+        file.error(place.unwrap_or(start), format!("counting: {flaw}"))
+    })
 }
 
-impl CountingSpec {
-    /// The classes of some sections.
-    pub(crate) fn classes(file: &File<'_>, specs: &[Spanned<Self>]) -> Result<Counting> {
-        let sections: Vec<CountingSection> =
-            specs.iter().map(|spec| spec.get_ref().section()).collect();
-        Counting::of(&sections).map_err(|flaw| {
-            let spec = specs.get(flaw.section);
-            let place = spec.and_then(|spec| spec.get_ref().place(flaw.field));
-            let start = spec.map_or(0, |spec| spec.span().start);
-            file.error(place.unwrap_or(start), format!("counting: {flaw}"))
-        })
-    }
-
-    fn section(&self) -> CountingSection {
-        fn value<T: Clone>(field: &Option<Spanned<T>>) -> Option<T> {
-            field.as_ref().map(|field| field.get_ref().clone())
-        }
-        CountingSection {
-            class: self.class.get_ref().clone(),
-            strategy: self.strategy.get_ref().clone(),
-            capacity_from: value(&self.capacity_from),
-            applications: value(&self.applications).unwrap_or_default(),
-            large_size: value(&self.large_size),
-            events_per_athlete_per_day: value(&self.events_per_athlete_per_day),
-            recounts_per_day: value(&self.recounts_per_day),
-        }
-    }
-
-    /// The byte of the file at which a field stands.
-    fn place(&self, field: &str) -> Option<usize> {
-        fn start<T>(field: &Option<Spanned<T>>) -> Option<usize> {
-            field.as_ref().map(|field| field.span().start)
-        }
-        match field {
-            "class" => Some(self.class.span().start),
-            "strategy" => Some(self.strategy.span().start),
-            "capacity_from" => start(&self.capacity_from),
-            "applications" => start(&self.applications),
-            "large_size" => start(&self.large_size),
-            "events_per_athlete_per_day" => start(&self.events_per_athlete_per_day),
-            "recounts_per_day" => start(&self.recounts_per_day),
-            _ => None,
-        }
-    }
+/// The places of the fields of sections `[[counting]]`.
+#[derive(Debug, Deserialize)]
+struct CountingFields {
+    counting: Vec<BTreeMap<String, Spanned<toml::Value>>>,
 }
 
 /// The head of the section that says what is kept of days that are over.

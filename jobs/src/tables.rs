@@ -8,8 +8,6 @@
 
 use std::collections::BTreeMap;
 
-use arrow::array::AsArray;
-use arrow::datatypes::Int64Type;
 use schemas::key::{KeyColumn, KeyError, KeyKind, KeyShape, KeyValue};
 use schemas::seam::Epoch;
 
@@ -86,11 +84,11 @@ pub fn of_kept_key(key: &[u8]) -> Result<(&[u8], Epoch), KeyError> {
     let (row, epoch) = key
         .split_last_chunk::<8>()
         .ok_or_else(|| KeyError::Damaged("epoch".to_owned()))?;
-    let columns = kept_row(&KeyShape::default()).decode(std::iter::once(&epoch[..]))?;
-    let epoch = columns
-        .first()
-        .and_then(|column| column.as_primitive_opt::<Int64Type>())
-        .map_or(0, |column| column.value(0));
+    let values = kept_row(&KeyShape::default()).decode_values(epoch)?;
+    let epoch = match values.first() {
+        Some(KeyValue::Int(epoch)) => *epoch,
+        _ => 0,
+    };
     Ok((row, epoch.cast_unsigned()))
 }
 

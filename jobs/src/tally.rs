@@ -243,18 +243,12 @@ fn keys(
 }
 
 fn width(file: &File<'_>, name: &str, field: &Spanned<String>) -> Result<Width> {
-    match field.get_ref().as_str() {
-        "quarter" => Ok(Width::Quarter),
-        "hour" => Ok(Width::Hour),
-        "day" => Ok(Width::Day),
-        "month" => Ok(Width::Month),
-        "all" => Ok(Width::All),
-        _ => {
-            let what =
-                format!("{name}: expected \"quarter\", \"hour\", \"day\", \"month\" or \"all\"");
-            Err(file.error_at(field, what))
-        }
-    }
+    let mut all = Width::ALL.into_iter();
+    let width = all.find(|width| width.name() == field.get_ref());
+    width.ok_or_else(|| {
+        let what = format!("{name}: expected \"quarter\", \"hour\", \"day\", \"month\" or \"all\"");
+        file.error_at(field, what)
+    })
 }
 
 /// A column of the input, or one that the query makes.

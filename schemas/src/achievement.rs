@@ -3,14 +3,12 @@
 //! Both are messages. They wait in the outbox of the slot that they were made in, and each is told
 //! under an id that says what it is about: so one that comes twice is known.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::named;
 use crate::seam::Offset;
 use crate::source::Source;
 
@@ -19,55 +17,21 @@ pub const ACHIEVEMENTS: &str = "backstitch.achievements.v1";
 /// The topic of changes of boards.
 pub const BOARD_CHANGES: &str = "backstitch.board-changes.v1";
 
-/// What was achieved, or lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// The first place of a board.
-    Crown,
-    /// The first place is somebody else's now, or nobody's.
-    CrownLost,
-    /// A place from the second to the tenth.
-    TopTen,
-    /// An effort that is faster than all the member's before.
-    PersonalRecord,
-}
-
-impl Kind {
-    /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 4] = [
-        Self::Crown,
-        Self::CrownLost,
-        Self::TopTen,
-        Self::PersonalRecord,
-    ];
-
-    /// The name as in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Crown => "crown",
-            Self::CrownLost => "crown_lost",
-            Self::TopTen => "top_ten",
-            Self::PersonalRecord => "personal_record",
-        }
+named! {
+    /// What was achieved, or lost.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Kind {
+        /// The first place of a board.
+        Crown = "crown",
+        /// The first place is somebody else's now, or nobody's.
+        CrownLost = "crown_lost",
+        /// A place from the second to the tenth.
+        TopTen = "top_ten",
+        /// An effort that is faster than all the member's before.
+        PersonalRecord = "personal_record",
     }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Kind {
-    type Err = UnknownKind;
-
-    fn from_str(name: &str) -> Result<Self, UnknownKind> {
-        let mut all = Self::ALL.into_iter();
-        all.find(|kind| kind.name() == name)
-            .ok_or_else(|| UnknownKind(name.to_owned()))
-    }
+    else UnknownKind, UnknownKind;
 }
 
 /// A name that is no kind of achievement.

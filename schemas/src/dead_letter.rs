@@ -100,7 +100,7 @@ mod raw_bytes {
         #[serde(rename = "text")]
         Text(String),
         #[serde(rename = "hex")]
-        Hex(String),
+        Hex(#[serde(with = "hex::serde")] Vec<u8>),
     }
 
     pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
@@ -113,22 +113,16 @@ mod raw_bytes {
             Ok(text) if bytes.iter().map(escaped).sum::<usize>() <= 2 * bytes.len() => {
                 Raw::Text(text.to_owned())
             }
-            _ => Raw::Hex(bytes.iter().map(|b| format!("{b:02x}")).collect()),
+            _ => Raw::Hex(bytes.to_vec()),
         }
         .serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
-        match Raw::deserialize(from)? {
-            Raw::Text(text) => Ok(text.into_bytes()),
-            Raw::Hex(hex) => (0..hex.len() / 2)
-                .map(|i| {
-                    hex.get(2 * i..2 * i + 2)
-                        .and_then(|pair| u8::from_str_radix(pair, 16).ok())
-                        .ok_or_else(|| serde::de::Error::custom("not hexadecimal"))
-                })
-                .collect(),
-        }
+        Ok(match Raw::deserialize(from)? {
+            Raw::Text(text) => text.into_bytes(),
+            Raw::Hex(bytes) => bytes,
+        })
     }
 }
 

@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, Int64Array, Int64Builder, StringArray, StringBuilder,
-    TimestampMicrosecondArray, TimestampMicrosecondBuilder, TimestampMillisecondArray,
-    TimestampMillisecondBuilder,
+    TimestampMicrosecondArray, TimestampMillisecondArray,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
-use arrow::datatypes::{DataType, Field, TimeUnit};
+use arrow::datatypes::{
+    DataType, Field, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
+};
 use serde::{Deserialize, Serialize};
 
 /// What a key column holds.
@@ -343,17 +344,24 @@ impl KeyShape {
     }
 }
 
+/// Whether a column has a value, and the bytes that follow.
+#[inline]
+fn read_mark<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<(bool, &'a [u8])> {
+    if !column.nullable {
+        return Some((true, bytes));
+    }
+    match bytes.split_first()? {
+        (&PRESENT, rest) => Some((true, rest)),
+        (&NULL, rest) => Some((false, rest)),
+        _ => None,
+    }
+}
+
 /// A column's value, and what follows it.
 fn read_value<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<(KeyValue, &'a [u8])> {
-    let mut rest = bytes;
-    if column.nullable {
-        let (mark, after) = rest.split_first()?;
-        rest = after;
-        match *mark {
-            NULL => return Some((KeyValue::Null, rest)),
-            PRESENT => {}
-            _ => return None,
-        }
+    let (is_present, rest) = read_mark(column, bytes)?;
+    if !is_present {
+        return Some((KeyValue::Null, rest));
     }
     if column.kind == KeyKind::Text {
         let mut text = Vec::new();
@@ -375,15 +383,9 @@ fn read_value<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<(KeyValue, &'a 
 
 /// What follows a column's value, without making anything of it.
 fn pass<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<&'a [u8]> {
-    let mut rest = bytes;
-    if column.nullable {
-        let (mark, after) = rest.split_first()?;
-        rest = after;
-        match *mark {
-            NULL => return Some(rest),
-            PRESENT => {}
-            _ => return None,
-        }
+    let (is_present, mut rest) = read_mark(column, bytes)?;
+    if !is_present {
+        return Some(rest);
     }
     if column.kind != KeyKind::Text {
         return rest.get(8..);
@@ -552,73 +554,57 @@ impl<'a> Reader<'a> {
 
 /// Collects one column's values into an array.
 enum Writer {
-    Int(Int64Builder),
+    Int(KeyKind, Int64Builder),
     Text(StringBuilder, Vec<u8>),
-    Time(TimestampMillisecondBuilder),
-    Instant(TimestampMicrosecondBuilder),
 }
 
 impl Writer {
     fn new(column: &KeyColumn) -> Self {
         match column.kind {
-            KeyKind::Int => Self::Int(Int64Builder::new()),
             KeyKind::Text => Self::Text(StringBuilder::new(), Vec::new()),
-            KeyKind::Time => Self::Time(TimestampMillisecondBuilder::new().with_timezone("UTC")),
-            KeyKind::Instant => {
-                Self::Instant(TimestampMicrosecondBuilder::new().with_timezone("UTC"))
-            }
+            kind => Self::Int(kind, Int64Builder::new()),
         }
     }
 
     fn read<'a>(&mut self, column: &KeyColumn, bytes: &'a [u8]) -> Option<&'a [u8]> {
-        let mut rest = bytes;
-        if column.nullable {
-            let (mark, after) = rest.split_first()?;
-            rest = after;
-            match *mark {
-                NULL => {
-                    match self {
-                        Self::Int(builder) => builder.append_null(),
-                        Self::Text(builder, _) => builder.append_null(),
-                        Self::Time(builder) => builder.append_null(),
-                        Self::Instant(builder) => builder.append_null(),
-                    }
-                    return Some(rest);
-                }
-                PRESENT => {}
-                _ => return None,
-            }
-        }
+        let (is_present, rest) = read_mark(column, bytes)?;
         match self {
-            Self::Int(builder) => {
+            Self::Int(_, builder) if !is_present => builder.append_null(),
+            Self::Text(builder, _) if !is_present => builder.append_null(),
+            Self::Int(kind, builder) => {
                 let (n, after) = read_int(rest)?;
-                builder.append_value(n);
-                Some(after)
+                builder.append_value(match kind {
+                    KeyKind::Time => n.checked_mul(1000)?,
+                    _ => n,
+                });
+                return Some(after);
             }
             Self::Text(builder, buffer) => {
                 let after = read_text(rest, buffer)?;
                 builder.append_value(std::str::from_utf8(buffer).ok()?);
-                Some(after)
-            }
-            Self::Time(builder) => {
-                let (seconds, after) = read_int(rest)?;
-                builder.append_value(seconds.checked_mul(1000)?);
-                Some(after)
-            }
-            Self::Instant(builder) => {
-                let (micros, after) = read_int(rest)?;
-                builder.append_value(micros);
-                Some(after)
+                return Some(after);
             }
         }
+        Some(rest)
     }
 
     fn finish(self) -> ArrayRef {
         match self {
-            Self::Int(mut builder) => Arc::new(builder.finish()),
             Self::Text(mut builder, _) => Arc::new(builder.finish()),
-            Self::Time(mut builder) => Arc::new(builder.finish()),
-            Self::Instant(mut builder) => Arc::new(builder.finish()),
+            Self::Int(kind, mut builder) => {
+                let ints = builder.finish();
+                match kind {
+                    KeyKind::Time => {
+                        let times = ints.reinterpret_cast::<TimestampMillisecondType>();
+                        Arc::new(times.with_timezone("UTC"))
+                    }
+                    KeyKind::Instant => {
+                        let instants = ints.reinterpret_cast::<TimestampMicrosecondType>();
+                        Arc::new(instants.with_timezone("UTC"))
+                    }
+                    KeyKind::Int | KeyKind::Text => Arc::new(ints),
+                }
+            }
         }
     }
 }

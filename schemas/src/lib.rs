@@ -14,6 +14,8 @@ pub mod entities;
 pub mod key;
 pub mod leb128;
 pub mod line;
+mod named;
+mod options;
 pub mod partition;
 pub mod plays;
 pub mod provenance;

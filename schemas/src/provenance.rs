@@ -4,18 +4,22 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Which layers had a part in a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Origin {
-    /// Nothing newer than the batch rows had a part in the value.
-    Batch,
-    /// No batch row had a part in the value.
-    Realtime,
-    /// Both had.
-    Merged,
-    /// Neither: it was counted in the canonical store.
-    Canonical,
+use crate::named;
+
+named! {
+    /// Which layers had a part in a value.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Origin {
+        /// Nothing newer than the batch rows had a part in the value.
+        Batch = "batch",
+        /// No batch row had a part in the value.
+        Realtime = "realtime",
+        /// Both had.
+        Merged = "merged",
+        /// Neither: it was counted in the canonical store.
+        Canonical = "canonical",
+    }
 }
 
 impl Origin {
@@ -34,17 +38,6 @@ impl Origin {
                     Self::Batch
                 }
             }
-        }
-    }
-
-    /// The name as in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Batch => "batch",
-            Self::Realtime => "realtime",
-            Self::Merged => "merged",
-            Self::Canonical => "canonical",
         }
     }
 }

@@ -2,24 +2,29 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What is taken in under one name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Source {
-    /// Plays and downloads of tracks, and corrections to them: facts.
-    Plays,
-    /// Efforts of athletes on segments: entities, notified by segment.
-    Efforts,
-    /// Permissions that athletes gave to applications: entities, notified by application.
-    Authorizations,
-    /// Athletes: entities. What changes of one is notified with the athlete's efforts.
-    Athletes,
-    /// Which athlete is in which club: entities that answers look up.
-    Clubs,
-    /// Who follows whom: entities that answers look up.
-    Follows,
-    /// Applications and their capacity: entities that answers look up.
-    Applications,
+use crate::named;
+
+named! {
+    /// What is taken in under one name.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Source {
+        /// Plays and downloads of tracks, and corrections to them: facts.
+        Plays = "plays",
+        /// Efforts of athletes on segments: entities, notified by segment.
+        Efforts = "efforts",
+        /// Permissions that athletes gave to applications: entities, notified by application.
+        Authorizations = "authorizations",
+        /// Athletes: entities. What changes of one is notified with the athlete's efforts.
+        Athletes = "athletes",
+        /// Which athlete is in which club: entities that answers look up.
+        Clubs = "clubs",
+        /// Who follows whom: entities that answers look up.
+        Follows = "follows",
+        /// Applications and their capacity: entities that answers look up.
+        Applications = "applications",
+    }
+    else UnknownSource, UnknownSource;
 }
 
 /// What a source is made of.
@@ -32,17 +37,6 @@ pub enum SourceKind {
 }
 
 impl Source {
-    /// Every source, in the order in which they are shown.
-    pub const ALL: [Self; 7] = [
-        Self::Plays,
-        Self::Efforts,
-        Self::Authorizations,
-        Self::Athletes,
-        Self::Clubs,
-        Self::Follows,
-        Self::Applications,
-    ];
-
     /// The sources with a log of their own, which both layers follow.
     pub const LOGGED: [Self; 3] = [Self::Plays, Self::Efforts, Self::Authorizations];
 
@@ -52,20 +46,6 @@ impl Source {
         match self {
             Self::Plays => SourceKind::Facts,
             _ => SourceKind::Entities,
-        }
-    }
-
-    /// The name as users write it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Plays => "plays",
-            Self::Efforts => "efforts",
-            Self::Authorizations => "authorizations",
-            Self::Athletes => "athletes",
-            Self::Clubs => "clubs",
-            Self::Follows => "follows",
-            Self::Applications => "applications",
         }
     }
 
@@ -95,23 +75,6 @@ impl Source {
             Self::Follows => "backstitch.follows.v1.dlq",
             Self::Applications => "backstitch.applications.v1.dlq",
         }
-    }
-}
-
-impl std::fmt::Display for Source {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl std::str::FromStr for Source {
-    type Err = UnknownSource;
-
-    fn from_str(name: &str) -> Result<Self, UnknownSource> {
-        Self::ALL
-            .into_iter()
-            .find(|source| source.name() == name)
-            .ok_or_else(|| UnknownSource(name.to_owned()))
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use arrow::array::BinaryBuilder;
+use async_trait::async_trait;
 use jobs::board::{GroupState, Place};
 use jobs::{Board, Fold, Folded};
 use schemas::achievement::Position;
@@ -13,14 +14,14 @@ use schemas::key::KeyValue;
 use schemas::plays::Rejected;
 use schemas::seam::{Epoch, Fence, Slot};
 use stores::canon::CanonRead;
-use stores::live::{Changes, SlotId, States};
+use stores::live::{Changes, LiveWrite, SlotId, States};
 use stores::log::Records;
 use stores::registry::{Schemas, writers_of};
 
 use crate::boards::{Boards, Stepped};
+use crate::processor::{BatchOutcome, BatchProcessor, Before, Limits};
 use crate::recount::Touched;
 use crate::sums::Sums;
-use crate::taker::{Limits, Taken};
 use crate::tell::{Named, Teller};
 use crate::{Error, Result};
 
@@ -88,58 +89,6 @@ impl Entities {
         self
     }
 
-    pub(crate) fn views(&self) -> Vec<&str> {
-        self.fold.views()
-    }
-
-    pub(crate) const fn reaches(&self) -> Option<&Fence> {
-        self.reaches.as_ref()
-    }
-
-    /// Nothing is known of the slot, which stands here. Answers false if it does not any more.
-    pub(crate) async fn begin(&mut self, slot: &Slot, partitions: u32) -> Result<bool> {
-        let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
-        self.teller.begin(slot, &jobs).await?;
-        let is_there = self.boards.begin(slot, partitions).await?;
-        self.reaches = is_there.then(|| slot.fence());
-        Ok(is_there)
-    }
-
-    /// Learns the newest complete epoch of each view.
-    pub(crate) fn covers(&mut self, newest: &BTreeMap<String, Epoch>) {
-        self.boards.covers(newest);
-        self.sums.covers(newest);
-    }
-
-    /// The store is full: what can go makes room for some changes, and they forget it.
-    pub(crate) async fn make_room(
-        &mut self,
-        fence: Fence,
-        changes: &mut Changes,
-    ) -> Result<Stepped> {
-        self.boards.make_room(fence, &mut changes.boards).await
-    }
-
-    pub(crate) fn reached(&mut self, fence: Fence) {
-        self.teller.reached();
-        let missed = std::mem::take(&mut self.missed).into_iter();
-        for miss in missed.filter(|miss| !miss.is_sum) {
-            self.boards.want(miss);
-        }
-        self.hand_over();
-        self.reaches = Some(fence);
-    }
-
-    pub(crate) fn forget(&mut self) {
-        self.teller.forget();
-        self.boards.forget();
-        self.sums.forget();
-        self.missed.clear();
-        // Whether these count is not known; who counts for nothing does no harm.
-        self.hand_over();
-        self.reaches = None;
-    }
-
     fn hand_over(&mut self) {
         let touched = std::mem::take(&mut self.touched);
         if let Some(recounter) = &self.recounter {
@@ -147,21 +96,103 @@ impl Entities {
         }
     }
 
-    /// Goes on with what there is to do beside the micro-batches.
-    pub(crate) async fn step(&mut self, fence: Fence, partitions: u32) -> Result<Stepped> {
-        self.boards.step(fence, partitions).await
+    /// What follows from new states: what is told of them, and what they make of cached boards.
+    async fn follow(
+        &mut self,
+        taken: &mut BatchOutcome,
+        named: &[Named],
+        limits: Limits,
+    ) -> Result<()> {
+        let at = (limits.fence, limits.partitions);
+        let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
+        let changes = &mut taken.changes;
+        changes.outbox = self.teller.tell(at, &jobs, named, &changes.states).await?;
+        changes.boards = self.boards.changes(limits.fence, &changes.states).await?;
+        Ok(())
+    }
+
+    /// What new states make of sums, and what readers who have missed some.
+    async fn sum_up(&mut self, taken: &mut BatchOutcome, limits: Limits) -> Result<()> {
+        let states = &taken.changes.states;
+        let missed = self.missed.iter().filter(|miss| miss.is_sum).cloned();
+        let missed: Vec<Miss> = missed.collect();
+        if states.is_empty() && missed.is_empty() {
+            return Ok(());
+        }
+        let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
+        let at = (limits.fence, limits.partitions);
+        taken.changes.sums = self.sums.changes(at, &jobs, states, &missed).await?;
+        Ok(())
+    }
+
+    fn named(&self, group: Group, records: &Records, index: usize) -> Named {
+        let SlotId { source, partition } = self.slot;
+        Named {
+            group,
+            position: Position {
+                source,
+                partition,
+                offset: records.offsets.value(index),
+            },
+            at_ms: records.logged_at_ms.value(index),
+        }
+    }
+
+    async fn notifications(&self, records: &Records) -> Result<Notifications> {
+        let writers = writers_of(&*self.schemas, &records.values).await?;
+        let bytes = records.values.iter().map(Option::unwrap_or_default);
+        Notifications::read(self.slot.source, bytes, &writers)
+            .map_err(|error| Error::Fault(format!("decoding notifications: {error}")))
+    }
+
+    /// The states of the first of some groups, by view, and how many groups these are.
+    async fn states(&self, groups: &[Group]) -> Result<(Vec<States>, usize)> {
+        let canon = &self.canon;
+        let first = canon.first_groups(self.slot.source, groups, self.rows_max);
+        let first = first.await?;
+        let Some(groups) = groups.get(..first.groups).filter(|some| !some.is_empty()) else {
+            let what = format!("{} groups of {} were answered", first.groups, groups.len());
+            return Err(Error::Fault(what));
+        };
+        let folded = self.fold.run(&first.rows).await?;
+        let states = folded.iter().map(|folded| states_of(folded, groups));
+        Ok((states.collect::<Result<_>>()?, groups.len()))
+    }
+}
+
+#[async_trait]
+impl BatchProcessor for Entities {
+    fn views(&self) -> Vec<&str> {
+        self.fold.views()
+    }
+
+    fn reaches(&self) -> Option<&Fence> {
+        self.reaches.as_ref()
+    }
+
+    async fn begin(&mut self, before: &Before<'_>, slot: &Slot) -> Result<()> {
+        let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
+        self.teller.begin(slot, &jobs).await?;
+        self.boards.begin(slot, before.partitions).await?;
+        self.reaches = Some(slot.fence());
+        Ok(())
+    }
+
+    fn covers(&mut self, newest: &BTreeMap<String, Epoch>) {
+        self.boards.covers(newest);
+        self.sums.covers(newest);
     }
 
     /// Takes notifications until they name as many groups, or groups of as many rows, as are read at
     /// once, or as change `rows_max` states: a group has one in each view. A notification that belongs
     /// to another partition is to be sent there: so that the states of a group are kept in one.
-    pub(crate) async fn take(&mut self, records: &Records, limits: Limits) -> Result<Taken> {
+    async fn process(&mut self, records: &Records, limits: Limits) -> Result<BatchOutcome> {
         let groups_max = (limits.rows_max / self.views().len().max(1)).clamp(1, self.groups_max);
         let (mut groups, mut known) = (Vec::new(), HashSet::new());
         // By group: the first record that names it.
         let mut first_named = Vec::new();
         let mut strays = Vec::new();
-        let mut taken = Taken::default();
+        let mut taken = BatchOutcome::default();
         self.missed.clear();
         let mut misses = 0;
         let notifications = self.notifications(records).await?;
@@ -223,71 +254,36 @@ impl Entities {
         Ok(taken)
     }
 
-    /// What follows from new states: what is told of them, and what they make of cached boards.
-    async fn follow(&mut self, taken: &mut Taken, named: &[Named], limits: Limits) -> Result<()> {
-        let at = (limits.fence, limits.partitions);
-        let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
-        let changes = &mut taken.changes;
-        let told = self.teller.tell(at, &jobs, named, &changes.states);
-        let told = told.await?;
-        let boards = self.boards.changes(limits.fence, &changes.states);
-        let boards = boards.await?;
-        match (told, boards) {
-            (Some(told), Some(boards)) => (changes.outbox, changes.boards) = (told, boards),
-            _ => taken.moved = true,
-        }
-        Ok(())
+    fn rows_max(&self, live: &dyn LiveWrite, _: SlotId) -> usize {
+        live.states_max()
     }
 
-    /// What new states make of sums, and what readers who have missed some.
-    async fn sum_up(&mut self, taken: &mut Taken, limits: Limits) -> Result<()> {
-        let states = &taken.changes.states;
-        let missed = self.missed.iter().filter(|miss| miss.is_sum).cloned();
-        let missed: Vec<Miss> = missed.collect();
-        if states.is_empty() && missed.is_empty() {
-            return Ok(());
-        }
-        let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
-        let at = (limits.fence, limits.partitions);
-        match self.sums.changes(at, &jobs, states, &missed).await? {
-            Some(sums) => taken.changes.sums = sums,
-            None => taken.moved = true,
-        }
-        Ok(())
+    async fn make_room(&mut self, fence: Fence, changes: &mut Changes) -> Result<Stepped> {
+        self.boards.make_room(fence, &mut changes.boards).await
     }
 
-    fn named(&self, group: Group, records: &Records, index: usize) -> Named {
-        let SlotId { source, partition } = self.slot;
-        Named {
-            group,
-            position: Position {
-                source,
-                partition,
-                offset: records.offsets.value(index),
-            },
-            at_ms: records.logged_at_ms.value(index),
+    fn reached(&mut self, fence: Fence) {
+        self.teller.reached();
+        let missed = std::mem::take(&mut self.missed).into_iter();
+        for miss in missed.filter(|miss| !miss.is_sum) {
+            self.boards.want(miss);
         }
+        self.hand_over();
+        self.reaches = Some(fence);
     }
 
-    async fn notifications(&self, records: &Records) -> Result<Notifications> {
-        let writers = writers_of(&*self.schemas, &records.values).await?;
-        let bytes = records.values.iter().map(Option::unwrap_or_default);
-        Notifications::read(self.slot.source, bytes, &writers)
-            .map_err(|error| Error::Fault(format!("decoding notifications: {error}")))
+    fn forget(&mut self) {
+        self.teller.forget();
+        self.boards.forget();
+        self.sums.forget();
+        self.missed.clear();
+        // Whether these count is not known; who counts for nothing does no harm.
+        self.hand_over();
+        self.reaches = None;
     }
 
-    /// The states of the first of some groups, by view, and how many groups these are.
-    async fn states(&self, groups: &[Group]) -> Result<(Vec<States>, usize)> {
-        let canon = &self.canon;
-        let first = canon.first_groups(self.slot.source, groups, self.rows_max);
-        let first = first.await?;
-        let Some(groups) = groups.get(..first.groups).filter(|some| !some.is_empty()) else {
-            let what = format!("{} groups of {} were answered", first.groups, groups.len());
-            return Err(Error::Fault(what));
-        };
-        let folded = self.fold.run(&first.rows).await?;
-        let states = folded.iter().map(|folded| states_of(folded, groups));
-        Ok((states.collect::<Result<_>>()?, groups.len()))
+    async fn step(&mut self, fence: Fence, partitions: u32) -> Result<Stepped> {
+        self.boards.step(fence, partitions).await
     }
 }
 

@@ -32,6 +32,9 @@ pub enum Error {
         /// The partition.
         partition: u32,
     },
+    /// The partition state is not at the checkpoint that a worker believes: the worker refreshes.
+    #[error("another process has changed the partition state")]
+    Moved,
     /// What stood on boards before can't be told now.
     #[error("{0}; nothing is counted until it can be")]
     NotWhole(String),

@@ -6,17 +6,18 @@ use std::sync::Arc;
 use arrow::array::{AsArray, BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
+use async_trait::async_trait;
 use jobs::TallyFold;
 use schemas::avro::{Writers, is_framed};
 use schemas::plays::{Decoded, Decoder, Line, identities, without_listeners};
-use schemas::seam::{Fence, LastRecord, Offset};
+use schemas::seam::{Fence, LastRecord, Offset, Slot};
 use stores::erasures::Suppressed;
-use stores::live::{Changes, Deltas};
+use stores::live::{Changes, Deltas, LiveWrite, SlotId};
 use stores::log::{FetchLimit, Records};
 use stores::registry::{Schemas, writers_of};
 
 use crate::homes::Homes;
-use crate::taker::{Before, Limits, Taken};
+use crate::processor::{BatchOutcome, BatchProcessor, Before, Limits};
 use crate::window::{Noted, Window};
 use crate::{Error, Result};
 
@@ -62,81 +63,6 @@ impl Facts {
             window: None,
             records_fit: usize::MAX,
         }
-    }
-
-    pub(crate) fn views(&self) -> Vec<&str> {
-        self.fold.views()
-    }
-
-    /// Learns who is suppressed. Whoever was when the epoch began is among them if this is called after
-    /// the slot was read.
-    pub(crate) fn suppress(&mut self, suppressed: Arc<Suppressed>) {
-        self.suppressed = suppressed;
-    }
-
-    pub(crate) fn reaches(&self) -> Option<&Fence> {
-        let current = self.window.as_ref().filter(|kept| kept.is_current);
-        current.map(|kept| &kept.fence)
-    }
-
-    pub(crate) fn reached(&mut self, fence: Fence) {
-        if let Some(kept) = &mut self.window {
-            kept.fence = fence;
-            kept.unapplied.clear();
-        }
-    }
-
-    /// The last micro-batch may not count, and the partition state may have moved. What the window holds up to its checkpoint
-    /// is a function of the log alone, and stays.
-    pub(crate) fn forget(&mut self) {
-        if let Some(kept) = &mut self.window {
-            kept.take_back();
-            kept.is_current = false;
-        }
-    }
-
-    /// Brings the duplicate window to the checkpoint: reads what the log has after the window of the same generation, or
-    /// all that a new window holds.
-    pub(crate) async fn begin(
-        &mut self,
-        before: &Before<'_>,
-        fence: Fence,
-        last: Option<LastRecord>,
-    ) -> Result<()> {
-        // A life that begins with the log has met nothing yet, but one before it may have.
-        let since_ms = last.map_or(0, |last| last.logged_at_ms);
-        let mut set_aside = before.set_aside(since_ms).await?;
-        self.set_aside = set_aside.split_off(&fence.next_offset);
-        let kept = self.window.take().filter(|kept| {
-            let ahead = fence.next_offset.checked_sub(kept.fence.next_offset);
-            let ahead = ahead.and_then(|records| usize::try_from(records).ok());
-            let is_short = ahead.is_some_and(|records| records <= before.options.records_max);
-            kept.fence.generation == fence.generation && is_short
-        });
-        if let (Some(mut kept), Some(last)) = (kept, last) {
-            let (window, from) = (&mut kept.window, &mut kept.fence.next_offset);
-            let read = self.remember(before, window, (from, fence.next_offset), last);
-            let read = read.await;
-            // Also where it failed: the window is whole up to where it has come.
-            kept.is_current = read.is_ok();
-            kept.fence = match read {
-                Ok(_) => fence,
-                Err(_) => kept.fence,
-            };
-            self.window = Some(kept);
-            return read.map(drop);
-        }
-        let window = match last {
-            Some(last) => self.read_window(before, fence.next_offset, last).await?,
-            None => new_window(before),
-        };
-        self.window = Some(Remembered {
-            fence,
-            window,
-            unapplied: Vec::new(),
-            is_current: true,
-        });
-        Ok(())
     }
 
     /// Reads the end of the log below `end` again, as far as a window holds it.
@@ -205,33 +131,7 @@ impl Facts {
         Ok(events)
     }
 
-    pub(crate) const fn records_fit(&self) -> usize {
-        self.records_fit
-    }
-
-    /// Takes as many of the records as come to `limits.rows_max` rows, at least one: half of them as long as
-    /// these are more.
-    pub(crate) async fn take(&mut self, records: &Records, limits: Limits) -> Result<Taken> {
-        let mut records = records.clone();
-        loop {
-            let taken = self.take_all(&records, limits.partitions).await?;
-            let rows = taken.changes.rows();
-            if rows <= limits.rows_max || records.len() <= 1 {
-                if rows <= limits.rows_max / 2 {
-                    self.records_fit = self.records_fit.saturating_mul(2);
-                }
-                return Ok(taken);
-            }
-            // The other half must not find itself in the window.
-            if let Some(kept) = &mut self.window {
-                kept.take_back();
-            }
-            self.records_fit = records.len() / 2;
-            records = records.slice(0, self.records_fit);
-        }
-    }
-
-    async fn take_all(&mut self, records: &Records, partitions: u32) -> Result<Taken> {
+    async fn take_all(&mut self, records: &Records, partitions: u32) -> Result<BatchOutcome> {
         let mut decoded = self.decode(records).await?;
         leave_out(&mut decoded, Some(&self.set_aside))?;
         let strays = self.has_strays(&decoded.events, partitions)?;
@@ -253,7 +153,7 @@ impl Facts {
                 counts: of.counts,
             }));
         }
-        let taken = Taken {
+        let taken = BatchOutcome {
             records: records.len(),
             changes: Changes {
                 deltas,
@@ -263,7 +163,7 @@ impl Facts {
             events: events.num_rows() as u64,
             duplicates: noted.saturating_sub(events.num_rows()) as u64,
             rejected: decoded.rejected,
-            ..Taken::default()
+            ..BatchOutcome::default()
         };
         Ok(taken)
     }
@@ -301,6 +201,110 @@ impl Facts {
         let firsts = filter_record_batch(events, &keep)
             .map_err(|error| Error::Fault(format!("filtering duplicates: {error}")))?;
         Ok((firsts, count))
+    }
+}
+
+#[async_trait]
+impl BatchProcessor for Facts {
+    fn views(&self) -> Vec<&str> {
+        self.fold.views()
+    }
+
+    fn reaches(&self) -> Option<&Fence> {
+        let current = self.window.as_ref().filter(|kept| kept.is_current);
+        current.map(|kept| &kept.fence)
+    }
+
+    /// Brings the duplicate window to the checkpoint: reads what the log has after the window of the same generation, or
+    /// all that a new window holds.
+    async fn begin(&mut self, before: &Before<'_>, slot: &Slot) -> Result<()> {
+        let (fence, last) = (slot.fence(), slot.position.last);
+        // A life that begins with the log has met nothing yet, but one before it may have.
+        let since_ms = last.map_or(0, |last| last.logged_at_ms);
+        let mut set_aside = before.set_aside(since_ms).await?;
+        self.set_aside = set_aside.split_off(&fence.next_offset);
+        let kept = self.window.take().filter(|kept| {
+            let ahead = fence.next_offset.checked_sub(kept.fence.next_offset);
+            let ahead = ahead.and_then(|records| usize::try_from(records).ok());
+            let is_short = ahead.is_some_and(|records| records <= before.options.records_max);
+            kept.fence.generation == fence.generation && is_short
+        });
+        if let (Some(mut kept), Some(last)) = (kept, last) {
+            let (window, from) = (&mut kept.window, &mut kept.fence.next_offset);
+            let read = self.remember(before, window, (from, fence.next_offset), last);
+            let read = read.await;
+            // Also where it failed: the window is whole up to where it has come.
+            kept.is_current = read.is_ok();
+            kept.fence = match read {
+                Ok(_) => fence,
+                Err(_) => kept.fence,
+            };
+            self.window = Some(kept);
+            return read.map(drop);
+        }
+        let window = match last {
+            Some(last) => self.read_window(before, fence.next_offset, last).await?,
+            None => new_window(before),
+        };
+        self.window = Some(Remembered {
+            fence,
+            window,
+            unapplied: Vec::new(),
+            is_current: true,
+        });
+        Ok(())
+    }
+
+    /// Learns who is suppressed. Whoever was when the epoch began is among them if this is called after
+    /// the slot was read.
+    fn suppress(&mut self, suppressed: Arc<Suppressed>) {
+        self.suppressed = suppressed;
+    }
+
+    /// Takes as many of the records as come to `limits.rows_max` rows, at least one: half of them as long as
+    /// these are more.
+    async fn process(&mut self, records: &Records, limits: Limits) -> Result<BatchOutcome> {
+        let mut records = records.clone();
+        loop {
+            let taken = self.take_all(&records, limits.partitions).await?;
+            let rows = taken.changes.rows();
+            if rows <= limits.rows_max || records.len() <= 1 {
+                if rows <= limits.rows_max / 2 {
+                    self.records_fit = self.records_fit.saturating_mul(2);
+                }
+                return Ok(taken);
+            }
+            // The other half must not find itself in the window.
+            if let Some(kept) = &mut self.window {
+                kept.take_back();
+            }
+            self.records_fit = records.len() / 2;
+            records = records.slice(0, self.records_fit);
+        }
+    }
+
+    fn rows_max(&self, live: &dyn LiveWrite, slot: SlotId) -> usize {
+        live.deltas_max(slot)
+    }
+
+    fn records_fit(&self) -> usize {
+        self.records_fit
+    }
+
+    fn reached(&mut self, fence: Fence) {
+        if let Some(kept) = &mut self.window {
+            kept.fence = fence;
+            kept.unapplied.clear();
+        }
+    }
+
+    /// The last micro-batch may not count, and the partition state may have moved. What the window holds up to its checkpoint
+    /// is a function of the log alone, and stays.
+    fn forget(&mut self) {
+        if let Some(kept) = &mut self.window {
+            kept.take_back();
+            kept.is_current = false;
+        }
     }
 }
 

@@ -7,11 +7,10 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use schemas::clock::Clock;
 use stores::alerts::Alerts;
-use stores::log::{LogWrite, NewRecords, Partitions};
+use stores::log::{NewRecords, Partitions};
 use stores::notices::{CapacityNotices, Deliveries, Delivery, Outcome};
-use stores::webhook::{Answer, Hook};
+use stores::webhook::Answer;
 use tokio_util::sync::CancellationToken;
 
 use crate::worker::pause;
@@ -35,9 +34,7 @@ const ERROR_BYTES_MAX: usize = 500;
 pub(crate) struct Deliverer {
     waiting: Arc<dyn Deliveries>,
     told: Told,
-    log: Arc<dyn LogWrite>,
-    hook: Option<Arc<dyn Hook>>,
-    clock: Arc<dyn Clock>,
+    ports: SpeedPorts,
     partitions: Partitions,
     look_interval_ms: u64,
     retry_max_ms: u64,
@@ -70,9 +67,7 @@ impl Deliverer {
         Self {
             waiting,
             told,
-            log: Arc::clone(&ports.log_writes),
-            hook: ports.hook.clone(),
-            clock: Arc::clone(&ports.clock),
+            ports: ports.clone(),
             partitions: Partitions::new(Arc::clone(&ports.log_writes), options.partitions),
             look_interval_ms: options.look_interval_ms.max(1),
             retry_max_ms: options.notice_retry_max_ms.max(PAUSE_MS),
@@ -96,7 +91,7 @@ impl Deliverer {
     /// Tries everything that is to be delivered now, each once.
     pub(crate) async fn deliver(&self, stop: &CancellationToken) -> Result<()> {
         // What is to be tried again while this goes on has had its turn.
-        let due_ms = self.clock.now_ms();
+        let due_ms = self.ports.clock.now_ms();
         let waiting = self.waiting.waiting(due_ms).await?;
         #[expect(clippy::cast_precision_loss, reason = "a gauge")]
         metrics::gauge!(self.told.waiting).set(waiting.all as f64);
@@ -104,7 +99,7 @@ impl Deliverer {
             return Ok(());
         }
         while !stop.is_cancelled() {
-            let until_ms = self.clock.now_ms().saturating_add(self.claim_ms());
+            let until_ms = self.ports.clock.now_ms().saturating_add(self.claim_ms());
             let claimed = self.waiting.claim(due_ms, until_ms, CLAIMED).await?;
             if claimed.is_empty() {
                 return Ok(());
@@ -127,7 +122,7 @@ impl Deliverer {
     }
 
     fn post_timeout_ms(&self) -> i64 {
-        let timeout = self.hook.as_ref().map(|hook| hook.timeout());
+        let timeout = self.ports.hook.as_ref().map(|hook| hook.timeout());
         let timeout_ms = timeout.unwrap_or_default().as_millis();
         i64::try_from(timeout_ms).unwrap_or(i64::MAX)
     }
@@ -154,15 +149,18 @@ impl Deliverer {
         let topic = self.waiting.topic();
         let partitions = self.partitions.of(topic).await?;
         let records = NewRecords::by_key(told, partitions);
-        let now_ms = self.clock.now_ms();
-        self.log.append(topic, &records, now_ms).await?;
+        let now_ms = self.ports.clock.now_ms();
+        self.ports
+            .log_writes
+            .append(topic, &records, now_ms)
+            .await?;
         self.told.to("topic", count);
         Ok(())
     }
 
     /// Posts one that is in the log, if it is to be posted, and writes down what became of it.
     async fn one(&self, claimed: &Delivery, stop: &CancellationToken) -> Result<()> {
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.ports.clock.now_ms();
         let mut outcome = Outcome {
             topic_at_ms: Some(claimed.topic_at_ms.unwrap_or(now_ms)),
             webhook_at_ms: claimed.webhook_at_ms,
@@ -170,11 +168,11 @@ impl Deliverer {
             is_done: true,
             ..Outcome::default()
         };
-        if let (Some(_), true) = (&self.hook, stop.is_cancelled()) {
+        if let (Some(_), true) = (&self.ports.hook, stop.is_cancelled()) {
             // Whoever comes next posts it, without waiting for the claim's end.
             outcome.is_done = false;
             outcome.last_error.clone_from(&claimed.last_error);
-        } else if let Some(hook) = &self.hook {
+        } else if let Some(hook) = &self.ports.hook {
             if now_ms.saturating_add(self.post_timeout_ms()) > claimed.until_ms {
                 // The claim would end meanwhile: whoever claims it next posts it.
                 return Ok(());
@@ -188,7 +186,7 @@ impl Deliverer {
     }
 
     fn answered(&self, claimed: &Delivery, answer: Answer, outcome: &mut Outcome) {
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.ports.clock.now_ms();
         let (mut why, after_s) = match answer {
             Answer::Taken => {
                 outcome.webhook_at_ms = Some(now_ms);

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use schemas::clock::Clock;
 use schemas::draws::Draws;
+use schemas::options;
 use schemas::seam::Slot;
 use schemas::source::Source;
-use serde::{Deserialize, Serialize};
 use stores::achievements::AchievementsWrite;
 use stores::admin::CanonAdmin;
 use stores::erasures::Suppressions;
@@ -65,74 +65,50 @@ impl SpeedPorts {
     }
 }
 
-/// What can be set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SpeedOptions {
-    /// Records in one micro-batch, at most.
-    pub records_max: usize,
-    /// Bytes of records in one micro-batch, at most.
-    pub bytes_max: usize,
-    /// Partitions of a topic of notifications that is not there yet.
-    #[serde(skip)]
-    pub partitions: u32,
-    /// The longest pause before a notice is posted again.
-    #[serde(skip)]
-    pub notice_retry_max_ms: u64,
-    /// How old a notice may become before it is no longer posted.
-    #[serde(skip)]
-    pub notice_give_up_after_ms: u64,
-    /// Groups whose rows are read again in one micro-batch of notifications, at most.
-    pub groups_max: usize,
-    /// Rows of these groups in one micro-batch, at most; a group that has more comes alone.
-    pub rows_max: usize,
-    /// Changes of boards and achievements of one partition that may wait to be told before no more are
-    /// made.
-    pub outbox_max: u64,
-    /// Memory of cached boards of one source, in bytes, where live state is on a server; shared among the
-    /// partitions. Those that were read least recently are dropped.
-    pub board_cache_bytes_max: u64,
-    /// Rows that are put into a cached board in one step while it is filled.
-    pub board_fill_rows: usize,
-    /// How long after some rows of a cached board were compared others are.
-    pub board_check_interval_ms: u64,
-    /// How many live states of a key it takes until their sum is kept; more than 1,001 are taken for that.
-    pub sum_states: u64,
-    /// How long to wait at the end of the log before looking for more. One request for each source and
-    /// interval, however many partitions are idle.
-    pub poll_interval_ms: u64,
-    /// How long to go on before looking at run records, erasures and partitions again. Idle workers look when
-    /// something changed; lost live state is detected within this interval, at most 1 s.
-    pub look_interval_ms: u64,
-    /// How long to wait for a batch run that stands in the way, where the end of the log is to be
-    /// reached.
-    pub run_wait_ms: u64,
-    /// How much log time the duplicate window holds.
-    pub dedup_window_ms: i64,
-    /// How many events the duplicate window of one partition holds, at most.
-    pub dedup_events_max: usize,
-}
-
-impl Default for SpeedOptions {
-    fn default() -> Self {
-        Self {
-            records_max: 50_000,
-            bytes_max: 32 * 1024 * 1024,
-            partitions: 4,
-            notice_retry_max_ms: 3_600_000,
-            notice_give_up_after_ms: 3 * 86_400_000,
-            groups_max: 10_000,
-            rows_max: 100_000,
-            outbox_max: 10_000,
-            board_cache_bytes_max: 1 << 30,
-            board_fill_rows: 4_000,
-            board_check_interval_ms: 10_000,
-            sum_states: 1_000,
-            poll_interval_ms: 100,
-            look_interval_ms: 1_000,
-            run_wait_ms: 30_000,
-            dedup_window_ms: 3_600_000,
-            dedup_events_max: 2_000_000,
-        }
+options! {
+    /// What can be set.
+    pub struct SpeedOptions {
+        /// Records in one micro-batch, at most.
+        pub records_max: usize = 50_000,
+        /// Bytes of records in one micro-batch, at most.
+        pub bytes_max: usize = 32 * 1024 * 1024,
+        /// Partitions of a topic of notifications that is not there yet.
+        #[serde(skip)]
+        pub partitions: u32 = 4,
+        /// The longest pause before a notice is posted again.
+        #[serde(skip)]
+        pub notice_retry_max_ms: u64 = 3_600_000,
+        /// How old a notice may become before it is no longer posted.
+        #[serde(skip)]
+        pub notice_give_up_after_ms: u64 = 3 * 86_400_000,
+        /// Groups whose rows are read again in one micro-batch of notifications, at most.
+        pub groups_max: usize = 10_000,
+        /// Rows of these groups in one micro-batch, at most; a group that has more comes alone.
+        pub rows_max: usize = 100_000,
+        /// Changes of boards and achievements of one partition that may wait to be told before no more are
+        /// made.
+        pub outbox_max: u64 = 10_000,
+        /// Memory of cached boards of one source, in bytes, where live state is on a server; shared among the
+        /// partitions. Those that were read least recently are dropped.
+        pub board_cache_bytes_max: u64 = 1 << 30,
+        /// Rows that are put into a cached board in one step while it is filled.
+        pub board_fill_rows: usize = 4_000,
+        /// How long after some rows of a cached board were compared others are.
+        pub board_check_interval_ms: u64 = 10_000,
+        /// How many live states of a key it takes until their sum is kept; more than 1,001 are taken for that.
+        pub sum_states: u64 = 1_000,
+        /// How long to wait at the end of the log before looking for more. One request for each source and
+        /// interval, however many partitions are idle.
+        pub poll_interval_ms: u64 = 100,
+        /// How long to go on before looking at run records, erasures and partitions again. Idle workers look when
+        /// something changed; lost live state is detected within this interval, at most 1 s.
+        pub look_interval_ms: u64 = 1_000,
+        /// How long to wait for a batch run that stands in the way, where the end of the log is to be
+        /// reached.
+        pub run_wait_ms: u64 = 30_000,
+        /// How much log time the duplicate window holds.
+        pub dedup_window_ms: i64 = 3_600_000,
+        /// How many events the duplicate window of one partition holds, at most.
+        pub dedup_events_max: usize = 2_000_000,
     }
 }

@@ -151,15 +151,14 @@ impl Sums {
         self.resting.invalidate_all();
     }
 
-    /// What new states of groups, and what readers have missed, make of sums; nothing if the slot is not at
-    /// the fence.
+    /// What new states of groups, and what readers have missed, make of sums.
     pub(crate) async fn changes(
         &mut self,
         (fence, partitions): (Fence, u32),
         jobs: &[Arc<Job<Board>>],
         states: &[States],
         missed: &[Miss],
-    ) -> Result<Option<Vec<SumChange>>> {
+    ) -> Result<Vec<SumChange>> {
         self.makes_left = MAKES_MAX;
         let mut changes = Vec::new();
         for job in jobs.iter().filter(|job| job.keeps_sums()) {
@@ -168,12 +167,10 @@ impl Sums {
             let mut touched: Vec<Touched> = touched.into_values().collect();
             touched.retain(|touched| !self.rests(job, touched));
             for touched in touched.chunks(KEYS_MAX) {
-                if !self.look(fence, job, touched, &mut changes).await? {
-                    return Ok(None);
-                }
+                self.look(fence, job, touched, &mut changes).await?;
             }
         }
-        Ok(Some(changes))
+        Ok(changes)
     }
 
     /// Adds the keys whose sums readers have missed.
@@ -225,15 +222,14 @@ impl Sums {
         self.resting.insert(name, rest);
     }
 
-    /// Looks which sums keys have, and says what becomes of them. Answers false if the slot is not at the
-    /// fence.
+    /// Looks which sums keys have, and says what becomes of them.
     async fn look(
         &mut self,
         fence: Fence,
         job: &Job<Board>,
         touched: &[Touched],
         changes: &mut Vec<SumChange>,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let queries: Vec<MembersQuery> = touched
             .iter()
             .map(|touched| self.query(job, &touched.key, &[]))
@@ -243,7 +239,7 @@ impl Sums {
         let read = live.read_members(self.slot.source, own..own.saturating_add(1), &queries);
         let answer = read.await?;
         if !stands(answer.slots.first(), fence) {
-            return Ok(false);
+            return Err(Error::Moved);
         }
         let mut kept = Vec::new();
         for (touched, found) in touched.iter().zip(answer.states) {
@@ -260,14 +256,14 @@ impl Sums {
     }
 
     /// Says what becomes of the sums that keys have: those that are made are moved on first, and some of those
-    /// that are begun are made then. Answers false if the slot is not at the fence.
+    /// that are begun are made then.
     async fn go_on(
         &mut self,
         fence: Fence,
         job: &Job<Board>,
         kept: Vec<Kept<'_>>,
         changes: &mut Vec<SumChange>,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let is_made = |(_, sum, _): &Kept<'_>| sum.content().is_some();
         let (made, mut begun): (Vec<_>, Vec<_>) = kept.into_iter().partition(is_made);
         let waiting = begun.split_off(begun.len().min(self.makes_left));
@@ -280,24 +276,21 @@ impl Sums {
             }
         }
         for (kept, at_once) in [(made, AT_ONCE), (begun, MAKES_AT_ONCE)] {
-            if !self.all_next(fence, job, (kept, at_once), changes).await? {
-                return Ok(false);
-            }
+            self.all_next(fence, job, (kept, at_once), changes).await?;
         }
-        Ok(true)
+        Ok(())
     }
 
-    /// Looks up what takes the place of sums, of so many at once. Answers false if the slot is not at the
-    /// fence.
+    /// Looks up what takes the place of sums, of so many at once.
     async fn all_next(
         &mut self,
         fence: Fence,
         job: &Job<Board>,
         (kept, at_once): (Vec<Kept<'_>>, usize),
         changes: &mut Vec<SumChange>,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         if kept.is_empty() {
-            return Ok(true);
+            return Ok(());
         }
         let runs = match &self.runs {
             Some(runs) => Arc::clone(runs),
@@ -313,7 +306,7 @@ impl Sums {
         for ((touched, sum, held), next) in kept.into_iter().zip(next) {
             let next = match next {
                 Ok(next) => Some(KeptSum::made(&next.encode())),
-                Err(Failed::Moved) => return Ok(false),
+                Err(Failed::Moved) => return Err(Error::Moved),
                 Err(Failed::Stale) if held >= self.many || touched.is_missed => {
                     Some(KeptSum::begun())
                 }
@@ -331,7 +324,7 @@ impl Sums {
             };
             changes.push(change(job, &touched.key, Some(sum), next));
         }
-        Ok(true)
+        Ok(())
     }
 
     /// What takes the place of a sum once the members have their new states.

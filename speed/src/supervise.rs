@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jobs::{Board, Catalog, Engine, Fold, Job, Layers, TallyFold};
@@ -24,9 +23,9 @@ use crate::facts::Facts;
 use crate::idle::IdleWatch;
 use crate::notices::Deliverer;
 use crate::outbox::Outbox;
+use crate::processor::BatchProcessor;
 use crate::recount::Recounter;
 use crate::sums::Sums;
-use crate::taker::Taker;
 use crate::tell::{Outbox as Told, Teller};
 use crate::worker::{LOOKS_WITHOUT_PARTITION, Worker};
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
@@ -46,9 +45,8 @@ pub struct Speed {
     outbox: Option<Outbox>,
     /// Where what changes on boards goes.
     telling: Option<Telling>,
-    /// What delivers notices of capacities, and alerts.
-    notices: Option<Deliverer>,
-    alerts: Deliverer,
+    /// Deliver notices of capacities, and alerts.
+    deliverers: Vec<Deliverer>,
     /// What counts the athletes of applications anew, where any are counted so.
     recounter: Option<Recounter>,
 }
@@ -78,16 +76,8 @@ pub struct SpeedReport {
     pub refusals: u64,
 }
 
-/// What all workers count together.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) events: AtomicU64,
-    pub(crate) duplicates: AtomicU64,
-    pub(crate) dead_letters: AtomicU64,
-    pub(crate) micro_batches: AtomicU64,
-    pub(crate) heals: AtomicU64,
-    pub(crate) refusals: AtomicU64,
-}
+/// The counts of all workers.
+pub(crate) type Counts = Mutex<SpeedReport>;
 
 impl Speed {
     /// The speed layer of `source`, with every view of it that this layer runs.
@@ -133,7 +123,10 @@ impl Speed {
         });
         let is_connecting = source == Source::Authorizations;
         let notices = is_connecting.then(|| Deliverer::of_capacities(&ports, &options));
-        let alerts = Deliverer::of_alerts(&ports, &options);
+        let deliverers = notices
+            .into_iter()
+            .chain([Deliverer::of_alerts(&ports, &options)]);
+        let deliverers = deliverers.collect();
         let recounter = is_connecting.then(|| catalog.counting());
         let recounter = recounter.and_then(|of| Recounter::new(&ports, of, &options));
         let speed = Self {
@@ -144,11 +137,10 @@ impl Speed {
             options,
             outbox,
             telling,
-            notices,
-            alerts,
+            deliverers,
             recounter,
         };
-        speed.taker(0).await?;
+        speed.processor(0).await?;
         Ok(speed)
     }
 
@@ -166,17 +158,17 @@ impl Speed {
         Some(Told::new(self.slot(partition), telling, interval_ms))
     }
 
-    /// What takes the records of a partition.
-    async fn taker(&self, partition: u32) -> Result<Taker> {
+    /// The processor of a partition's micro-batches.
+    async fn processor(&self, partition: u32) -> Result<Box<dyn BatchProcessor>> {
         Ok(match &self.views {
             Views::Tallies(jobs) => {
                 let fold = TallyFold::new(&self.engine, jobs).await?;
                 let schemas = Arc::clone(&self.ports.schemas);
-                Taker::Facts(Box::new(Facts::new(partition, fold, schemas)))
+                Box::new(Facts::new(partition, fold, schemas))
             }
             Views::Boards(jobs) => {
                 let fold = Fold::new(&self.engine, jobs).await?;
-                Taker::Entities(Box::new(self.entities(partition, jobs, fold)))
+                Box::new(self.entities(partition, jobs, fold))
             }
         })
     }
@@ -218,37 +210,49 @@ impl Speed {
         };
         let idle = Arc::new(IdleWatch::new(&self.ports, self.source, &self.options));
         let mut workers = Workers::new(until_caught_up, shutdown.child_token(), idle);
-        match &self.outbox {
-            Some(outbox) if until_caught_up => outbox.send_all(&workers.stop).await?,
-            Some(outbox) => workers.spawn(None, outbox.clone().watch(workers.stop.clone())),
-            None => {}
-        }
         if !until_caught_up {
-            let idle = Arc::clone(&workers.idle);
-            workers.spawn(None, idle.run(workers.stop.clone()));
-        }
-        if let (Some(notices), false) = (&self.notices, until_caught_up) {
-            workers.spawn(None, notices.clone().watch(workers.stop.clone()));
-        }
-        if !until_caught_up {
-            workers.spawn(None, self.alerts.clone().watch(workers.stop.clone()));
-        }
-        if let (Some(recounter), false) = (&self.recounter, until_caught_up) {
-            workers.spawn(None, recounter.clone().watch(workers.stop.clone()));
+            self.spawn_services(&mut workers);
+        } else if let Some(outbox) = &self.outbox {
+            outbox.send_all(&workers.stop).await?;
         }
         let mut outcome = self.supervise(&mut share, &mut workers).await;
-        if let (Some(recounter), true, true) = (&self.recounter, until_caught_up, outcome.is_ok()) {
-            outcome = recounter.finish(&workers.stop).await;
-        }
-        if let (Some(notices), true, true) = (&self.notices, until_caught_up, outcome.is_ok()) {
-            outcome = notices.deliver(&workers.stop).await;
-        }
         if until_caught_up && outcome.is_ok() {
-            outcome = self.alerts.deliver(&workers.stop).await;
+            outcome = self.finish_services(&workers.stop).await;
         }
         let outcome = workers.end(outcome).await;
         share.leave().await;
-        outcome.map(|()| workers.counts.report())
+        outcome.map(|()| {
+            *workers
+                .counts
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        })
+    }
+
+    /// Starts what runs beside the workers.
+    fn spawn_services(&self, workers: &mut Workers) {
+        let stop = workers.stop.clone();
+        workers.spawn(None, Arc::clone(&workers.idle).run(stop.clone()));
+        if let Some(outbox) = &self.outbox {
+            workers.spawn(None, outbox.clone().watch(stop.clone()));
+        }
+        for deliverer in &self.deliverers {
+            workers.spawn(None, deliverer.clone().watch(stop.clone()));
+        }
+        if let Some(recounter) = &self.recounter {
+            workers.spawn(None, recounter.clone().watch(stop));
+        }
+    }
+
+    /// Does once what services do, after the workers have caught up.
+    async fn finish_services(&self, stop: &CancellationToken) -> Result<()> {
+        if let Some(recounter) = &self.recounter {
+            recounter.finish(stop).await?;
+        }
+        for deliverer in &self.deliverers {
+            deliverer.deliver(stop).await?;
+        }
+        Ok(())
     }
 
     /// Keeps a worker at each partition that is this process's, until the end or an error.
@@ -328,7 +332,7 @@ impl Speed {
             }
             let worker = Worker {
                 ports: self.ports.clone(),
-                taker: self.taker(partition).await?,
+                processor: self.processor(partition).await?,
                 recogniser: Recogniser::default(),
                 source: self.source,
                 partition,
@@ -410,19 +414,5 @@ impl Workers {
             outcome = outcome.and(ended);
         }
         outcome
-    }
-}
-
-impl Counts {
-    fn report(&self) -> SpeedReport {
-        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        SpeedReport {
-            events: of(&self.events),
-            duplicates: of(&self.duplicates),
-            dead_letters: of(&self.dead_letters),
-            micro_batches: of(&self.micro_batches),
-            heals: of(&self.heals),
-            refusals: of(&self.refusals),
-        }
     }
 }

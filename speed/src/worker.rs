@@ -1,7 +1,6 @@
 //! The worker of one partition: look around, then fold micro-batches until it is time to look again.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -21,8 +20,8 @@ use tracing::Instrument;
 
 use crate::boards::Stepped;
 use crate::idle::{Idle, IdleWatch, Wake};
-use crate::supervise::Counts;
-use crate::taker::{Before, Limits, Taker};
+use crate::processor::{BatchProcessor, Before, Limits};
+use crate::supervise::{Counts, SpeedReport};
 use crate::tell::Outbox;
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
@@ -41,7 +40,7 @@ const IDLE_STEP: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) ports: SpeedPorts,
-    pub(crate) taker: Taker,
+    pub(crate) processor: Box<dyn BatchProcessor>,
     pub(crate) recogniser: Recogniser,
     pub(crate) source: Source,
     pub(crate) partition: u32,
@@ -115,7 +114,7 @@ impl Worker {
                 if gone >= LOOKS_WITHOUT_PARTITION {
                     return Err(self.without(error).await);
                 }
-                self.taker.forget();
+                self.processor.forget();
                 pause(PAUSE_MS_FIRST << gone, &stop).await;
                 continue;
             }
@@ -123,6 +122,10 @@ impl Worker {
             match ended {
                 Ok(Ended::CaughtUp) => return Ok(()),
                 Ok(Ended::Look) => (self.failures, waiting) = (0, None),
+                Err(Error::Moved) => {
+                    self.moved();
+                    (self.failures, waiting) = (0, None);
+                }
                 Ok(Ended::Waiting) => {
                     let since = *waiting.get_or_insert_with(Instant::now);
                     if until_caught_up && since.elapsed() >= run_wait {
@@ -140,7 +143,7 @@ impl Worker {
                     }
                     let wait_ms = PAUSE_MS_MAX.min(PAUSE_MS_FIRST << self.failures.min(10));
                     tracing::warn!(partition = self.partition, %error, wait_ms, "trying again");
-                    self.taker.forget();
+                    self.processor.forget();
                     pause(wait_ms, &stop).await;
                 }
                 Err(error) => return Err(error),
@@ -156,10 +159,11 @@ impl Worker {
         // After the slot: a run that ended the epoch before knew no more partitions than there are now.
         let partitions = self.ports.partitions(self.source).await?;
         self.runs = self.ports.views.runs(self.source).await?;
-        self.taker.covers(&self.runs.newest);
+        self.processor.covers(&self.runs.newest);
         // After the slot as well: a run that ended the epoch before on behalf of an erasure is sure that
         // whoever fills the next one knows of it, since what was folded before is refused.
-        self.taker.suppress(self.ports.suppressions.now().await?);
+        self.processor
+            .suppress(self.ports.suppressions.now().await?);
         if partitions <= partition {
             let what = format!("{}/{partition}", self.source.topic());
             return Err(stores::Error::NoPartition { what }.into());
@@ -187,7 +191,7 @@ impl Worker {
                             "live state was lost: it starts anew at the newest run and is replayed"
                         );
                     }
-                    self.count(&self.counts.heals, "backstitch_speed_heals_total", 1);
+                    self.count(|all| &mut all.heals, "backstitch_speed_heals_total", 1);
                 }
                 Ok(Ended::Look)
             }
@@ -229,9 +233,7 @@ impl Worker {
         let look_interval = Duration::from_millis(self.options.look_interval_ms);
         let mut fence = slot.fence();
         let mut last = slot.position.last;
-        if !self.begin(slot).await? {
-            return Ok(self.moved());
-        }
+        self.begin(slot).await?;
         self.full_looks = if self.is_full() {
             self.full_looks + 1
         } else {
@@ -277,15 +279,11 @@ impl Worker {
                 offset = fence.next_offset, next_offset = at.next_offset,
             );
             let applied = self.apply(fence, at, fetched.records).instrument(span);
-            let Some(next) = applied.await? else {
-                return Ok(self.moved());
-            };
+            let next = applied.await?;
             fence.next_offset = next.next_offset;
             last = next.last;
-            self.taker.reached(fence);
-            if self.taker.step(fence, self.partitions).await? == Stepped::Moved {
-                return Ok(self.moved());
-            }
+            self.processor.reached(fence);
+            self.processor.step(fence, self.partitions).await?;
         }
         Ok(Ended::Look)
     }
@@ -298,9 +296,8 @@ impl Worker {
         self.failures = 0;
         let began = self.idle.begin();
         while !stop.is_cancelled() {
-            match self.taker.step(fence, self.partitions).await? {
+            match self.processor.step(fence, self.partitions).await? {
                 Stepped::More => return Ok(None),
-                Stepped::Moved => return Ok(Some(self.moved())),
                 Stepped::Idle if self.until_caught_up => return Ok(Some(Ended::CaughtUp)),
                 Stepped::Idle => {}
             }
@@ -321,20 +318,19 @@ impl Worker {
     }
 
     /// The slot is not where it was believed to be.
-    fn moved(&mut self) -> Ended {
+    fn moved(&mut self) {
         self.refused();
         if let Some(outbox) = &self.outbox {
             // Another worker may have added outbox entries and stopped.
             outbox.moved(0);
         }
-        self.taker.forget();
-        Ended::Look
+        self.processor.forget();
     }
 
     /// Fetches a micro-batch that does not reach beyond `until`.
     async fn fetch(&self, from: Offset, until: Option<Offset>) -> Result<Fetched> {
         let limit = FetchLimit {
-            records: self.options.records_max.min(self.taker.records_fit()),
+            records: self.options.records_max.min(self.processor.records_fit()),
             bytes: self.options.bytes_max,
         };
         let topic = self.source.topic();
@@ -358,12 +354,11 @@ impl Worker {
         Ok(fetched)
     }
 
-    /// Takes as many of the records as fit, and applies what comes out together with the fence;
-    /// answers where that now stands, or nothing if it was elsewhere than believed. `end` is the
-    /// position after the records, with the last one before them.
-    async fn apply(&mut self, fence: Fence, end: Cut, records: Records) -> Result<Option<Cut>> {
+    /// Processes as many of the records as fit, and applies the changes together with the checkpoint. Returns the new
+    /// position. `end` is the position after the records, with the last one before them.
+    async fn apply(&mut self, fence: Fence, end: Cut, records: Records) -> Result<Cut> {
         let limits = Limits {
-            rows_max: self.taker.rows_max(&*self.ports.live, self.slot_id()),
+            rows_max: self.processor.rows_max(&*self.ports.live, self.slot_id()),
             partitions: self.partitions,
             fence,
         };
@@ -381,64 +376,51 @@ impl Worker {
         };
         // The log may have become another one since these were asked for; the answer is waited for
         // while they are read, before anything comes of them.
-        let (known, taken) = tokio::join!(known, self.taker.take(&records, limits));
+        let (known, taken) = tokio::join!(known, self.processor.process(&records, limits));
         known?.map_err(|other| self.other_log(other.to_string()))?;
         let mut taken = taken?;
-        if taken.moved {
-            return Ok(None);
-        }
         let next = next_after(&records, taken.records, end);
         self.set_aside(&records, &taken.rejected).await?;
         self.forward(&taken.forwarded).await?;
-        if !self.put(fence, next, &mut taken.changes).await? {
-            return Ok(None);
-        }
+        self.put(fence, next, &mut taken.changes).await?;
         if let Some(outbox) = &self.outbox {
             outbox.moved(taken.changes.outbox.len());
         }
-        let rows = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
-        let counts = &self.counts;
-        for (total, name, n) in [
-            (
-                &counts.events,
-                "backstitch_speed_events_total",
-                taken.events,
-            ),
-            (
-                &counts.duplicates,
-                "backstitch_speed_duplicates_total",
-                taken.duplicates,
-            ),
-            (
-                &counts.dead_letters,
-                "backstitch_speed_dead_letters_total",
-                rows(taken.rejected.len()),
-            ),
-            (
-                &counts.micro_batches,
-                "backstitch_speed_micro_batches_total",
-                1,
-            ),
-        ] {
-            self.count(total, name, n);
-        }
-        Ok(Some(next))
+        let rejected = taken.rejected.len() as u64;
+        self.count(
+            |all| &mut all.events,
+            "backstitch_speed_events_total",
+            taken.events,
+        );
+        self.count(
+            |all| &mut all.duplicates,
+            "backstitch_speed_duplicates_total",
+            taken.duplicates,
+        );
+        self.count(
+            |all| &mut all.dead_letters,
+            "backstitch_speed_dead_letters_total",
+            rejected,
+        );
+        self.count(
+            |all| &mut all.micro_batches,
+            "backstitch_speed_micro_batches_total",
+            1,
+        );
+        Ok(next)
     }
 
-    /// Puts changes into live state, if need be in the place of what can go there; answers false if the
-    /// fence is not where it is believed to be.
-    async fn put(&mut self, fence: Fence, next: Cut, changes: &mut Changes) -> Result<bool> {
+    /// Applies changes to live state. A full store makes room first.
+    async fn put(&mut self, fence: Fence, next: Cut, changes: &mut Changes) -> Result<()> {
         loop {
-            let (live, views) = (&self.ports.live, self.taker.views());
+            let (live, views) = (&self.ports.live, self.processor.views());
             let applied = live.apply(self.slot_id(), fence, next, &views, changes);
             let full = match applied.await {
                 Err(full @ stores::Error::Full { .. }) => full,
-                applied => return Ok(applied?.is_ok()),
+                applied => return applied?.map_err(|_| Error::Moved),
             };
-            match self.taker.make_room(fence, changes).await? {
-                Stepped::More => {}
-                Stepped::Idle => return Err(full.into()),
-                Stepped::Moved => return Ok(false),
+            if self.processor.make_room(fence, changes).await? == Stepped::Idle {
+                return Err(full.into());
             }
         }
     }
@@ -510,10 +492,14 @@ impl Worker {
     }
 
     /// Looks once whether the log is the one that the slot was made from, and lets what takes the
-    /// records remember what it must of those before the fence. Answers false if the slot has moved.
-    async fn begin(&mut self, slot: &Slot) -> Result<bool> {
-        if self.taker.stands_at(&slot.fence()) {
-            return Ok(true);
+    /// records remember what it must of those before the fence.
+    async fn begin(&mut self, slot: &Slot) -> Result<()> {
+        let fence = slot.fence();
+        let is_current = self.processor.reaches().is_some_and(|reaches| {
+            reaches.generation == fence.generation && reaches.next_offset == fence.next_offset
+        });
+        if is_current {
+            return Ok(());
         }
         // It may be another slot than before.
         self.recogniser = Recogniser::default();
@@ -531,7 +517,7 @@ impl Worker {
             options: &self.options,
             partitions: self.partitions,
         };
-        self.taker
+        self.processor
             .begin(&before, slot)
             .await
             .map_err(|error| match error {
@@ -580,11 +566,15 @@ impl Worker {
     }
 
     fn refused(&self) {
-        self.count(&self.counts.refusals, "backstitch_speed_refusals_total", 1);
+        self.count(
+            |all| &mut all.refusals,
+            "backstitch_speed_refusals_total",
+            1,
+        );
     }
 
-    fn count(&self, total: &AtomicU64, name: &'static str, n: u64) {
-        total.fetch_add(n, Ordering::Relaxed);
+    fn count(&self, total: fn(&mut SpeedReport) -> &mut u64, name: &'static str, n: u64) {
+        *total(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner)) += n;
         metrics::counter!(name, "source" => self.source.name()).increment(n);
     }
 }

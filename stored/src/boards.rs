@@ -1,17 +1,18 @@
 //! Boards: heads with their nodes, and the live states that count.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::Array;
 use bytes::Bytes;
-use jobs::board::{Head, LiveState, ReadError as BoardError, Standings};
+use jobs::board::{GroupState, Head, LiveState, ReadError as BoardError, Standings};
 use jobs::merge::Seam;
 use jobs::tree::{Damaged, Node, NodeId, Nodes};
 use jobs::{Board, Job};
 use moka::sync::Cache;
 use schemas::seam::{self, Epoch, Slot};
-use stores::live::{LiveRead, LiveStates, SlotId, StateQuery};
+use stores::live::{LiveRead, LiveStates, MembersQuery, SlotId, StateQuery};
 use stores::views::{Head as StoredHead, NodeName, RunsSeen, ViewsRead};
 
 /// What a read saw of the seam of a view of boards.
@@ -124,6 +125,70 @@ pub async fn laid(
     })
 }
 
+/// Members whose states are read at once.
+const MEMBERS_MAX: usize = 5_000;
+
+/// An encoded member, and the boards that it may be on where these have no scores.
+pub type Member = (Vec<u8>, Vec<Vec<u8>>);
+
+/// A key with some of its members.
+pub type KeyMembers<'a> = (&'a Vec<u8>, &'a [Member]);
+
+/// Divides keys with their members into steps that are read at once. A key may have more members than one step.
+#[must_use]
+pub fn member_steps(keys: &BTreeMap<Vec<u8>, Vec<Member>>) -> Vec<Vec<KeyMembers<'_>>> {
+    let mut steps = Vec::new();
+    let (mut step, mut room) = (Vec::new(), MEMBERS_MAX);
+    for (key, members) in keys {
+        let mut members = members.as_slice();
+        while !members.is_empty() {
+            let (now, rest) = members.split_at(members.len().min(room));
+            step.push((key, now));
+            (members, room) = (rest, room - now.len());
+            if room == 0 {
+                steps.push(std::mem::take(&mut step));
+                room = MEMBERS_MAX;
+            }
+        }
+    }
+    if !step.is_empty() {
+        steps.push(step);
+    }
+    steps
+}
+
+/// The queries of a step, in one partition or in all.
+#[must_use]
+pub fn member_queries(
+    view: &str,
+    partition: Option<u32>,
+    step: &[KeyMembers<'_>],
+) -> Vec<MembersQuery> {
+    let queries = step.iter().map(|(key, members)| MembersQuery {
+        of: StateQuery {
+            view: view.to_owned(),
+            key: (*key).clone(),
+            partition,
+        },
+        members: members.iter().map(|(member, _)| member.clone()).collect(),
+    });
+    queries.collect()
+}
+
+/// The states of members of one key.
+///
+/// # Errors
+/// As [`standings`], and those of the store.
+pub async fn member_states(
+    standings: &Standings,
+    nodes: &StoredNodes<'_>,
+    members: &[Member],
+) -> Result<BTreeMap<Vec<u8>, GroupState>, BoardError<NodesError>> {
+    let states = standings.states(nodes, members).await?;
+    let names = members.iter().map(|(member, _)| member.clone());
+    Ok(names.zip(states).collect())
+}
+
 /// Nodes that a run has replaced are not read again.
 const NODE_IDLE_MAX: Duration = Duration::from_secs(600);
 
@@ -164,7 +229,18 @@ pub enum NodesError {
     Damaged(#[from] Damaged),
 }
 
-impl StoredNodes<'_> {
+impl<'a> StoredNodes<'a> {
+    /// The nodes of a key.
+    #[must_use]
+    pub const fn new(views: &'a dyn ViewsRead, view: &'a str, key: &'a [u8]) -> Self {
+        Self {
+            views,
+            known: None,
+            view,
+            key,
+        }
+    }
+
     async fn read(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, NodesError> {
         let names: Vec<NodeName> = ids.iter().map(|id| *id.as_bytes()).collect();
         let stored = self.views.nodes(self.view, self.key, &names).await?;
@@ -206,5 +282,37 @@ impl Nodes for StoredNodes<'_> {
             *node = read.next().flatten();
         }
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_hold_all_members_once() {
+        let member = |n: usize| (n.to_be_bytes().to_vec(), Vec::new());
+        let counts = [1, MEMBERS_MAX - 1, 3, 2 * MEMBERS_MAX + 5, 7];
+        let keys = counts.iter().enumerate();
+        let keys: BTreeMap<Vec<u8>, Vec<Member>> = keys
+            .map(|(key, count)| {
+                (
+                    vec![u8::try_from(key).expect("few")],
+                    (0..*count).map(member).collect(),
+                )
+            })
+            .collect();
+        let mut again: BTreeMap<Vec<u8>, Vec<Member>> = BTreeMap::new();
+        for step in member_steps(&keys) {
+            let members: usize = step.iter().map(|(_, members)| members.len()).sum();
+            assert!((1..=MEMBERS_MAX).contains(&members), "{members}");
+            for (key, members) in step {
+                again
+                    .entry(key.clone())
+                    .or_default()
+                    .extend_from_slice(members);
+            }
+        }
+        assert_eq!(again, keys);
     }
 }

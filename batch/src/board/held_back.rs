@@ -18,8 +18,10 @@ use schemas::key::{KeyShape, KeyValue};
 use schemas::partition::partition_of;
 use schemas::seam::Offset;
 use schemas::source::Source;
-use stored::boards::{NodesError, StoredNodes, seam, standings};
-use stores::live::{MembersQuery, StateQuery};
+use stored::boards::{
+    KeyMembers, Member, NodesError, StoredNodes, member_queries, member_states, member_steps, seam,
+    standings,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::planning::{FETCH, Plan, groups_of};
@@ -28,8 +30,6 @@ use crate::{Error, Result};
 
 /// More groups than this are not held back.
 const GROUPS_MAX: usize = 100_000;
-/// Members that are read at once.
-const MEMBERS_MAX: usize = 5_000;
 /// Keys whose rows are looked up at once.
 const AT_ONCE: usize = 16;
 /// How often a read is made that does not join.
@@ -38,12 +38,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// By key and member, encoded: what is published of them.
 pub(crate) type HeldBack = BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, GroupState>>;
-
-/// A member, and the boards that it may be on where these have no scores.
-type Member = (Vec<u8>, Vec<Vec<u8>>);
-
-/// A key with some of its members.
-type OfKey<'a> = (&'a Vec<u8>, Vec<Member>);
 
 /// What is held back of a view, and why some of it is not.
 #[derive(Debug, Default)]
@@ -146,7 +140,7 @@ impl Batch {
         }
         let mut found = OfView::default();
         for (partition, keys) in &by_partition {
-            for some in steps(keys) {
+            for some in member_steps(keys) {
                 go_on(stop)?;
                 match self.stands(job, plan, *partition, &some).await? {
                     Ok(of_keys) => {
@@ -167,7 +161,7 @@ impl Batch {
         job: &Job<Board>,
         plan: &Plan,
         partition: u32,
-        keys: &[OfKey<'_>],
+        keys: &[KeyMembers<'_>],
     ) -> Result<std::result::Result<HeldBack, String>> {
         let mut tries = 0;
         loop {
@@ -187,7 +181,7 @@ impl Batch {
         job: &Job<Board>,
         plan: &Plan,
         partition: u32,
-        keys: &[OfKey<'_>],
+        keys: &[KeyMembers<'_>],
     ) -> std::result::Result<HeldBack, Failed> {
         let (views, view) = (&*self.ports.views, job.view());
         let runs = views.runs(plan.source).await?;
@@ -197,15 +191,7 @@ impl Batch {
             let why = "partitions were added since the run before";
             return Err(Failed::Again(why.to_owned()));
         }
-        let queries = keys.iter().map(|(key, members)| MembersQuery {
-            of: StateQuery {
-                view: view.to_owned(),
-                key: (*key).clone(),
-                partition: Some(partition),
-            },
-            members: members.iter().map(|(member, _)| member.clone()).collect(),
-        });
-        let queries: Vec<MembersQuery> = queries.collect();
+        let queries = member_queries(view, Some(partition), keys);
         let own = partition..partition.saturating_add(1);
         let live = &self.ports.live;
         let answer = live.read_members(plan.source, own, &queries).await?;
@@ -231,68 +217,11 @@ impl Batch {
         let of_keys = keys.iter().zip(heads).zip(&answer.states);
         let calls = of_keys.map(|(((key, members), head), states)| async move {
             let standings = standings(seam, job, head.as_ref(), Some(states))?;
-            let nodes = StoredNodes {
-                views,
-                known: None,
-                view,
-                key,
-            };
-            let states = standings.states(&nodes, members).await?;
-            let names = members.iter().map(|(member, _)| member.clone());
-            Ok::<_, Failed>(((*key).clone(), names.zip(states).collect()))
+            let nodes = StoredNodes::new(views, view, key);
+            let states = member_states(&standings, &nodes, members).await?;
+            Ok::<_, Failed>(((*key).clone(), states))
         });
         let calls: Vec<_> = calls.collect();
         stream::iter(calls).buffered(AT_ONCE).try_collect().await
-    }
-}
-
-/// Keys with their members in steps of so many members as are read at once.
-fn steps(keys: &BTreeMap<Vec<u8>, Vec<Member>>) -> Vec<Vec<OfKey<'_>>> {
-    let mut steps = Vec::new();
-    let (mut step, mut room) = (Vec::new(), MEMBERS_MAX);
-    for (key, members) in keys {
-        let mut members = members.as_slice();
-        while !members.is_empty() {
-            let (now, rest) = members.split_at(members.len().min(room));
-            step.push((key, now.to_vec()));
-            (members, room) = (rest, room - now.len());
-            if room == 0 {
-                steps.push(std::mem::take(&mut step));
-                room = MEMBERS_MAX;
-            }
-        }
-    }
-    if !step.is_empty() {
-        steps.push(step);
-    }
-    steps
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn steps_hold_all_members_once() {
-        let member = |n: usize| (n.to_be_bytes().to_vec(), Vec::new());
-        let counts = [1, MEMBERS_MAX - 1, 3, 2 * MEMBERS_MAX + 5, 7];
-        let keys = counts.iter().enumerate();
-        let keys: BTreeMap<Vec<u8>, Vec<Member>> = keys
-            .map(|(key, count)| {
-                (
-                    vec![u8::try_from(key).expect("few")],
-                    (0..*count).map(member).collect(),
-                )
-            })
-            .collect();
-        let mut again: BTreeMap<Vec<u8>, Vec<Member>> = BTreeMap::new();
-        for step in steps(&keys) {
-            let members: usize = step.iter().map(|(_, members)| members.len()).sum();
-            assert!((1..=MEMBERS_MAX).contains(&members), "{members}");
-            for (key, members) in step {
-                again.entry(key.clone()).or_default().extend(members);
-            }
-        }
-        assert_eq!(again, keys);
     }
 }

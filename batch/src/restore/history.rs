@@ -3,10 +3,8 @@
 //! One that puts something right is recorded before anything is changed, as `applying`. Whoever compares next holds
 //! the same lease, so what is still so then was cut off; the record says so from then on, and which restoration it was.
 
-use std::collections::BTreeMap;
-
+use schemas::named;
 use schemas::source::Source;
-use schemas::time::Seconds;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use stores::{approvals, reconciliations};
@@ -26,56 +24,31 @@ const LOOK: usize = 20;
 /// Columns whose values are people.
 const PEOPLE: [&str; 2] = ["listener_id", "athlete_id"];
 
-/// How a comparison ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// Nothing differs.
-    Right,
-    /// Something differs, and was to be reported only.
-    Differs,
-    /// Something differed and was put right.
-    PutRight,
-    /// Something differs and was not put right though that was asked for, or not all of it.
-    HeldBack,
-    /// Not everything could be compared, and what could be does not differ.
-    Unknown,
-    /// It could not be compared.
-    Failed,
-    /// It is being put right.
-    Applying,
-    /// An error, or its process's end, ended it while something was put right; the next comparison finds what is left.
-    CutOff,
+named! {
+    /// How a comparison ended.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Outcome {
+        /// Nothing differs.
+        Right = "right",
+        /// Something differs, and was to be reported only.
+        Differs = "differs",
+        /// Something differed and was put right.
+        PutRight = "put_right",
+        /// Something differs and was not put right though that was asked for, or not all of it.
+        HeldBack = "held_back",
+        /// Not everything could be compared, and what could be does not differ.
+        Unknown = "unknown",
+        /// It could not be compared.
+        Failed = "failed",
+        /// It is being put right.
+        Applying = "applying",
+        /// An error, or its process's end, ended it while something was put right; the next comparison finds what is left.
+        CutOff = "cut_off",
+    }
 }
 
 impl Outcome {
-    /// All of them.
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Right,
-        Self::Differs,
-        Self::PutRight,
-        Self::HeldBack,
-        Self::Unknown,
-        Self::Failed,
-        Self::Applying,
-        Self::CutOff,
-    ];
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Right => "right",
-            Self::Differs => "differs",
-            Self::PutRight => "put_right",
-            Self::HeldBack => "held_back",
-            Self::Unknown => "unknown",
-            Self::Failed => "failed",
-            Self::Applying => "applying",
-            Self::CutOff => "cut_off",
-        }
-    }
-
     /// What a report says.
     pub(crate) fn of(report: &RestoreReport) -> Self {
         match &report.applied {
@@ -94,45 +67,29 @@ impl Outcome {
     }
 }
 
-/// What was asked, as it is recorded.
-#[derive(Debug, Serialize)]
-struct Asked<'a> {
-    keys: &'a BTreeMap<String, Vec<String>>,
-    from: Option<Seconds>,
-    to: Option<Seconds>,
-    sample: Option<f64>,
-    tolerance: (u64, f64),
-    whole: bool,
-    apply: bool,
-    apply_max: Option<u64>,
-    set: &'a BTreeMap<String, String>,
-    query: Option<&'a str>,
-}
-
-impl<'a> Asked<'a> {
-    fn of(request: &'a RestoreRequest) -> Self {
-        Self {
-            keys: &request.keys,
-            from: request.from,
-            to: request.to,
-            sample: request.sample,
-            tolerance: request.tolerance,
-            whole: request.is_whole,
-            apply: request.apply,
-            apply_max: request.apply_max,
-            set: &request.set,
-            query: match &request.expected {
-                Expected::Query(query) => Some(query),
-                _ => None,
-            },
-        }
-    }
+/// A request as it is recorded.
+fn asked(request: &RestoreRequest) -> Value {
+    let query = match &request.expected {
+        Expected::Query(query) => Some(query),
+        _ => None,
+    };
+    json!({
+        "keys": request.keys,
+        "from": request.from,
+        "to": request.to,
+        "sample": request.sample,
+        "tolerance": request.tolerance,
+        "whole": request.is_whole,
+        "apply": request.apply,
+        "apply_max": request.apply_max,
+        "set": request.set,
+        "query": query,
+    })
 }
 
 /// The fingerprint of a request, for approvals.
 pub(super) fn request_fingerprint(request: &RestoreRequest) -> String {
-    let asked = json!(Asked::of(request));
-    approvals::request_fingerprint(&request.expected.to_string(), &asked)
+    approvals::request_fingerprint(&request.expected.to_string(), &asked(request))
 }
 
 /// The record of one comparison.
@@ -290,7 +247,7 @@ impl<'a> History<'a> {
             "schedule": request.schedule,
             "by": request.by,
             "reason": request.reason,
-            "asked": Asked::of(request),
+            "asked": asked(request),
             "worst": worst,
             "restoration": null,
             "error": null,

@@ -1,11 +1,12 @@
 //! What a comparison found.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::{BTreeMap, BinaryHeap};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use jobs::{BUCKET, Job};
 use schemas::key::KeyShape;
+use schemas::named;
 use schemas::seam::{Epoch, Offset};
 use schemas::source::Source;
 use serde::Serialize;
@@ -16,76 +17,41 @@ use super::scope::named;
 use super::stray;
 use crate::Result;
 
-/// Why a served value is not what is expected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// The batch row holds another count than the events give: somebody else wrote it.
-    ChangedRow,
-    /// There is no batch row where events give one.
-    MissingRow,
-    /// There is a batch row that no event gives.
-    ExtraRow,
-    /// There is a batch row in the partition of another time than its own: somebody else wrote it.
-    MisplacedRow,
-    /// There is a batch row whose key can't be read: somebody else wrote it.
-    UnreadableRow,
-    /// Live state held less than there are events.
-    LostLive,
-    /// An event came again after the window of the speed layer, and is counted again until the next run.
-    Duplicate,
-    /// An event came again in another partition, and is counted again until the next run.
-    OtherPartition,
-    /// Live state held something else than the events give, and nothing that is known explains it.
-    Unexplained,
-    /// What is served is what all events give, and what is expected is something else.
-    Claimed,
-    /// Live state holds other rows of a board than the canonical store gives: somebody else wrote it.
-    ChangedLive,
-    /// Rows were changed and nobody was told, so neither layer has them.
-    NotTold,
-    /// Batch rows of a key's boards are missing or damaged: it can't be read.
-    Damaged,
+named! {
+    /// Why a served value is not what is expected.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Cause {
+        /// The batch row holds another count than the events give: somebody else wrote it.
+        ChangedRow = "changed_row",
+        /// There is no batch row where events give one.
+        MissingRow = "missing_row",
+        /// There is a batch row that no event gives.
+        ExtraRow = "extra_row",
+        /// There is a batch row in the partition of another time than its own: somebody else wrote it.
+        MisplacedRow = "misplaced_row",
+        /// There is a batch row whose key can't be read: somebody else wrote it.
+        UnreadableRow = "unreadable_row",
+        /// Live state held less than there are events.
+        LostLive = "lost_live",
+        /// An event came again after the window of the speed layer, and is counted again until the next run.
+        Duplicate = "duplicate",
+        /// An event came again in another partition, and is counted again until the next run.
+        OtherPartition = "other_partition",
+        /// Live state held something else than the events give, and nothing that is known explains it.
+        Unexplained = "unexplained",
+        /// What is served is what all events give, and what is expected is something else.
+        Claimed = "claimed",
+        /// Live state holds other rows of a board than the canonical store gives: somebody else wrote it.
+        ChangedLive = "changed_live",
+        /// Rows were changed and nobody was told, so neither layer has them.
+        NotTold = "not_told",
+        /// Batch rows of a key's boards are missing or damaged: it can't be read.
+        Damaged = "damaged",
+    }
 }
 
 impl Cause {
-    /// All of them.
-    pub(crate) const ALL: [Self; 13] = [
-        Self::ChangedRow,
-        Self::MissingRow,
-        Self::ExtraRow,
-        Self::MisplacedRow,
-        Self::UnreadableRow,
-        Self::LostLive,
-        Self::Duplicate,
-        Self::OtherPartition,
-        Self::Unexplained,
-        Self::Claimed,
-        Self::ChangedLive,
-        Self::NotTold,
-        Self::Damaged,
-    ];
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ChangedRow => "changed_row",
-            Self::MissingRow => "missing_row",
-            Self::ExtraRow => "extra_row",
-            Self::MisplacedRow => "misplaced_row",
-            Self::UnreadableRow => "unreadable_row",
-            Self::LostLive => "lost_live",
-            Self::Duplicate => "duplicate",
-            Self::OtherPartition => "other_partition",
-            Self::Unexplained => "unexplained",
-            Self::Claimed => "claimed",
-            Self::ChangedLive => "changed_live",
-            Self::NotTold => "not_told",
-            Self::Damaged => "damaged",
-        }
-    }
-
     /// Whether it is that of a row that lies where none of the view can lie, which is known by its place.
     pub(crate) const fn is_of_stray(self) -> bool {
         matches!(self, Self::MisplacedRow | Self::UnreadableRow)
@@ -311,43 +277,12 @@ pub(crate) struct Found {
     /// Keys whose served value is not what their events give.
     pub(crate) damaged: u64,
     pub(crate) causes: BTreeMap<Cause, OfCause>,
-    /// The largest so far: the least of them on top.
-    worst: BinaryHeap<Reverse<Worst>>,
+    /// The largest so far.
+    worst: BTreeMap<Rank, (Weighed, Cause)>,
 }
 
-/// One of those that differ most: by size, then the first key.
-#[derive(Debug)]
-struct Worst {
-    key: Vec<u8>,
-    weighed: Weighed,
-    cause: Cause,
-}
-
-impl Worst {
-    fn rank(&self) -> (u64, Reverse<&[u8]>) {
-        (self.weighed.difference.unsigned_abs(), Reverse(&self.key))
-    }
-}
-
-impl PartialEq for Worst {
-    fn eq(&self, other: &Self) -> bool {
-        self.rank() == other.rank()
-    }
-}
-
-impl Eq for Worst {}
-
-impl PartialOrd for Worst {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Worst {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.rank().cmp(&other.rank())
-    }
-}
+/// The rank of a key among those that differ most: by size, then the first key.
+type Rank = (u64, Reverse<Vec<u8>>);
 
 impl Found {
     /// Notes a key that was weighed.
@@ -364,17 +299,14 @@ impl Found {
         let of_cause = self.causes.entry(cause).or_default();
         of_cause.keys += 1;
         of_cause.total = of_cause.total.saturating_add(size);
-        let least = self.worst.peek().map(|Reverse(least)| least.rank());
-        if self.worst.len() >= limit && least.is_none_or(|least| (size, Reverse(key)) <= least) {
+        let least = self.worst.first_key_value().map(|(rank, _)| rank);
+        let rank = (size, Reverse(key.to_vec()));
+        if self.worst.len() >= limit && least.is_none_or(|least| rank <= *least) {
             return;
         }
-        self.worst.push(Reverse(Worst {
-            key: key.to_vec(),
-            weighed: *weighed,
-            cause,
-        }));
+        self.worst.insert(rank, (*weighed, cause));
         if self.worst.len() > limit {
-            self.worst.pop();
+            self.worst.pop_first();
         }
     }
 
@@ -384,9 +316,9 @@ impl Found {
         (job, grain): (&Job, &KeyShape),
         report: &mut RestoreReport,
     ) -> Result<()> {
-        let worst = self.worst.into_sorted_vec().into_iter();
-        let told = |Reverse(one): Reverse<Worst>| difference((job, grain), &one);
-        report.differences = worst.map(told).collect::<Result<_>>()?;
+        let worst = self.worst.into_iter().rev();
+        let told = worst.map(|((_, key), one)| difference((job, grain), &key.0, one));
+        report.differences = told.collect::<Result<_>>()?;
         report.keys = self.keys;
         report.differ = self.differ;
         report.total = self.total;
@@ -397,11 +329,14 @@ impl Found {
 }
 
 /// A difference as it is told.
-fn difference((job, grain): (&Job, &KeyShape), one: &Worst) -> Result<Difference> {
-    let weighed = &one.weighed;
-    let shown = match one.cause.is_of_stray() {
-        true => stray::named((job, one.cause), &one.key)?,
-        false => shown_key(&named(grain, &one.key)?),
+fn difference(
+    (job, grain): (&Job, &KeyShape),
+    key: &[u8],
+    (weighed, cause): (Weighed, Cause),
+) -> Result<Difference> {
+    let shown = match cause.is_of_stray() {
+        true => stray::named((job, cause), key)?,
+        false => shown_key(&named(grain, key)?),
     };
     let mut key: BTreeMap<String, Value> = shown.into_iter().collect();
     let bucket = key.remove(BUCKET);
@@ -413,7 +348,7 @@ fn difference((job, grain): (&Job, &KeyShape), one: &Worst) -> Result<Difference
         live: weighed.live,
         served: weighed.served,
         difference: weighed.difference,
-        cause: one.cause,
+        cause,
         expected_row: None,
         served_row: None,
     })

@@ -113,14 +113,26 @@ impl Retention {
         let archive = &self.batch.ports.archive;
         let version = Version::newest(archive, source).await?;
         let (of, _) = self.batch.generation(&version).await?;
-        let files = self.event_files(source, &version).await?;
+        let (entries, _) = version.contents(archive, source).await?;
+        let mut objects = objects(archive, source).await?;
+        let expired = version
+            .files()
+            .iter()
+            .filter_map(|file| file.expired.as_ref());
+        let sizes = expired.map(|file| objects.get(file.identities()).map_or(0, |one| one.bytes));
+        let expired: Vec<u64> = sizes.collect();
+        let files = entries.into_iter().filter_map(|entry| {
+            let object = objects.remove(entry.path.as_deref()?)?;
+            Some(EventFile { entry, object })
+        });
+        let files: Vec<EventFile> = files.collect();
         for file in &files {
             report.held.add(file.object.bytes);
         }
         let first = files.iter().filter_map(EventFile::days).map(|days| days.0);
         report.held.oldest = first.min().map(format_day);
-        let (expired, bytes) = self.expired_files(source, &version).await?;
-        if expired > 0 {
+        if !expired.is_empty() {
+            let (expired, bytes) = (expired.len(), expired.iter().sum::<u64>());
             report.warnings.push(format!(
                 "files that expired before: {expired}; the identities of their events take {bytes} bytes. --full, new views and backfills need these files and are refused"
             ));
@@ -157,28 +169,6 @@ impl Retention {
         let first = old.iter().filter_map(EventFile::days).map(|days| days.0);
         report.would_go.oldest = first.min().map(format_day);
         Ok((report, old))
-    }
-
-    /// The files of events of a version.
-    async fn event_files(&self, source: Source, version: &Version) -> Result<Vec<EventFile>> {
-        let archive = &self.batch.ports.archive;
-        let (entries, _) = version.contents(archive, source).await?;
-        let mut objects = objects(archive, source).await?;
-        let files = entries.into_iter().filter_map(|entry| {
-            let object = objects.remove(entry.path.as_deref()?)?;
-            Some(EventFile { entry, object })
-        });
-        Ok(files.collect())
-    }
-
-    /// The number of expired files, and the size of their identities in bytes.
-    async fn expired_files(&self, source: Source, version: &Version) -> Result<(usize, u64)> {
-        let objects = objects(&self.batch.ports.archive, source).await?;
-        let files = version.files().iter();
-        let expired = files.filter_map(|file| file.expired.as_ref());
-        let sizes = expired.map(|file| objects.get(file.identities()).map_or(0, |one| one.bytes));
-        let sizes: Vec<u64> = sizes.collect();
-        Ok((sizes.len(), sizes.iter().sum()))
     }
 
     /// By partition, below what the published results hold everything; or why events can't go now.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use schemas::source::{Source, SourceKind};
 use serde::{Deserialize, Serialize};
-use stores::aged::{AgedRecords, Ageing};
+use stores::aged::{AgedCount, AgedRecords, Ageing};
 use stores::reconciliations;
 use tokio_util::sync::CancellationToken;
 
@@ -135,6 +135,14 @@ impl Retention {
         self.batch.ports.clock.now_ms().saturating_sub(span)
     }
 
+    /// The same; no moment is before it if nothing is too old.
+    fn aged_before_ms(&self, days: u32) -> i64 {
+        match days {
+            0 => i64::MIN,
+            days => self.before_ms(days),
+        }
+    }
+
     /// Records beside the canonical rows.
     async fn records(
         &self,
@@ -152,22 +160,11 @@ impl Retention {
         };
         let days = self.options.days_of(of);
         let mut report = KindReport::new(kind, None, policy_of(days));
-        let before_ms = match days {
-            0 => i64::MIN,
-            days => self.before_ms(days),
-        };
+        let before_ms = self.aged_before_ms(days);
         let found = self.records.aged(of, before_ms).await?;
-        report.held = Amount::counted(found.all, found.oldest_ms);
-        report.would_go.count = found.aged;
         report.hold_back(found.needed, None, why);
-        while doing == Doing::Deleting && report.went.count < found.aged {
-            go_on(stop)?;
-            let gone = self.records.forget_aged(of, before_ms, AT_ONCE).await?;
-            if gone == 0 {
-                break;
-            }
-            report.went.count += gone;
-        }
+        let forget = || self.records.forget_aged(of, before_ms, AT_ONCE);
+        forget_aged(&mut report, &found, doing, stop, forget).await?;
         Ok(report)
     }
 
@@ -180,24 +177,37 @@ impl Retention {
     ) -> Result<KindReport> {
         let days = self.options.audit_days;
         let mut report = KindReport::new(Kind::Comparisons, Some(source), policy_of(days));
-        let before_ms = match days {
-            0 => i64::MIN,
-            days => self.before_ms(days),
-        };
+        let before_ms = self.aged_before_ms(days);
         let records = &*self.batch.ports.records;
         let found = reconciliations::aged(records, source, before_ms).await?;
-        report.held = Amount::counted(found.all, found.oldest_ms);
-        report.would_go.count = found.aged;
-        while doing == Doing::Deleting && report.went.count < found.aged {
-            go_on(stop)?;
-            let gone = reconciliations::forget_aged(records, source, before_ms, AT_ONCE).await?;
-            if gone == 0 {
-                break;
-            }
-            report.went.count += gone;
-        }
+        let forget = || reconciliations::forget_aged(records, source, before_ms, AT_ONCE);
+        forget_aged(&mut report, &found, doing, stop, forget).await?;
         Ok(report)
     }
+}
+
+/// Reports aged records, and deletes them step by step.
+async fn forget_aged<F>(
+    report: &mut KindReport,
+    found: &AgedCount,
+    doing: Doing,
+    stop: &CancellationToken,
+    forget: impl Fn() -> F,
+) -> Result<()>
+where
+    F: Future<Output = stores::Result<u64>>,
+{
+    report.held = Amount::counted(found.all, found.oldest_ms);
+    report.would_go.count = found.aged;
+    while doing == Doing::Deleting && report.went.count < found.aged {
+        go_on(stop)?;
+        let gone = forget().await?;
+        if gone == 0 {
+            break;
+        }
+        report.went.count += gone;
+    }
+    Ok(())
 }
 
 /// A policy of so many days, in words.

@@ -1,50 +1,34 @@
 //! What is told of each kind.
 
+use schemas::named;
 use schemas::source::Source;
 use serde::Serialize;
 
-/// What is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// Files of events in the archive, those of backfills too.
-    Events,
-    /// Files of results: what views are published from.
-    Results,
-    /// Snapshots of canonical rows.
-    Snapshots,
-    /// Epochs of live state.
-    LiveEpochs,
-    /// Records of batch runs, with their reports.
-    RunRecords,
-    /// What was changed of applications.
-    Audit,
-    /// Records of comparisons.
-    Comparisons,
-    /// Requests for capacity.
-    CapacityRequests,
-    /// Notices of capacities.
-    CapacityNotices,
-    /// A topic of the log.
-    Topic,
-}
-
-impl Kind {
-    /// Its name, as in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Events => "events",
-            Self::Results => "results",
-            Self::Snapshots => "snapshots",
-            Self::LiveEpochs => "live-epochs",
-            Self::RunRecords => "run-records",
-            Self::Audit => "audit",
-            Self::Comparisons => "comparisons",
-            Self::CapacityRequests => "capacity-requests",
-            Self::CapacityNotices => "capacity-notices",
-            Self::Topic => "topic",
-        }
+named! {
+    /// What is kept.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Kind {
+        /// Files of events in the archive, those of backfills too.
+        Events = "events",
+        /// Files of results: what views are published from.
+        Results = "results",
+        /// Snapshots of canonical rows.
+        Snapshots = "snapshots",
+        /// Epochs of live state.
+        LiveEpochs = "live-epochs",
+        /// Records of batch runs, with their reports.
+        RunRecords = "run-records",
+        /// What was changed of applications.
+        Audit = "audit",
+        /// Records of comparisons.
+        Comparisons = "comparisons",
+        /// Requests for capacity.
+        CapacityRequests = "capacity-requests",
+        /// Notices of capacities.
+        CapacityNotices = "capacity-notices",
+        /// A topic of the log.
+        Topic = "topic",
     }
 }
 

@@ -34,7 +34,7 @@ use crate::Result;
 use crate::counting::Counting;
 use crate::job::{Job, Layers, layers, outside, source, version};
 use crate::plan::output_schema;
-use crate::spec::{BoardSpec, COUNTING, CountingSpec, File, HISTORY};
+use crate::spec::{BoardSpec, COUNTING, File, HISTORY, counting_classes};
 
 /// What answers tell of a place beside the columns of a view.
 const TOLD: [&str; 4] = ["rank", "total", "previous_rank", "change"];
@@ -356,7 +356,7 @@ fn counting(
     if file.text.lines().filter(heads).count() != spec.counting.len() {
         return wrong("write sections of their own, [[counting]]: they are no part of the version");
     }
-    CountingSpec::classes(file, &spec.counting)
+    counting_classes(file, &spec.counting)
 }
 
 /// Whether the canonical store can count the members of each key by itself; if not, why.

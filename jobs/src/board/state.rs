@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use schemas::leb128::{self, write_bytes};
+use schemas::leb128::{self, NoNumber, read_bytes, write_bytes};
 
 /// A row of a group: what a member has on one board.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,21 +75,20 @@ impl GroupState {
     /// # Errors
     /// [`StateError`] if they are not what [`GroupState::encode`] gives.
     pub fn decode(bytes: &[u8]) -> Result<Self, StateError> {
-        let mut reader = Reader { rest: bytes };
-        if reader.byte()? != VERSION {
+        let Some((&VERSION, mut rest)) = bytes.split_first() else {
             return Err(StateError);
-        }
-        let count = reader.count()?;
+        };
+        let count = read_count(&mut rest)?;
         let mut values = Vec::new();
         for _ in 0..count {
-            values.push((reader.bytes()?, reader.bytes()?));
+            values.push((read_bytes(&mut rest)?, read_bytes(&mut rest)?));
         }
-        let count = reader.count()?;
+        let count = read_count(&mut rest)?;
         let mut places = Vec::new();
         for _ in 0..count {
-            let board = reader.bytes()?.to_vec();
-            let weight = reader.number()?.cast_signed();
-            let number = usize::try_from(reader.number()?).map_err(|_| StateError)?;
+            let board = read_bytes(&mut rest)?.to_vec();
+            let weight = leb128::read(&mut rest)?.cast_signed();
+            let number = usize::try_from(leb128::read(&mut rest)?).map_err(|_| StateError)?;
             let (score, payload) = values.get(number).ok_or(StateError)?;
             places.push(Place {
                 board,
@@ -98,7 +97,7 @@ impl GroupState {
                 weight,
             });
         }
-        if reader.rest.is_empty() {
+        if rest.is_empty() {
             Ok(Self { places })
         } else {
             Err(StateError)
@@ -106,33 +105,19 @@ impl GroupState {
     }
 }
 
-struct Reader<'a> {
-    rest: &'a [u8],
+impl From<NoNumber> for StateError {
+    fn from(_: NoNumber) -> Self {
+        Self
+    }
 }
 
-impl<'a> Reader<'a> {
-    fn byte(&mut self) -> Result<u8, StateError> {
-        let (first, rest) = self.rest.split_first().ok_or(StateError)?;
-        self.rest = rest;
-        Ok(*first)
+/// Reads a number of things, each of which has a byte at least.
+fn read_count(rest: &mut &[u8]) -> Result<usize, StateError> {
+    let count = usize::try_from(leb128::read(rest)?).map_err(|_| StateError)?;
+    if count > rest.len() {
+        return Err(StateError);
     }
-
-    fn number(&mut self) -> Result<u64, StateError> {
-        leb128::read(&mut self.rest).map_err(|_| StateError)
-    }
-
-    /// A number of things, each of which has a byte at least.
-    fn count(&mut self) -> Result<usize, StateError> {
-        let count = usize::try_from(self.number()?).map_err(|_| StateError)?;
-        if count > self.rest.len() {
-            return Err(StateError);
-        }
-        Ok(count)
-    }
-
-    fn bytes(&mut self) -> Result<&'a [u8], StateError> {
-        leb128::read_bytes(&mut self.rest).map_err(|_| StateError)
-    }
+    Ok(count)
 }
 
 #[cfg(test)]

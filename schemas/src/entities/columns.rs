@@ -6,8 +6,8 @@
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::{
-    ArrayRef, BooleanBuilder, Float64Builder, Int64Builder, RecordBatch, StringBuilder,
-    TimestampMicrosecondBuilder,
+    ArrayBuilder, ArrayRef, BooleanBuilder, Float64Builder, Int64Builder, RecordBatch,
+    StringBuilder, TimestampMicrosecondBuilder,
 };
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
@@ -113,21 +113,20 @@ pub struct EffortColumns {
     weight_kg: Float64Builder,
     athlete_is_deleted: BooleanBuilder,
     athlete_is_disqualified: BooleanBuilder,
-    rows: usize,
     days: DayFinder,
 }
 
 impl EffortColumns {
     /// How many rows there are.
     #[must_use]
-    pub const fn len(&self) -> usize {
-        self.rows
+    pub fn len(&self) -> usize {
+        self.id.len()
     }
 
     /// Whether there are none.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.rows == 0
+    pub fn is_empty(&self) -> bool {
+        self.id.is_empty()
     }
 
     /// Adds a row.
@@ -151,7 +150,6 @@ impl EffortColumns {
         self.athlete_is_deleted.append_value(row.athlete_is_deleted);
         self.athlete_is_disqualified
             .append_value(row.athlete_is_disqualified);
-        self.rows += 1;
         Ok(())
     }
 
@@ -160,7 +158,6 @@ impl EffortColumns {
     /// # Errors
     /// Only where Arrow can't build the batch: give fewer rows at a time.
     pub fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
-        self.rows = 0;
         let started_at = self.started_at.finish().with_timezone("UTC");
         let columns: Vec<ArrayRef> = vec![
             Arc::new(self.id.finish()),
@@ -208,20 +205,19 @@ pub struct AuthorizationColumns {
     created_at: TimestampMicrosecondBuilder,
     revoked_at: TimestampMicrosecondBuilder,
     athlete_is_deleted: BooleanBuilder,
-    rows: usize,
 }
 
 impl AuthorizationColumns {
     /// How many rows there are.
     #[must_use]
-    pub const fn len(&self) -> usize {
-        self.rows
+    pub fn len(&self) -> usize {
+        self.id.len()
     }
 
     /// Whether there are none.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.rows == 0
+    pub fn is_empty(&self) -> bool {
+        self.id.is_empty()
     }
 
     /// Adds a row.
@@ -232,7 +228,6 @@ impl AuthorizationColumns {
         self.created_at.append_value(row.created_at_us);
         self.revoked_at.append_option(row.revoked_at_us);
         self.athlete_is_deleted.append_value(row.athlete_is_deleted);
-        self.rows += 1;
     }
 
     /// The rows, with the columns of [`schema`]; from here on there are none.
@@ -240,7 +235,6 @@ impl AuthorizationColumns {
     /// # Errors
     /// Only where Arrow can't build the batch: give fewer rows at a time.
     pub fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
-        self.rows = 0;
         let columns: Vec<ArrayRef> = vec![
             Arc::new(self.id.finish()),
             Arc::new(self.application_id.finish()),

@@ -6,10 +6,8 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
-use super::raw::{
-    RawApplication, RawAthlete, RawAuthorization, RawEffort, RawFollow, RawMembership,
-};
-use super::{Application, Athlete, Authorization, Effort, Entity, Follow, Gender, Membership};
+use super::raw::{RawApplication, RawAthlete, RawAuthorization, RawEffort};
+use super::{Application, Athlete, Authorization, Effort, Entity, Gender};
 use crate::line::{self, Text};
 use crate::source::Source;
 use crate::time::Zone;
@@ -65,8 +63,8 @@ fn parsed(source: Source, bytes: &[u8]) -> Result<Entity, String> {
         }
         Source::Efforts => Entity::Effort(effort(&line::object(bytes, BY_ID)?)?),
         Source::Athletes => Entity::Athlete(athlete(line::object(bytes, BY_ID)?)?),
-        Source::Clubs => Entity::Membership(membership(&line::object(bytes, BY_CLUB)?)),
-        Source::Follows => Entity::Follow(follow(&line::object(bytes, BY_FOLLOWER)?)),
+        Source::Clubs => Entity::Membership(line::object(bytes, BY_CLUB)?),
+        Source::Follows => Entity::Follow(line::object(bytes, BY_FOLLOWER)?),
         Source::Authorizations => {
             Entity::Authorization(authorization(&line::object(bytes, BY_ID)?)?)
         }
@@ -156,24 +154,6 @@ fn athlete(raw: RawAthlete<'_>) -> Result<Athlete, String> {
         is_deleted: raw.deleted.unwrap_or_default(),
         version: raw.version.unwrap_or_default(),
     })
-}
-
-fn membership(raw: &RawMembership) -> Membership {
-    Membership {
-        club_id: raw.club_id,
-        athlete_id: raw.athlete_id,
-        is_deleted: raw.deleted.unwrap_or_default(),
-        version: raw.version.unwrap_or_default(),
-    }
-}
-
-fn follow(raw: &RawFollow) -> Follow {
-    Follow {
-        follower_id: raw.follower_id,
-        followed_id: raw.followed_id,
-        is_deleted: raw.deleted.unwrap_or_default(),
-        version: raw.version.unwrap_or_default(),
-    }
 }
 
 fn authorization(raw: &RawAuthorization<'_>) -> Result<Authorization, String> {

@@ -6,6 +6,7 @@ mod refused;
 use serde_json::{Map, json};
 
 use super::*;
+use crate::entities::{Follow, Membership};
 
 const EFFORT: &str = r#"{"id":1,"segment_id":2,"athlete_id":3,"activity_id":4,"elapsed_time":61,"started_at":"2013-05-06T23:30:00Z"}"#;
 const ATHLETE: &str = r#"{"id":1}"#;

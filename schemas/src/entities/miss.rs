@@ -25,8 +25,8 @@ pub struct Miss {
 #[derive(Serialize, Deserialize)]
 struct Body {
     view: String,
-    /// In hexadecimal digits.
-    section: String,
+    #[serde(with = "hex::serde")]
+    section: Vec<u8>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     sum: bool,
 }
@@ -35,10 +35,9 @@ impl Miss {
     /// The record of the log: a JSON object with the source's key column, and `miss`.
     #[must_use]
     pub fn record(&self, source: Source) -> Vec<u8> {
-        let digits = self.section.iter().map(|byte| format!("{byte:02x}"));
         let body = Body {
             view: self.view.clone(),
-            section: digits.collect(),
+            section: self.section.clone(),
             sum: self.is_sum,
         };
         serde_json::json!({ key_column(source): self.key, "miss": body })
@@ -56,17 +55,10 @@ impl Miss {
         let record: serde_json::Value = serde_json::from_slice(bytes).ok()?;
         let key = record.get(key_column(source))?.as_i64()?;
         let body: Body = serde_json::from_value(record.get("miss")?.clone()).ok()?;
-        let digits = body.section.as_bytes().chunks(2);
-        let byte = |pair: &[u8]| {
-            let text = std::str::from_utf8(pair)
-                .ok()
-                .filter(|text| text.len() == 2);
-            text.and_then(|text| u8::from_str_radix(text, 16).ok())
-        };
         Some(Self {
             view: body.view,
             key,
-            section: digits.map(byte).collect::<Option<_>>()?,
+            section: body.section,
             is_sum: body.sum,
         })
     }

@@ -15,6 +15,10 @@ pub use decode::parse;
 pub use group::{Group, Notifications, key_column, parse_notification};
 pub use miss::Miss;
 
+use serde::Deserialize;
+
+use raw::or_default;
+
 /// An effort of an athlete on a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Effort {
@@ -88,28 +92,32 @@ pub struct Athlete {
 }
 
 /// That an athlete is in a club.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Membership {
     /// The club.
     pub club_id: i64,
     /// The athlete.
     pub athlete_id: i64,
     /// Whether the athlete is in it no more.
+    #[serde(default, rename = "deleted", deserialize_with = "or_default")]
     pub is_deleted: bool,
     /// The version of the row.
+    #[serde(default, deserialize_with = "or_default")]
     pub version: i64,
 }
 
 /// That an athlete follows another.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Follow {
     /// Who follows.
     pub follower_id: i64,
     /// Who is followed.
     pub followed_id: i64,
     /// Whether it has ended.
+    #[serde(default, rename = "deleted", deserialize_with = "or_default")]
     pub is_deleted: bool,
     /// The version of the row.
+    #[serde(default, deserialize_with = "or_default")]
     pub version: i64,
 }
 

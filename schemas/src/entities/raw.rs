@@ -2,7 +2,7 @@
 //!
 //! Unknown fields are ignored, and `null` for an optional field is the same as its absence.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::line::Text;
@@ -41,22 +41,6 @@ pub(super) struct RawAthlete<'a> {
 }
 
 #[derive(Deserialize)]
-pub(super) struct RawMembership {
-    pub(super) club_id: i64,
-    pub(super) athlete_id: i64,
-    pub(super) deleted: Option<bool>,
-    pub(super) version: Option<i64>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct RawFollow {
-    pub(super) follower_id: i64,
-    pub(super) followed_id: i64,
-    pub(super) deleted: Option<bool>,
-    pub(super) version: Option<i64>,
-}
-
-#[derive(Deserialize)]
 pub(super) struct RawAuthorization<'a> {
     pub(super) id: i64,
     pub(super) application_id: i64,
@@ -76,4 +60,13 @@ pub(super) struct RawApplication<'a> {
     pub(super) owner: Value,
     pub(super) athlete_capacity: Option<i64>,
     pub(super) version: Option<i64>,
+}
+
+/// The value of an optional field; its default for `null`.
+pub(super) fn or_default<'de, T, D>(from: D) -> Result<T, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    Ok(Option::deserialize(from)?.unwrap_or_default())
 }

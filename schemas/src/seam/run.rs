@@ -5,31 +5,21 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Cut, Epoch, Generation, NewLife, Offset};
+use crate::named;
 
-/// How far a run has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RunState {
-    /// Its cuts are recorded and may still be replaced.
-    Proposed,
-    /// Its cuts never change again.
-    Sealed,
-    /// All its rows are published.
-    Complete,
-    /// Its result failed the check: the next run covers its events too.
-    Abandoned,
-}
-
-impl RunState {
-    /// The name as in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Proposed => "proposed",
-            Self::Sealed => "sealed",
-            Self::Complete => "complete",
-            Self::Abandoned => "abandoned",
-        }
+named! {
+    /// How far a run has come.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum RunState {
+        /// Its cuts are recorded and may still be replaced.
+        Proposed = "proposed",
+        /// Its cuts never change again.
+        Sealed = "sealed",
+        /// All its rows are published.
+        Complete = "complete",
+        /// Its result failed the check: the next run covers its events too.
+        Abandoned = "abandoned",
     }
 }
 

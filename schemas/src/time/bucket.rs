@@ -3,9 +3,9 @@
 //! It owns instants, ranges and widths, exact for every second before and after 1970. It must not
 //! know time zones: a stored bucket is the same for every reader.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
+
+use crate::named;
 
 /// An instant: whole seconds since 1970-01-01T00:00:00Z, negative before.
 pub type Seconds = i64;
@@ -62,38 +62,25 @@ impl Range {
     }
 }
 
-/// How wide a stored bucket is. Each width but the last is made of whole buckets of the one before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Width {
-    /// A quarter of an hour.
-    Quarter,
-    /// An hour.
-    Hour,
-    /// A day in UTC.
-    Day,
-    /// A calendar month in UTC.
-    Month,
-    /// All time: one bucket, whose start is written as 0.
-    All,
+named! {
+    /// How wide a stored bucket is. Each width but the last is made of whole buckets of the one before.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Width {
+        /// A quarter of an hour.
+        Quarter = "quarter",
+        /// An hour.
+        Hour = "hour",
+        /// A day in UTC.
+        Day = "day",
+        /// A calendar month in UTC.
+        Month = "month",
+        /// All time: one bucket, whose start is written as 0.
+        All = "all",
+    }
 }
 
 impl Width {
-    /// Every width, finest first.
-    pub const EVERY: [Self; 5] = [Self::Quarter, Self::Hour, Self::Day, Self::Month, Self::All];
-
-    /// The name as in definitions and JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Quarter => "quarter",
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Month => "month",
-            Self::All => "all",
-        }
-    }
-
     /// The start of the bucket that holds the instant; 0 for [`Width::All`]. A start before
     /// `i64::MIN` is given as `i64::MIN`.
     #[must_use]
@@ -134,12 +121,6 @@ impl Width {
     #[must_use]
     pub const fn is_aligned(self, seconds: Seconds) -> bool {
         self.floor(seconds) == seconds
-    }
-}
-
-impl fmt::Display for Width {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -77,7 +77,7 @@ fn days_and_months_are_counted_from_the_epoch() {
 
 #[test]
 fn the_ends_of_the_number_line_do_not_panic() {
-    for width in Width::EVERY {
+    for width in Width::ALL {
         for seconds in [i64::MIN, i64::MIN + 1, -1, 0, i64::MAX - 1, i64::MAX] {
             let floor = width.floor(seconds);
             assert!(width == Width::All || floor <= seconds);
@@ -90,8 +90,8 @@ fn the_ends_of_the_number_line_do_not_panic() {
 
 #[test]
 fn widths_are_ordered_and_named() {
-    assert!(Width::EVERY.is_sorted());
-    let names: Vec<_> = Width::EVERY.iter().map(ToString::to_string).collect();
+    assert!(Width::ALL.is_sorted());
+    let names: Vec<_> = Width::ALL.iter().map(ToString::to_string).collect();
     assert_eq!(names, ["quarter", "hour", "day", "month", "all"]);
 }
 
@@ -137,7 +137,7 @@ proptest! {
 
     #[test]
     fn buckets_partition_and_nest(seconds in i64::MIN / 2..i64::MAX / 2) {
-        for (finer, coarser) in Width::EVERY.into_iter().zip(&Width::EVERY[1..4]) {
+        for (finer, coarser) in Width::ALL.into_iter().zip(&Width::ALL[1..4]) {
             for width in [finer, *coarser] {
                 let (start, next) = (width.floor(seconds), width.next(seconds).unwrap());
                 prop_assert!(start <= seconds && seconds < next);

@@ -199,7 +199,7 @@ fn the_ends_of_the_number_line_do_not_panic() {
 }
 
 fn widths() -> impl Strategy<Value = Vec<Width>> {
-    proptest::sample::subsequence(Width::EVERY[1..].to_vec(), 0..=4).prop_map(|mut widths| {
+    proptest::sample::subsequence(Width::ALL[1..].to_vec(), 0..=4).prop_map(|mut widths| {
         widths.insert(0, Width::Quarter);
         widths
     })

@@ -3,9 +3,6 @@
 //! It owns what `period`, `from`, `to`, `date`, `tz` and `compare` mean together. It must not know
 //! HTTP, which values are counted, or the time: the present moment is a parameter.
 
-use std::fmt;
-use std::str::FromStr;
-
 use jiff::civil::Date;
 use jiff::{Timestamp, ToSpan};
 
@@ -14,24 +11,28 @@ use super::moment::{self, Flaw, Moment};
 use super::previous::Step;
 use super::shown;
 use super::zone::{Zone, ZoneError};
+use crate::named;
 
-/// The periods that a request can name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PeriodName {
-    /// The local day that holds the anchor.
-    Today,
-    /// Seven local days, the anchor's the last.
-    SevenDays,
-    /// Thirty local days, the anchor's the last.
-    ThirtyDays,
-    /// The calendar month that holds the anchor.
-    Month,
-    /// The calendar year that holds the anchor.
-    Year,
-    /// All time.
-    All,
-    /// From `from` to `to`.
-    Custom,
+named! {
+    /// The periods that a request can name.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum PeriodName {
+        /// The local day that holds the anchor.
+        Today = "today",
+        /// Seven local days, the anchor's the last.
+        SevenDays = "7d",
+        /// Thirty local days, the anchor's the last.
+        ThirtyDays = "30d",
+        /// The calendar month that holds the anchor.
+        Month = "month",
+        /// The calendar year that holds the anchor.
+        Year = "year",
+        /// All time.
+        All = "all",
+        /// From `from` to `to`.
+        Custom = "custom",
+    }
+    else PeriodError, PeriodError::UnknownPeriod;
 }
 
 /// What is said of a period that nobody may have named.
@@ -39,50 +40,6 @@ fn unnamed(period: PeriodName) -> &'static str {
     match period {
         PeriodName::All => ", which holds where none is named",
         _ => "",
-    }
-}
-
-impl PeriodName {
-    /// Every period, in the order in which they are shown.
-    pub const EVERY: [Self; 7] = [
-        Self::Today,
-        Self::SevenDays,
-        Self::ThirtyDays,
-        Self::Month,
-        Self::Year,
-        Self::All,
-        Self::Custom,
-    ];
-
-    /// The name as in a request.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Today => "today",
-            Self::SevenDays => "7d",
-            Self::ThirtyDays => "30d",
-            Self::Month => "month",
-            Self::Year => "year",
-            Self::All => "all",
-            Self::Custom => "custom",
-        }
-    }
-}
-
-impl fmt::Display for PeriodName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for PeriodName {
-    type Err = PeriodError;
-
-    fn from_str(name: &str) -> Result<Self, PeriodError> {
-        Self::EVERY
-            .into_iter()
-            .find(|period| period.name() == name)
-            .ok_or_else(|| PeriodError::UnknownPeriod(name.to_owned()))
     }
 }
 

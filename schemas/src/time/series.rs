@@ -3,33 +3,34 @@
 //! It owns how local time is divided into intervals. It must not know what is counted, nor how
 //! stored buckets are read: it gives edges, and each quarter of an hour has one point.
 
-use std::fmt;
-use std::str::FromStr;
-
 use jiff::ToSpan;
 use jiff::civil::Date;
 
 use super::bucket::{Range, Seconds, Width};
 use super::shown;
 use super::zone::{Zone, ZoneError};
+use crate::named;
 
 /// The most points that a series has.
 pub const POINTS_MAX: usize = 10_000;
 
 const HOUR_SECONDS: Seconds = 3_600;
 
-/// How much local time a point stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Interval {
-    /// An hour of the local clock. An hour that the clocks repeat is two points. Where they move by
-    /// part of an hour, as on Lord Howe Island, the move also ends a point.
-    Hour,
-    /// A local day: 23 or 25 hours where the clocks change.
-    Day,
-    /// A local week, which begins on Monday.
-    Week,
-    /// A local calendar month.
-    Month,
+named! {
+    /// How much local time a point stands for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Interval {
+        /// An hour of the local clock. An hour that the clocks repeat is two points. Where they move by
+        /// part of an hour, as on Lord Howe Island, the move also ends a point.
+        Hour = "hour",
+        /// A local day: 23 or 25 hours where the clocks change.
+        Day = "day",
+        /// A local week, which begins on Monday.
+        Week = "week",
+        /// A local calendar month.
+        Month = "month",
+    }
+    else SeriesError, SeriesError::UnknownInterval;
 }
 
 /// Why there is no series.
@@ -158,20 +159,6 @@ pub fn close(
 }
 
 impl Interval {
-    /// Every interval, shortest first.
-    pub const EVERY: [Self; 4] = [Self::Hour, Self::Day, Self::Week, Self::Month];
-
-    /// The name as in a request.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-        }
-    }
-
     /// The last edge at or before the instant.
     ///
     /// # Errors
@@ -260,23 +247,6 @@ fn hour_next(zone: &Zone, seconds: Seconds) -> Result<Seconds, ZoneError> {
 /// The instant at which a clock of that offset last showed a full hour.
 const fn full_hour(seconds: Seconds, offset: Seconds) -> Seconds {
     (seconds + offset).div_euclid(HOUR_SECONDS) * HOUR_SECONDS - offset
-}
-
-impl fmt::Display for Interval {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Interval {
-    type Err = SeriesError;
-
-    fn from_str(name: &str) -> Result<Self, SeriesError> {
-        Self::EVERY
-            .into_iter()
-            .find(|interval| interval.name() == name)
-            .ok_or_else(|| SeriesError::UnknownInterval(name.to_owned()))
-    }
 }
 
 #[cfg(test)]

@@ -287,7 +287,7 @@ fn edges_between_quarters_and_beyond_the_calendar_are_errors() {
         beyond,
         Err(SeriesError::Zone(ZoneError::OutOfRange(_)))
     ));
-    for interval in Interval::EVERY {
+    for interval in Interval::ALL {
         for (from, to) in [
             (i64::MIN, i64::MAX),
             (i64::MIN, 0),
@@ -300,7 +300,7 @@ fn edges_between_quarters_and_beyond_the_calendar_are_errors() {
 
 #[test]
 fn intervals_are_named() {
-    for interval in Interval::EVERY {
+    for interval in Interval::ALL {
         assert_eq!(interval.to_string().parse(), Ok(interval));
     }
     assert_eq!(
@@ -409,7 +409,7 @@ proptest! {
     #[test]
     fn points_partition_the_range(
         name in proptest::sample::select(&ZONES),
-        interval in proptest::sample::select(&Interval::EVERY),
+        interval in proptest::sample::select(&Interval::ALL),
         start in 100_000_i64..2_800_000,
         quarters in 1_i64..20_000,
         probe in 0_i64..20_000,

@@ -79,7 +79,8 @@ impl Boards {
             "a cached board is not what it is a copy of; it is dropped, and filled anew when it is asked for"
         );
         self.count("backstitch_speed_cached_boards_wrong_total");
-        self.drop_these(fence, &[board]).await
+        self.drop_these(fence, &[board]).await?;
+        Ok(Stepped::More)
     }
 
     /// Drops a board that a reader did not find, if its keys are gone.
@@ -111,7 +112,8 @@ impl Boards {
             "the keys of a cached board are gone; it is filled anew when it is asked for"
         );
         self.count("backstitch_speed_cached_boards_wrong_total");
-        self.drop_these(fence, &[board]).await
+        self.drop_these(fence, &[board]).await?;
+        Ok(Stepped::More)
     }
 
     /// What differs in a cached board, and the root of the batch rows that it was compared with; nothing
@@ -131,12 +133,7 @@ impl Boards {
         let is_here = |slot: Option<&Slot>| slot.is_some_and(|slot| slot.fence() == fence);
         let with = (&*self.ports.live as &dyn LiveRead, &*self.ports.views);
         let laid = laid(with, job, self.slot, &name.key).await?;
-        let nodes = StoredNodes {
-            views: &*self.ports.views,
-            known: None,
-            view: &name.view,
-            key: &name.key,
-        };
+        let nodes = StoredNodes::new(&*self.ports.views, &name.view, &name.key);
         let on_board = laid.standings.board(&nodes, &entry.section.board).await?;
         let sum = on_board.sum();
         let offset = self.checks.wrapping_mul(STRIDE) % sum.count.max(1);

@@ -1,6 +1,6 @@
 //! Which boards of a partition are cached, as the worker knows it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use jobs::board::Section;
 use stores::board_cache::{BoardName, Registered};
@@ -15,19 +15,17 @@ pub(super) struct Entry {
 /// All of them, with the memory that they take.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
-    /// By view and key, then by section.
-    by_key: HashMap<(String, Vec<u8>), HashMap<Vec<u8>, Entry>>,
-    count: usize,
+    by_name: BTreeMap<BoardName, Entry>,
     bytes: u64,
 }
 
 impl Entries {
-    pub(super) const fn is_empty(&self) -> bool {
-        self.count == 0
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
     }
 
-    pub(super) const fn len(&self) -> usize {
-        self.count
+    pub(super) fn len(&self) -> usize {
+        self.by_name.len()
     }
 
     /// The memory of those that are measured, in bytes.
@@ -36,56 +34,49 @@ impl Entries {
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Entry> {
-        self.by_key.values().flat_map(HashMap::values)
+        self.by_name.values()
     }
 
     /// Those of one key.
     pub(super) fn of(&self, view: &str, key: &[u8]) -> impl Iterator<Item = &Entry> {
-        let of = (view.to_owned(), key.to_vec());
-        self.by_key.get(&of).into_iter().flat_map(HashMap::values)
+        let first = BoardName {
+            view: view.to_owned(),
+            key: key.to_vec(),
+            section: Vec::new(),
+        };
+        let from = self.by_name.range(first..);
+        let of_key = from.take_while(move |(name, _)| name.view == view && name.key == key);
+        of_key.map(|(_, entry)| entry)
     }
 
     pub(super) fn get(&self, name: &BoardName) -> Option<&Entry> {
-        self.by_key.get(&of(name))?.get(&name.section)
+        self.by_name.get(name)
     }
 
     /// Puts one in the place of what has its name.
     pub(super) fn enter(&mut self, entry: Entry) {
-        let name = entry.board.name.clone();
-        self.remove(&name);
-        self.count += 1;
+        self.remove(&entry.board.name);
         self.bytes += entry.board.bytes.unwrap_or(0);
-        let of_key = self.by_key.entry(of(&name)).or_default();
-        of_key.insert(name.section, entry);
+        self.by_name.insert(entry.board.name.clone(), entry);
     }
 
-    pub(super) fn remove(&mut self, name: &BoardName) -> Option<Entry> {
-        let of = of(name);
-        let of_key = self.by_key.get_mut(&of)?;
-        let removed = of_key.remove(&name.section)?;
-        if of_key.is_empty() {
-            self.by_key.remove(&of);
-        }
-        self.count -= 1;
-        self.bytes -= removed.board.bytes.unwrap_or(0);
-        Some(removed)
+    pub(super) fn remove(&mut self, name: &BoardName) {
+        let removed = self.by_name.remove(name);
+        self.bytes -= removed.and_then(|entry| entry.board.bytes).unwrap_or(0);
     }
 
     /// One has been measured.
     pub(super) fn measured(&mut self, name: &BoardName, bytes: u64) {
-        if let Some(mut entry) = self.remove(name) {
+        if let Some(entry) = self.by_name.get_mut(name) {
+            self.bytes -= entry.board.bytes.unwrap_or(0);
+            self.bytes += bytes;
             entry.board.bytes = Some(bytes);
-            self.enter(entry);
         }
     }
 
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
-}
-
-fn of(name: &BoardName) -> (String, Vec<u8>) {
-    (name.view.clone(), name.key.clone())
 }
 
 #[cfg(test)]

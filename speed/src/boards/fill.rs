@@ -132,12 +132,7 @@ impl Reading {
                 *newest = (*newest).max(*epoch);
             }
         }
-        let nodes = StoredNodes {
-            views: &*self.ports.views,
-            known: None,
-            view,
-            key: &self.key,
-        };
+        let nodes = StoredNodes::new(&*self.ports.views, view, &self.key);
         let on_board = laid.standings.board(&nodes, &self.section.board).await?;
         self.pieces(&on_board, &epochs).await
     }

@@ -55,8 +55,6 @@ pub(crate) enum Stepped {
     Idle,
     /// There is more to do.
     More,
-    /// The slot is not where the worker believes.
-    Moved,
 }
 
 /// The cached boards of one partition.
@@ -119,14 +117,13 @@ impl Boards {
         }
     }
 
-    /// Learns which boards there are, and drops those that nobody keeps any more. Answers false if the slot
-    /// is not where it was seen: then nothing is known.
-    pub(crate) async fn begin(&mut self, slot: &Slot, partitions: u32) -> Result<bool> {
+    /// Learns which boards there are, and drops those that nobody keeps any more.
+    pub(crate) async fn begin(&mut self, slot: &Slot, partitions: u32) -> Result<()> {
         self.forget();
         self.partitions = partitions;
         let live = Arc::clone(&self.ports.live);
         let Some(cache) = live.board_cache() else {
-            return Ok(true);
+            return Ok(());
         };
         let register = cache.register(self.slot).await?;
         self.revision = register.revision;
@@ -143,12 +140,9 @@ impl Boards {
         }
         for gone in gone.chunks(DROP_STEP) {
             // What is left is found by whoever begins next.
-            if self.drop_these(slot.fence(), gone).await? == Stepped::Moved {
-                self.forget();
-                return Ok(false);
-            }
+            self.drop_these(slot.fence(), gone).await?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Learns the newest complete epoch of each view: rows up to it are the batch layer's. A view without
@@ -203,12 +197,12 @@ impl Boards {
         }
     }
 
-    /// What new states of groups make of cached boards; nothing if the slot is not at the fence.
+    /// What new states of groups make of cached boards.
     pub(crate) async fn changes(
         &mut self,
         fence: Fence,
         states: &[States],
-    ) -> Result<Option<BoardChanges>> {
+    ) -> Result<BoardChanges> {
         let mut changes = Vec::new();
         let mut beyond = Vec::new();
         if !self.entries.is_empty() {
@@ -235,14 +229,14 @@ impl Boards {
             let board = self.entries.all().find(|entry| entry.board.id == most.id);
             beyond.extend(board.map(|entry| entry.board.clone()));
         }
-        if !beyond.is_empty() && self.drop_these(fence, &beyond).await? == Stepped::Moved {
-            return Ok(None);
+        if !beyond.is_empty() {
+            self.drop_these(fence, &beyond).await?;
         }
-        Ok(Some(BoardChanges {
+        Ok(BoardChanges {
             revision: self.revision,
             covered: self.covered,
             boards: changes,
-        }))
+        })
     }
 
     fn changes_of(
@@ -305,7 +299,7 @@ impl Boards {
         };
         if partitions != self.partitions {
             // Keys of other partitions are not kept here any more.
-            return Ok(Stepped::Moved);
+            return Err(Error::Moved);
         }
         if self.filling.is_some() {
             return self.go_on(cache, fence).await;
@@ -344,9 +338,7 @@ impl Boards {
         let begun = cache
             .begin_fill(self.slot, (fence, self.revision), &name)
             .await?;
-        let Ok((id, revision)) = begun else {
-            return Ok(Stepped::Moved);
-        };
+        let (id, revision) = begun.map_err(|_| Error::Moved)?;
         self.revision = revision;
         let board = Registered {
             name,
@@ -389,7 +381,7 @@ impl Boards {
                 let at = (&board, filling.steps);
                 match cache.fill(self.slot, at, &rows).await {
                     Ok(true) => Ok(Stepped::More),
-                    Ok(false) => Ok(Stepped::Moved),
+                    Ok(false) => Err(Error::Moved),
                     // Such as a server without room: counting goes on.
                     Err(error) => {
                         if matches!(error, stores::Error::Full { .. }) {
@@ -407,7 +399,7 @@ impl Boards {
                 let believed = (fence, self.revision);
                 match cache.end_fill(self.slot, believed, at, changed).await {
                     Ok(Ok(revision)) => self.revision = revision,
-                    Ok(Err(_)) => return Ok(Stepped::Moved),
+                    Ok(Err(_)) => return Err(Error::Moved),
                     Err(error) => {
                         return self.give_up(fence, &board, &error.to_string(), false).await;
                     }
@@ -438,7 +430,8 @@ impl Boards {
         if for_good {
             self.refuse(board.name.clone());
         }
-        self.drop_these(fence, std::slice::from_ref(board)).await
+        self.drop_these(fence, std::slice::from_ref(board)).await?;
+        Ok(Stepped::More)
     }
 
     fn refuse(&mut self, name: BoardName) {

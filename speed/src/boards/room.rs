@@ -7,7 +7,7 @@ use schemas::seam::Fence;
 use stores::board_cache::{BoardCache, BoardChanges, Registered};
 
 use super::{Boards, DROP_STEP, Stepped};
-use crate::Result;
+use crate::{Error, Result};
 
 /// Boards that go at once when the server's memory is full.
 const ROOM_STEP: usize = 4;
@@ -123,24 +123,19 @@ impl Boards {
         for _ in boards {
             self.count("backstitch_speed_board_evictions_total");
         }
-        self.drop_these(fence, boards).await
+        self.drop_these(fence, boards).await?;
+        Ok(Stepped::More)
     }
 
-    /// Drops boards; [`Stepped::Moved`] if the slot is not where it is believed to be.
-    pub(super) async fn drop_these(
-        &mut self,
-        fence: Fence,
-        boards: &[Registered],
-    ) -> Result<Stepped> {
+    /// Drops boards.
+    pub(super) async fn drop_these(&mut self, fence: Fence, boards: &[Registered]) -> Result<()> {
         let live = Arc::clone(&self.ports.live);
         let Some(cache) = live.board_cache() else {
-            return Ok(Stepped::More);
+            return Ok(());
         };
         let believed = (fence, self.revision);
-        let Ok(revision) = cache.drop_boards(self.slot, believed, boards).await? else {
-            return Ok(Stepped::Moved);
-        };
-        self.revision = revision;
+        let dropped = cache.drop_boards(self.slot, believed, boards).await?;
+        self.revision = dropped.map_err(|_| Error::Moved)?;
         for board in boards {
             self.entries.remove(&board.name);
         }
@@ -149,6 +144,6 @@ impl Boards {
         if filling.is_some_and(|filling| is_gone(&filling.board.id)) {
             self.filling = None;
         }
-        Ok(Stepped::More)
+        Ok(())
     }
 }

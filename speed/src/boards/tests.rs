@@ -297,10 +297,12 @@ async fn a_drop_that_is_refused_is_made_again() {
     fake.known().register.leftovers = vec![board(3, Some(5))];
     fake.known().refusals = 1;
     let (mut boards, _folder) = boards(&fake).await;
-    assert!(!boards.begin(&slot(), 1).await.expect("a begin"));
+    let refused = boards.begin(&slot(), 1).await;
+    assert!(matches!(refused, Err(Error::Moved)), "{refused:?}");
     assert_eq!(fake.ids(), ["1.1", "1.2", "1.3"]);
+    boards.forget();
     assert!(boards.entries.is_empty());
-    assert!(boards.begin(&slot(), 1).await.expect("a begin"));
+    boards.begin(&slot(), 1).await.expect("a begin");
     assert_eq!(fake.ids(), ["1.1"]);
     assert_eq!((boards.entries.len(), boards.entries.bytes()), (1, 5));
 }
@@ -313,7 +315,7 @@ async fn boards_make_room_when_memory_is_full() {
     fake.known().register.boards = (0..6).map(|key| board(key, Some(1))).collect();
     fake.known().used = [9, 5, 4, 3, 2, 1, 0].map(name).to_vec();
     let (mut boards, _folder) = boards(&fake).await;
-    assert!(boards.begin(&slot(), 1).await.expect("a begin"));
+    boards.begin(&slot(), 1).await.expect("a begin");
     let change = |key: i64| BoardChange {
         id: format!("1.{key}"),
         rows: Vec::new(),
@@ -350,7 +352,7 @@ async fn the_board_read_least_recently_goes_first() {
     fake.known().register.boards = (0..4).map(|key| board(key, Some(1))).collect();
     fake.known().used = [7, 2, 8, 0].map(name).to_vec();
     let (mut boards, _folder) = boards(&fake).await;
-    assert!(boards.begin(&slot(), 1).await.expect("a begin"));
+    boards.begin(&slot(), 1).await.expect("a begin");
     for left in [vec!["1.0", "1.1", "1.3"], vec!["1.1", "1.3"]] {
         let evicted = boards.evict(&*fake, slot().fence()).await;
         assert_eq!(evicted.expect("a drop"), Stepped::More);
@@ -376,9 +378,9 @@ async fn what_is_covered_is_learnt_of_the_runs() {
             .collect();
         boards.covers(&BTreeMap::from_iter(newest));
         // A begin does not forget it.
-        assert!(boards.begin(&slot(), 1).await.expect("a begin"));
+        boards.begin(&slot(), 1).await.expect("a begin");
         let changes = boards.changes(slot().fence(), &[]).await;
-        let changes = changes.expect("changes").expect("the slot stands");
+        let changes = changes.expect("changes");
         assert_eq!(changes.covered, covered);
     }
 }

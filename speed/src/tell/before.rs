@@ -12,18 +12,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
-use jobs::board::{GroupState, Podium, ReadError as BoardError};
+use jobs::board::{GroupState, Podium, ReadError as BoardError, Standings};
 use jobs::merge::{Gap, NotWhole, Seam};
 use jobs::{Board, Job};
 use moka::sync::Cache;
 use schemas::seam::{Fence, Slot};
 use stores::ErrorKind;
-use stores::live::{LiveRead, MembersQuery, SlotId, StateQuery};
+use stores::live::{LiveRead, SlotId, StateQuery, StatesAnswer};
 use stores::views::{Head as StoredHead, RunsSeen, ViewsRead};
 
 use crate::tell::messages;
 use crate::{Error, Result};
-use stored::boards::{NodeCache, NodesError, StoredNodes, node_cache, seam, standings};
+use stored::boards::{
+    Member, NodeCache, NodesError, StoredNodes, member_queries, member_states, member_steps,
+    node_cache, seam, standings,
+};
 
 /// Memory of the heads of keys that are remembered for one partition.
 const HEADS_BYTES_MAX: u64 = 8 << 20;
@@ -33,8 +36,6 @@ const HEAD_BYTES: usize = 256;
 const NODES_BYTES_MAX: u64 = 32 << 20;
 /// Keys or members that are looked up at once.
 const AT_ONCE: usize = 16;
-/// Members whose states are read at once.
-const MEMBERS_MAX: usize = 5_000;
 /// Keys of which all states are read at once.
 const KEYS_MAX: usize = 64;
 /// How often a read is made that does not join.
@@ -48,17 +49,6 @@ const LOST_AGAIN: Duration = Duration::from_secs(60);
 /// Keys whose rows can't be read and that are remembered as such.
 const LOST_MAX: usize = 10_000;
 const PAUSE_MS: u64 = 10;
-
-/// What a read found.
-#[derive(Debug)]
-pub(super) enum Found<T> {
-    /// It is as of the fence.
-    Here(T),
-    /// The slot is not where the worker believes.
-    Moved,
-    /// The view is new, or of earlier definitions: nobody can tell what stood there.
-    Unknown,
-}
 
 /// Which read of a view.
 #[derive(Debug, Clone, Copy)]
@@ -74,9 +64,6 @@ pub(super) struct At<'a> {
 
 /// The members of a key that are asked for, encoded, each with boards on which it may be.
 pub(super) type Members = Vec<Member>;
-
-/// A member, and the boards on which it may be.
-type Member = (Vec<u8>, Vec<Vec<u8>>);
 
 /// By key and member, what stood there; those of which nothing can be known are missing.
 pub(super) type StatesOf = BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, GroupState>>;
@@ -98,6 +85,15 @@ pub(super) struct Before {
     nodes: NodeCache,
     /// Keys whose rows can't be read.
     lost: BTreeMap<Name, Lost>,
+}
+
+/// A key that is read.
+struct Opened<'k, A> {
+    key: &'k Vec<u8>,
+    /// What is read of it.
+    asked: A,
+    head: Option<StoredHead>,
+    standings: Result<Standings, BoardError<NodesError>>,
 }
 
 /// Rows that can't be read.
@@ -133,7 +129,7 @@ enum Failed {
     Behind(usize, String),
     /// So it may, but rows are gone or damaged.
     Unread(String),
-    Moved,
+    /// The view is new, or of earlier definitions.
     Unknown,
     Error(Error),
 }
@@ -190,20 +186,20 @@ impl Before {
         }
     }
 
-    /// What members have under their keys, where that can be known.
+    /// The states of members before the micro-batch, of the keys where they are known. Returns none for a view that is new.
     pub(super) async fn states(
         &mut self,
         at: At<'_>,
         asked: &BTreeMap<Vec<u8>, Members>,
-    ) -> Result<Found<StatesOf>> {
+    ) -> Result<Option<StatesOf>> {
         let mut tries = Tries::default();
         loop {
             let failed = match self.try_states(at, asked, tries.are_over()).await {
-                Ok(found) => return Ok(Found::Here(found)),
+                Ok(found) => return Ok(Some(found)),
                 Err(failed) => failed,
             };
-            if let Some(found) = self.failed(at, failed, &mut tries).await? {
-                return Ok(found);
+            if !self.may_retry(at, failed, &mut tries).await? {
+                return Ok(None);
             }
         }
     }
@@ -214,31 +210,25 @@ impl Before {
         &mut self,
         at: At<'_>,
         asked: &BTreeMap<Vec<u8>, Vec<(Vec<u8>, GroupState)>>,
-    ) -> Result<Found<BTreeMap<Vec<u8>, Vec<Podium>>>> {
+    ) -> Result<Option<BTreeMap<Vec<u8>, Vec<Podium>>>> {
         let mut tries = Tries::default();
         loop {
             let failed = match self.try_podiums(at, asked, tries.are_over()).await {
-                Ok(found) => return Ok(Found::Here(found)),
+                Ok(found) => return Ok(Some(found)),
                 Err(failed) => failed,
             };
-            if let Some(found) = self.failed(at, failed, &mut tries).await? {
-                return Ok(found);
+            if !self.may_retry(at, failed, &mut tries).await? {
+                return Ok(None);
             }
         }
     }
 
-    /// What becomes of a try that failed; nothing if there is to be another one.
-    async fn failed<T>(
-        &mut self,
-        at: At<'_>,
-        failed: Failed,
-        tries: &mut Tries,
-    ) -> Result<Option<Found<T>>> {
+    /// Whether to try again after a failure, once a pause is over. Returns false if the view is unknown.
+    async fn may_retry(&mut self, at: At<'_>, failed: Failed, tries: &mut Tries) -> Result<bool> {
         let why = match failed {
-            Failed::Moved => return Ok(Some(Found::Moved)),
             Failed::Error(error) => return Err(error),
             // What is remembered of runs may be what is old.
-            Failed::Unknown if tries.all > 0 => return Ok(Some(Found::Unknown)),
+            Failed::Unknown if tries.all > 0 => return Ok(false),
             Failed::Unknown => "its definition is new".to_owned(),
             // Another partition's slot comes to its cut by itself.
             Failed::Behind(partition, why)
@@ -250,7 +240,7 @@ impl Before {
                     why,
                     "a run holds already what is counted again after live state was lost: no change of it is told"
                 );
-                return Ok(Some(Found::Unknown));
+                return Ok(false);
             }
             Failed::Again(why) | Failed::Behind(_, why) => why,
             Failed::Unread(why) => {
@@ -268,7 +258,7 @@ impl Before {
             )));
         }
         tokio::time::sleep(Duration::from_millis(PAUSE_MS << tries.all)).await;
-        Ok(None)
+        Ok(true)
     }
 
     async fn runs(&mut self) -> Result<Arc<RunsSeen>, Failed> {
@@ -311,7 +301,11 @@ impl Before {
         let stands = own.map(Slot::fence).is_some_and(|fence| {
             (fence.generation, fence.next_offset) == (at.fence.generation, at.fence.next_offset)
         });
-        if stands { Ok(all) } else { Err(Failed::Moved) }
+        if stands {
+            Ok(all)
+        } else {
+            Err(Failed::Error(Error::Moved))
+        }
     }
 
     /// The heads of keys; each where there is one.
@@ -431,76 +425,30 @@ impl Before {
         is_last: bool,
     ) -> Result<StatesOf, Failed> {
         let mut found = StatesOf::new();
-        let (mut step, mut room) = (Vec::new(), MEMBERS_MAX);
-        for (key, members) in asked {
-            // A key may have more members than are read at once.
-            let mut members = members.as_slice();
-            while !members.is_empty() {
-                let (now, rest) = members.split_at(members.len().min(room));
-                step.push((key, now));
-                (members, room) = (rest, room - now.len());
-                if room == 0 {
-                    self.try_step(at, &step, is_last, &mut found).await?;
-                    step.clear();
-                    room = MEMBERS_MAX;
-                }
-            }
-        }
-        if !step.is_empty() {
-            self.try_step(at, &step, is_last, &mut found).await?;
-        }
-        Ok(found)
-    }
-
-    async fn try_step(
-        &mut self,
-        at: At<'_>,
-        asked: &[(&Vec<u8>, &[Member])],
-        is_last: bool,
-        found: &mut StatesOf,
-    ) -> Result<(), Failed> {
-        let runs = self.runs().await?;
-        let view = at.job.view();
-        let (only, partitions) = self.only(at, &runs);
-        let queries: Vec<MembersQuery> = asked
-            .iter()
-            .map(|(key, members)| MembersQuery {
-                of: query(view, key, only),
-                members: members.iter().map(|(member, _)| member.clone()).collect(),
-            })
-            .collect();
-        let first = partitions.start;
-        let source = self.slot.source;
-        let answer = self.live.read_members(source, partitions, &queries).await?;
-        let slots = self.here(at, first, answer.slots)?;
-        let seam = seam(view, &runs, &slots, only);
-        let keys: Vec<&Vec<u8>> = asked.iter().map(|(key, _)| *key).collect();
-        let heads = self.heads(&seam, &keys).await?;
-        let calls = asked.iter().zip(heads).zip(&answer.states);
-        let calls = calls
-            .filter(|(((key, _), head), _)| !self.is_lost(view, key, head.as_ref()))
-            .collect::<Vec<_>>();
-        let (this, seam) = (&*self, &seam);
-        let calls = calls
-            .into_iter()
-            .map(|(((key, members), head), states)| async move {
+        for asked in member_steps(asked) {
+            let runs = self.runs().await?;
+            let (only, partitions) = self.only(at, &runs);
+            let queries = member_queries(at.job.view(), only, &asked);
+            let first = partitions.start;
+            let source = self.slot.source;
+            let answer = self.live.read_members(source, partitions, &queries).await?;
+            let opened = self.open(at, (only, first), &asked, answer).await?;
+            let this = &*self;
+            let calls = opened.into_iter().map(|opened| async move {
                 let read = async {
-                    let live = at.is_live.then_some(states);
-                    let standings = standings(seam, at.job, head.as_ref(), live)?;
-                    let nodes = this.nodes_of(view, key);
-                    let states = standings.states(&nodes, members).await?;
-                    let names = members.iter().map(|(member, _)| member.clone());
-                    Ok(names.zip(states).collect::<BTreeMap<_, _>>())
+                    let nodes = this.nodes_of(at.job.view(), opened.key);
+                    member_states(&opened.standings?, &nodes, opened.asked).await
                 };
                 let read = of_key(read.await)?;
-                Ok::<_, Failed>((*key, head, read))
+                Ok::<_, Failed>((opened.key, opened.head, read))
             });
-        let calls: Vec<_> = calls.collect();
-        let all: Vec<_> = stream::iter(calls).buffered(AT_ONCE).try_collect().await?;
-        for (key, of_key) in self.sift(at, is_last, all)? {
-            found.entry(key.clone()).or_default().extend(of_key);
+            let calls: Vec<_> = calls.collect();
+            let all: Vec<_> = stream::iter(calls).buffered(AT_ONCE).try_collect().await?;
+            for (key, of_key) in self.sift(at, is_last, all)? {
+                found.entry(key.clone()).or_default().extend(of_key);
+            }
         }
-        Ok(())
+        Ok(found)
     }
 
     async fn try_podiums(
@@ -513,48 +461,70 @@ impl Before {
         let all: Vec<_> = asked.iter().collect();
         for asked in all.chunks(KEYS_MAX) {
             let runs = self.runs().await?;
-            let view = at.job.view();
             let (only, partitions) = self.only(at, &runs);
-            let queries = asked.iter().map(|(key, _)| query(view, key, only));
+            let queries = asked.iter().map(|(key, _)| StateQuery {
+                view: at.job.view().to_owned(),
+                key: (*key).clone(),
+                partition: only,
+            });
             let queries: Vec<StateQuery> = queries.collect();
             let source = self.slot.source;
             let read = self.live.read_states(source, partitions.end, &queries);
             let answer = read.await?;
-            let slots = self.here(at, 0, answer.slots)?;
-            let seam = seam(view, &runs, &slots, only);
-            let keys: Vec<&Vec<u8>> = asked.iter().map(|(key, _)| *key).collect();
-            let heads = self.heads(&seam, &keys).await?;
-            let calls = asked.iter().zip(heads).zip(&answer.states);
-            let calls = calls
-                .filter(|(((key, _), head), _)| !self.is_lost(view, key, head.as_ref()))
-                .collect::<Vec<_>>();
-            let (this, seam) = (&*self, &seam);
-            let calls = calls
-                .into_iter()
-                .map(|(((key, newer), head), states)| async move {
-                    let read = async {
-                        let live = at.is_live.then_some(states);
-                        let mut standings = standings(seam, at.job, head.as_ref(), live)?;
-                        for (member, state) in newer.iter() {
-                            standings.put(member, state.clone());
-                        }
-                        let nodes = this.nodes_of(view, key);
-                        let mut podiums = Vec::new();
-                        for told in at.job.achievements() {
-                            let on_board = standings.board(&nodes, &told.board).await?;
-                            podiums.push(Podium::of(on_board.page(0, Podium::ROWS).await?));
-                        }
-                        Ok(podiums)
-                    };
-                    let read = of_key(read.await)?;
-                    Ok::<_, Failed>((*key, head, read))
-                });
+            let opened = self.open(at, (only, 0), asked, answer).await?;
+            let this = &*self;
+            let calls = opened.into_iter().map(|opened| async move {
+                let read = async {
+                    let mut standings = opened.standings?;
+                    for (member, state) in opened.asked {
+                        standings.put(member, state.clone());
+                    }
+                    let nodes = this.nodes_of(at.job.view(), opened.key);
+                    let mut podiums = Vec::new();
+                    for told in at.job.achievements() {
+                        let on_board = standings.board(&nodes, &told.board).await?;
+                        podiums.push(Podium::of(on_board.page(0, Podium::ROWS).await?));
+                    }
+                    Ok(podiums)
+                };
+                let read = of_key(read.await)?;
+                Ok::<_, Failed>((opened.key, opened.head, read))
+            });
             let calls: Vec<_> = calls.collect();
             let all: Vec<_> = stream::iter(calls).buffered(AT_ONCE).try_collect().await?;
             let of_keys = self.sift(at, is_last, all)?.into_iter();
             found.extend(of_keys.map(|(key, podiums)| (key.clone(), podiums)));
         }
         Ok(found)
+    }
+
+    /// The standings of keys at the checkpoint, except for keys whose rows could not be read a short while ago.
+    async fn open<'k, A: Copy>(
+        &mut self,
+        at: At<'_>,
+        (only, first): (Option<u32>, u32),
+        asked: &[(&'k Vec<u8>, A)],
+        answer: StatesAnswer,
+    ) -> Result<Vec<Opened<'k, A>>, Failed> {
+        let (runs, view) = (self.runs().await?, at.job.view());
+        let slots = self.here(at, first, answer.slots)?;
+        let seam = seam(view, &runs, &slots, only);
+        let keys: Vec<&Vec<u8>> = asked.iter().map(|(key, _)| *key).collect();
+        let heads = self.heads(&seam, &keys).await?;
+        let mut opened = Vec::with_capacity(keys.len());
+        for (((key, asked), head), states) in asked.iter().zip(heads).zip(&answer.states) {
+            if self.is_lost(view, key, head.as_ref()) {
+                continue;
+            }
+            let live = at.is_live.then_some(states);
+            opened.push(Opened {
+                key,
+                asked: *asked,
+                standings: standings(&seam, at.job, head.as_ref(), live),
+                head,
+            });
+        }
+        Ok(opened)
     }
 
     fn nodes_of<'a>(&'a self, view: &'a str, key: &'a [u8]) -> StoredNodes<'a> {
@@ -564,14 +534,6 @@ impl Before {
             view,
             key,
         }
-    }
-}
-
-fn query(view: &str, key: &[u8], partition: Option<u32>) -> StateQuery {
-    StateQuery {
-        view: view.to_owned(),
-        key: key.to_vec(),
-        partition,
     }
 }
 

@@ -23,7 +23,7 @@ use schemas::achievement::Told;
 use schemas::seam::{Fence, Generation, Offset, Slot};
 use stores::live::{SlotId, States};
 
-use self::before::{At, Before, Found, Members};
+use self::before::{At, Before, Members};
 pub(crate) use self::messages::Named;
 pub(crate) use self::outbox::Outbox;
 use self::replay::{AsTold, GroupName, Replay, encoded};
@@ -166,16 +166,15 @@ impl Teller {
         self.podiums.invalidate_all();
     }
 
-    /// What the new states of groups bring, as it goes into the outbox; nothing if the slot is not
-    /// where the worker believes. `states` are by view, each with all groups in the order of key and
-    /// member.
+    /// The outbox entries that new states of groups bring. `states` are by view, each with all groups in the order of key
+    /// and member.
     pub(crate) async fn tell(
         &mut self,
         (fence, partitions): (Fence, u32),
         jobs: &[Arc<Job<Board>>],
         named: &[Named],
         states: &[States],
-    ) -> Result<Option<Vec<Bytes>>> {
+    ) -> Result<Vec<Bytes>> {
         self.pending.clear();
         self.settled.clear();
         let mut told = Vec::new();
@@ -193,9 +192,8 @@ impl Teller {
                 continue;
             }
             match self.of_view(at, &groups).await? {
-                Found::Here(of_view) => told.extend(of_view),
-                Found::Moved => return Ok(None),
-                Found::Unknown => {
+                Some(of_view) => told.extend(of_view),
+                None => {
                     tracing::debug!(
                         view = job.view(),
                         "the view is new: its changes are not told"
@@ -206,7 +204,7 @@ impl Teller {
         }
         // In the order of the log, whatever the view.
         told.sort_by_key(|told| told.position.offset);
-        Ok(Some(told.iter().map(|told| told.encode().into()).collect()))
+        Ok(told.iter().map(|told| told.encode().into()).collect())
     }
 
     fn forget_podiums(&mut self, job: &Job<Board>, groups: &[Changed<'_>]) {
@@ -214,16 +212,13 @@ impl Teller {
         self.pending.extend(names.map(|name| (name, None)));
     }
 
-    async fn of_view(&mut self, at: At<'_>, groups: &[Changed<'_>]) -> Result<Found<Vec<Told>>> {
-        let steps = match self.steps(at, groups).await? {
-            Found::Here(steps) => steps,
-            Found::Moved => return Ok(Found::Moved),
-            Found::Unknown => return Ok(Found::Unknown),
+    /// The changes of a view and what they achieve. Returns none if nothing is known of what stood there before.
+    async fn of_view(&mut self, at: At<'_>, groups: &[Changed<'_>]) -> Result<Option<Vec<Told>>> {
+        let Some(steps) = self.steps(at, groups).await? else {
+            return Ok(None);
         };
-        let mut podiums = match self.podiums_of(at, &steps).await? {
-            Found::Here(podiums) => podiums,
-            Found::Moved => return Ok(Found::Moved),
-            Found::Unknown => return Ok(Found::Unknown),
+        let Some(mut podiums) = self.podiums_of(at, &steps).await? else {
+            return Ok(None);
         };
         let mut told = Vec::new();
         let mut newer: BTreeMap<&[u8], Newer> = BTreeMap::new();
@@ -239,16 +234,13 @@ impl Teller {
                 let newer = newer.get(group.key.as_slice());
                 states.extend(newer.into_iter().flatten().cloned());
                 let asked = BTreeMap::from([(group.key.clone(), states)]);
-                match self.before.podiums(at, &asked).await? {
-                    Found::Here(found) => {
-                        // It may be that it can't be read any more.
-                        podiums.remove(&group.key);
-                        self.pending.push((name(at.job, &group.key), None));
-                        podiums.extend(found);
-                    }
-                    Found::Moved => return Ok(Found::Moved),
-                    Found::Unknown => return Ok(Found::Unknown),
-                }
+                let Some(found) = self.before.podiums(at, &asked).await? else {
+                    return Ok(None);
+                };
+                // It may be that it can't be read any more.
+                podiums.remove(&group.key);
+                self.pending.push((name(at.job, &group.key), None));
+                podiums.extend(found);
             }
             if let Some(of_key) = podiums.get_mut(&group.key) {
                 told.extend(achieved(at.job, group, before, of_key)?);
@@ -259,7 +251,7 @@ impl Teller {
         let podiums = podiums.into_iter();
         self.pending
             .extend(podiums.map(|(key, podiums)| (name(at.job, &key), Some(podiums))));
-        Ok(Found::Here(told))
+        Ok(Some(told))
     }
 
     /// The groups with what they had before, but for those under keys of which that can't be known.
@@ -267,17 +259,15 @@ impl Teller {
         &mut self,
         at: At<'_>,
         groups: &'g [Changed<'n>],
-    ) -> Result<Found<Vec<Step<'g, 'n>>>> {
+    ) -> Result<Option<Vec<Step<'g, 'n>>>> {
         let mut asked: BTreeMap<Vec<u8>, Members> = BTreeMap::new();
         for group in groups {
             let boards = boards_asked(at.job, &group.after);
             let members = asked.entry(group.key.clone()).or_default();
             members.push((group.member.clone(), boards));
         }
-        let mut before = match self.before.states(at, &asked).await? {
-            Found::Here(before) => before,
-            Found::Moved => return Ok(Found::Moved),
-            Found::Unknown => return Ok(Found::Unknown),
+        let Some(mut before) = self.before.states(at, &asked).await? else {
+            return Ok(None);
         };
         before.retain(|key, found| {
             asked
@@ -299,7 +289,7 @@ impl Teller {
                 None => self.forget_podiums(at.job, std::slice::from_ref(group)),
             }
         }
-        Ok(Found::Here(steps))
+        Ok(Some(steps))
     }
 
     /// What was told of the members of a key whose live states are newer.
@@ -317,7 +307,7 @@ impl Teller {
         &mut self,
         at: At<'_>,
         steps: &[Step<'_, '_>],
-    ) -> Result<Found<BTreeMap<Vec<u8>, Vec<Podium>>>> {
+    ) -> Result<Option<BTreeMap<Vec<u8>, Vec<Podium>>>> {
         let mut podiums = BTreeMap::new();
         let mut missing = BTreeMap::new();
         for (group, before) in steps {
@@ -337,12 +327,11 @@ impl Teller {
                 }
             }
         }
-        match self.before.podiums(at, &missing).await? {
-            Found::Here(found) => podiums.extend(found),
-            Found::Moved => return Ok(Found::Moved),
-            Found::Unknown => return Ok(Found::Unknown),
-        }
-        Ok(Found::Here(podiums))
+        let found = self.before.podiums(at, &missing).await?;
+        Ok(found.map(|found| {
+            podiums.extend(found);
+            podiums
+        }))
     }
 }
 

@@ -21,7 +21,7 @@ use stores::live::SlotId;
 use stores::log::{FetchLimit, Records};
 use stores::registry::writers_of;
 
-use super::before::{At, Before, Found, Members};
+use super::before::{At, Before, Members};
 use crate::{Error, Result, SpeedPorts};
 
 const STEP: FetchLimit = FetchLimit {
@@ -94,7 +94,7 @@ impl Replay<'_> {
                 is_live: false,
             };
             // Where nobody can tell, nothing was told either.
-            let Found::Here(found) = before.states(at, &asked).await? else {
+            let Some(found) = before.states(at, &asked).await? else {
                 continue;
             };
             let found = found.into_iter().flat_map(|(key, members)| {

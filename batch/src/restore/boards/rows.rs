@@ -213,12 +213,7 @@ impl Look<'_> {
             partition: partition_of(id.to_string().as_bytes(), self.partitions),
         };
         let laid = laid((&*ports.live, &*ports.views), job, slot, key).await?;
-        let nodes = StoredNodes {
-            views: &*ports.views,
-            known: None,
-            view: job.view(),
-            key,
-        };
+        let nodes = StoredNodes::new(&*ports.views, job.view(), key);
         laid.standings.each_row(&nodes, MEMBER_BYTES, take).await?;
         Ok(laid)
     }

@@ -10,6 +10,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Array, RecordBatch};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimestampMillisecondType};
+use datafusion::catalog::streaming::StreamingTable;
 use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -23,7 +24,6 @@ use schemas::time::{Seconds, Width};
 
 use super::write::{Keyed, PieceWriter};
 use crate::failed_of;
-use crate::table::{Rows, Table};
 use crate::{Error, Result};
 
 /// Rows that are written at once.
@@ -183,9 +183,13 @@ impl Sorter {
             batch(placed)
         });
         let taken = futures::stream::iter(taken);
-        let input = Table::of(Arc::new(Once::of(taken.chain(rest))));
+        let input: Arc<dyn PartitionStream> = Arc::new(Once::of(taken.chain(rest)));
+        let input = StreamingTable::try_new(Arc::clone(&SCHEMA), vec![input]).map_err(failed)?;
         let order = ["start", "group", "row"].map(|name| ident(name).sort(true, true));
-        let sorted = engine.session().read_table(input).map_err(failed)?;
+        let sorted = engine
+            .session()
+            .read_table(Arc::new(input))
+            .map_err(failed)?;
         let sorted = sorted.sort(order.to_vec()).map_err(failed)?;
         let mut sorted = sorted.execute_stream().await.map_err(failed)?;
         while let Some(rows) = sorted.try_next().await.map_err(failed)? {
@@ -366,24 +370,6 @@ impl PartitionStream for Once {
             Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&SCHEMA), stream)) as _
         };
         batches.take().unwrap_or_else(twice)
-    }
-}
-
-impl Rows for Once {
-    fn narrowed(&self, columns: &[usize]) -> Result<Arc<dyn PartitionStream>, DataFusionError> {
-        let is_whole = columns.iter().copied().eq(0..SCHEMA.fields().len());
-        if !is_whole {
-            let what = "rows to sort are taken whole".to_owned();
-            return Err(DataFusionError::Internal(what));
-        }
-        let batches = self
-            .batches
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        Ok(Arc::new(Self {
-            batches: Mutex::new(batches),
-        }))
     }
 }
 

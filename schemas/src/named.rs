@@ -1,0 +1,48 @@
+//! Enums whose variants have names.
+
+/// Defines an enum with the constant `ALL`, the method `name` and `Display`. A part `else` adds `FromStr`: it names the type
+/// of the error and its variant for an unknown name.
+#[macro_export]
+macro_rules! named {
+    (
+        $(#[$attribute:meta])*
+        pub enum $type:ident {
+            $($(#[$of_variant:meta])* $variant:ident = $name:literal,)+
+        }
+        $(else $error:ty, $unknown:path;)?
+    ) => {
+        $(#[$attribute])*
+        pub enum $type {
+            $($(#[$of_variant])* $variant,)+
+        }
+
+        impl $type {
+            /// All of them, in the order in which they are shown.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+
+            /// The name, as in JSON.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        $(impl std::str::FromStr for $type {
+            type Err = $error;
+
+            fn from_str(name: &str) -> Result<Self, $error> {
+                let mut all = Self::ALL.into_iter();
+                all.find(|one| one.name() == name)
+                    .ok_or_else(|| $unknown(name.to_owned()))
+            }
+        })?
+    };
+}
