@@ -45,6 +45,7 @@ mod rows;
 #[cfg(feature = "sql")]
 mod server;
 mod sqlite;
+mod task_stream;
 mod user_query;
 mod versions;
 #[cfg(feature = "sql")]
