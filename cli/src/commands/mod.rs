@@ -93,7 +93,7 @@ impl Context {
         self.output
     }
 
-    /// Says where this process listens; `who` ends with a space.
+    /// Prints the address that this process listens on; `who` is empty or ends with a space.
     fn announce(&self, who: &str, listening: String) -> anyhow::Result<()> {
         let said = format!("{who}listening on {listening}");
         self.output

@@ -56,7 +56,7 @@ impl<R> Version<R> {
         Self { row, version: None }
     }
 
-    /// Changes the row; answers what it was before.
+    /// Changes the row, and returns the former version.
     fn edit<M: Make<Row = R>>(&mut self, source: &M, rng: &mut StdRng) -> Self
     where
         R: Clone,

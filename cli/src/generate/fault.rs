@@ -43,7 +43,7 @@ impl Fault {
         Self::WrongType(field, "\"2025-02-30T12:00:00Z\"")
     }
 
-    /// What comes nearest to it in typed columns, which hold no value of another type and no line.
+    /// The closest fault that typed columns can hold: they have no lines and no values of other types.
     pub(super) fn in_columns(self, source: Source) -> Self {
         match (self, fields(source)) {
             (Self::CutOff | Self::NoJson, [first, ..]) => Self::Missing(first.name),
@@ -52,7 +52,7 @@ impl Fault {
         }
     }
 
-    /// The line of a row of the source with what is wrong.
+    /// Applies the fault to the line of a row.
     pub(super) fn spoil(self, source: Source, line: &[u8]) -> Vec<u8> {
         if self == Self::CutOff {
             let length = line.len().saturating_sub(1) * 2 / 3;

@@ -58,7 +58,7 @@ impl SqlRow<'_> {
     }
 }
 
-/// What is read from a row: tuples by the places of columns, structs by their names.
+/// A type that is read from a row: tuples by the positions of columns, structs by their names.
 pub(crate) trait FromSqlRow: Sized + Send {
     fn from_row(row: &SqlRow<'_>) -> Sql<Self>;
 }
@@ -66,7 +66,7 @@ pub(crate) trait FromSqlRow: Sized + Send {
 /// A value that every database holds.
 pub(crate) trait SqlValue: Sized + Send {
     fn by_name(row: &SqlRow<'_>, column: &str) -> Sql<Self>;
-    fn by_place(row: &SqlRow<'_>, column: usize) -> Sql<Self>;
+    fn by_position(row: &SqlRow<'_>, column: usize) -> Sql<Self>;
 }
 
 macro_rules! read_value {
@@ -88,7 +88,7 @@ macro_rules! sql_values {
                 read_value!(row, column)
             }
 
-            fn by_place(row: &SqlRow<'_>, column: usize) -> Sql<Self> {
+            fn by_position(row: &SqlRow<'_>, column: usize) -> Sql<Self> {
                 read_value!(row, column)
             }
         }
@@ -101,15 +101,15 @@ sql_values!(Option<i64>, Option<f64>, Option<String>);
 /// A row of one column.
 impl<T: SqlValue> FromSqlRow for T {
     fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
-        T::by_place(row, 0)
+        T::by_position(row, 0)
     }
 }
 
 macro_rules! sql_tuple {
-    ($($place:literal $value:ident),+) => {
+    ($($position:literal $value:ident),+) => {
         impl<$($value: SqlValue),+> FromSqlRow for ($($value,)+) {
             fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
-                Ok(($($value::by_place(row, $place)?,)+))
+                Ok(($($value::by_position(row, $position)?,)+))
             }
         }
     };
@@ -267,7 +267,7 @@ fn sqlite_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, Sqlit
     with_values(&statement, values, |_| "?".to_owned(), list)
 }
 
-/// The statement with what a dialect writes for each value, by its index from 1 on, and for a list; and its arguments.
+/// The statement of a dialect with its arguments: `place` is the text of a value, by its index from 1 on; `list` writes a list.
 fn with_values<A: Arguments + Default>(
     statement: &str,
     values: &[Value<'_>],

@@ -261,7 +261,7 @@ impl Reader {
     }
 }
 
-/// Hands on the batches of one part after the other.
+/// Forwards the batches of one part after the other.
 async fn in_order(mut parts: Receiver<Receiver<Piece>>, sender: Sender<Result<RecordBatch>>) {
     while let Some(mut part) = parts.recv().await {
         loop {

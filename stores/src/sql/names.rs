@@ -25,7 +25,7 @@ pub(crate) fn given(of: Named) -> Result<()> {
     )))
 }
 
-/// Where the names of a kind are: the beginning of a statement's conditions, and their values.
+/// The table and the first condition for names of a kind, with the condition's values.
 fn rows_of(of: Named) -> (&'static str, Vec<Value<'static>>) {
     match of {
         Named::Athlete => ("athletes WHERE NOT is_deleted", Vec::new()),

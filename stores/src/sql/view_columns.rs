@@ -37,7 +37,7 @@ impl Kind {
     }
 }
 
-/// The tables that an app may replace, without rows: what is read of them is what is written.
+/// The tables that an app may replace, with their columns and without rows.
 fn replaceable() -> [Rows; 8] {
     [
         Rows::applications(&[]),
