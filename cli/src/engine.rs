@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use batch::BatchOptions;
+use async_trait::async_trait;
+use batch::{BatchOptions, Workers};
 #[cfg(feature = "scale")]
 use scale::Address;
+use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "scale")]
-pub(crate) use crate::executors::Executors;
+use crate::executors::BallistaExecutors;
 use crate::failure::usage;
 
 /// The engine of a batch run.
@@ -18,6 +20,16 @@ pub(crate) enum BatchEngine {
     /// The executors of a scheduler.
     #[cfg(feature = "scale")]
     Ballista(Address),
+}
+
+/// Executors on other machines, which carry out the tasks of batch runs.
+#[async_trait]
+pub(crate) trait Executors: Workers {
+    /// Connects before runs begin that would have to wait for it.
+    ///
+    /// # Errors
+    /// A scheduler that can't be reached, or has no executor.
+    async fn connect(&self, stop: &CancellationToken) -> anyhow::Result<()>;
 }
 
 impl BatchEngine {
@@ -50,13 +62,16 @@ impl BatchEngine {
     }
 
     /// The executors, if other machines compute. No connection is made yet.
-    pub(crate) fn executors(&self, options: &BatchOptions) -> Option<Arc<Executors>> {
+    pub(crate) fn executors(&self, options: &BatchOptions) -> Option<Arc<dyn Executors>> {
         #[cfg(not(feature = "scale"))]
         let _ = options;
         match self {
             Self::Local => None,
             #[cfg(feature = "scale")]
-            Self::Ballista(address) => Some(Arc::new(Executors::new(address.clone(), options))),
+            Self::Ballista(address) => {
+                let executors = BallistaExecutors::new(address.clone(), options);
+                Some(Arc::new(executors))
+            }
         }
     }
 }
@@ -67,41 +82,6 @@ pub(crate) fn needs_scale(what: &str) -> anyhow::Error {
     usage(format!(
         "{what} needs the Cargo feature `scale`, which this build lacks; build with `--features scale`, or install the archive with `scale` in its name"
     ))
-}
-
-/// Executors cannot exist in a build without `scale`.
-#[cfg(not(feature = "scale"))]
-#[derive(Debug)]
-pub(crate) enum Executors {}
-
-#[cfg(not(feature = "scale"))]
-impl Executors {
-    pub(crate) async fn connect(
-        &self,
-        _stop: &tokio_util::sync::CancellationToken,
-    ) -> anyhow::Result<()> {
-        match *self {}
-    }
-}
-
-#[cfg(not(feature = "scale"))]
-#[async_trait::async_trait]
-impl batch::Workers for Executors {
-    fn at_once(&self) -> usize {
-        match *self {}
-    }
-
-    async fn carry_out(
-        &self,
-        _task: &str,
-        _stop: &tokio_util::sync::CancellationToken,
-    ) -> batch::Result<String> {
-        match *self {}
-    }
-
-    async fn call_off(&self) {
-        match *self {}
-    }
 }
 
 #[cfg(test)]

@@ -9,16 +9,18 @@ use scale::{Address, Cluster};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::engine::Executors;
+
 /// The executors of a scheduler, for the batch layer.
 #[derive(Debug)]
-pub(crate) struct Executors {
+pub(crate) struct BallistaExecutors {
     address: Address,
     try_max: Duration,
     /// The connection of the runs that are under way; each time it is another one, so that none is kept that broke.
     cluster: Mutex<Option<Arc<Cluster>>>,
 }
 
-impl Executors {
+impl BallistaExecutors {
     /// Executors that connect with the first task.
     pub(crate) fn new(address: Address, options: &BatchOptions) -> Self {
         Self {
@@ -28,11 +30,8 @@ impl Executors {
         }
     }
 
-    /// Connects before runs begin that would have to wait for it.
-    ///
-    /// # Errors
-    /// A scheduler that can't be reached, or has no executor.
-    pub(crate) async fn connect(&self, stop: &CancellationToken) -> scale::Result<Arc<Cluster>> {
+    /// The connection, which is made if there is none.
+    async fn connected(&self, stop: &CancellationToken) -> scale::Result<Arc<Cluster>> {
         let mut cluster = self.cluster.lock().await;
         if let Some(cluster) = &*cluster {
             return Ok(Arc::clone(cluster));
@@ -43,13 +42,21 @@ impl Executors {
 }
 
 #[async_trait]
-impl Workers for Executors {
+impl Executors for BallistaExecutors {
+    async fn connect(&self, stop: &CancellationToken) -> anyhow::Result<()> {
+        self.connected(stop).await?;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Workers for BallistaExecutors {
     fn at_once(&self) -> usize {
         Cluster::AT_ONCE
     }
 
     async fn carry_out(&self, task: &str, stop: &CancellationToken) -> batch::Result<String> {
-        let answer = match self.connect(stop).await {
+        let answer = match self.connected(stop).await {
             Ok(cluster) => cluster.carry_out(task, stop).await,
             Err(error) => Err(error),
         };

@@ -1,6 +1,5 @@
 //! How a command fails: what is printed, and with which status the process ends.
 
-use std::fmt;
 use std::process::ExitCode;
 
 use crate::output::Closed;
@@ -15,33 +14,15 @@ const USAGE: u8 = 2;
 const DIFFERS: u8 = 3;
 
 /// The command line or the configuration can't be used: the message says where and what to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
 
 /// What was looked at is not as it should be, or something is left to do: the message says what, unless the result has
 /// said all of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.as_deref().unwrap_or("something is not as it should be"))]
 pub(crate) struct Differs(pub(crate) Option<String>);
-
-impl fmt::Display for Differs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            self.0
-                .as_deref()
-                .unwrap_or("something is not as it should be"),
-        )
-    }
-}
-
-impl std::error::Error for Differs {}
 
 /// A [`Usage`] as the error of a command.
 pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {

@@ -3,22 +3,14 @@
 //! With `--json` a command prints one JSON document and nothing else. A reader that closes the pipe
 //! early has seen enough: that ends the command, and is no failure.
 
-use std::fmt;
 use std::io::{self, Write};
 
 use serde::Serialize;
 
 /// Whoever read standard output has closed it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("standard output was closed")]
 pub(crate) struct Closed;
-
-impl fmt::Display for Closed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("standard output was closed")
-    }
-}
-
-impl std::error::Error for Closed {}
 
 /// Where results go.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +46,19 @@ impl Output {
             }
             raw(text.as_bytes())
         }
+    }
+
+    /// Prints entries: as one JSON document, or a line of each, and `none` if there are none.
+    pub(crate) fn list<T: Serialize>(
+        self,
+        entries: &[T],
+        none: &str,
+        line: impl Fn(&T) -> String,
+    ) -> anyhow::Result<()> {
+        self.result(&entries, |entries| match entries.is_empty() {
+            true => none.to_owned(),
+            false => entries.iter().map(|entry| line(entry) + "\n").collect(),
+        })
     }
 }
 

@@ -46,15 +46,20 @@ fn start(what: &str, total: Option<u64>, template: &str) -> ProgressBar {
     bar
 }
 
-/// The stages of a batch run, one bar after the other.
+/// The stages of a batch run, one bar after the other. Dropping it removes the last bar.
 #[derive(Debug, Default)]
 pub(crate) struct Stages {
     bar: Mutex<Option<ProgressBar>>,
 }
 
+impl Drop for Stages {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
 impl Stages {
-    /// Takes the last bar away.
-    pub(crate) fn clear(&self) {
+    fn clear(&self) {
         if let Some(bar) = self.lock().take() {
             bar.finish_and_clear();
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use batch::{Batch, Reconciled, Retention, RunRequest, Scheduled, When, Workers as _};
+use batch::{Batch, Reconciled, Retention, RunRequest, Scheduled, When};
 use jobs::Engine;
 use metrics_exporter_prometheus::PrometheusHandle;
 use schemas::source::Source;
@@ -77,18 +77,18 @@ fn listener_at(address: SocketAddr) -> std::io::Result<TcpListener> {
 /// What the batch role has done so far.
 #[derive(Debug, Default)]
 pub(crate) struct BatchWatch {
+    /// Runs that were published.
     runs: AtomicU64,
+    /// Whether a run is under way.
     under_way: AtomicBool,
 }
 
-impl BatchWatch {
-    /// Runs that were published.
-    pub(crate) fn runs(&self) -> u64 {
+impl showcase::BatchWatch for BatchWatch {
+    fn runs(&self) -> u64 {
         self.runs.load(Ordering::Relaxed)
     }
 
-    /// Whether a run is under way.
-    pub(crate) fn is_under_way(&self) -> bool {
+    fn is_running(&self) -> bool {
         self.under_way.load(Ordering::Relaxed)
     }
 }
@@ -227,7 +227,7 @@ type After<'a> = (Option<&'a Retention>, &'a Arc<Batch>, &'a [Scheduled]);
 struct Runs {
     batch: Batch,
     /// Where its tasks are carried out, if not here.
-    executors: Option<Arc<Executors>>,
+    executors: Option<Arc<dyn Executors>>,
     watch: Arc<BatchWatch>,
 }
 

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, bail};
-use jiff::Timestamp;
 use schemas::clock::Clock;
 use schemas::entities::Application;
+use schemas::shown::moment;
 use serde::Serialize;
 use serde_json::Value;
 use stores::admin::{
@@ -231,7 +231,7 @@ async fn shown(installation: &Installation, usages: Vec<Usage>) -> anyhow::Resul
         let counting = CountingShown {
             strategy: recounted.map_or("increments", |_| "recount"),
             class: class(&usage.application).map(|class| class.name().to_owned()),
-            counted_at: recounted.map(|recounted| instant(recounted.counted_at_ms)),
+            counted_at: recounted.map(|recounted| moment(recounted.counted_at_ms)),
         };
         Shown::of(usage, counting, recounted)
     });
@@ -255,10 +255,7 @@ async fn list(
     let shown = shown(installation, usages.collect()).await?;
     context
         .output()
-        .result(&shown, |shown| match shown.is_empty() {
-            true => "no applications".to_owned(),
-            false => shown.iter().map(|one| one.line() + "\n").collect(),
-        })
+        .list(&shown, "no applications", Shown::line)
 }
 
 /// Who asks for a higher capacity; `all` shows those that are decided too.
@@ -274,15 +271,8 @@ async fn requests(
     };
     let found = canon.capacity_requests(of, None, limit).await?;
     let shown: Vec<_> = found.into_iter().map(RequestShown::of).collect();
-    context
-        .output()
-        .result(&shown, |shown| match shown.is_empty() {
-            true => "nobody asks for a higher capacity".to_owned(),
-            false => shown
-                .iter()
-                .map(|one| RequestShown::line(one) + "\n")
-                .collect(),
-        })
+    let none = "nobody asks for a higher capacity";
+    context.output().list(&shown, none, RequestShown::line)
 }
 
 /// What is known of an application.
@@ -352,11 +342,11 @@ impl RequestShown {
             athlete_capacity: request.athlete_capacity,
             reason: request.asked.reason,
             asked_by: request.asked.actor,
-            asked_at: instant(request.asked_at_ms),
+            asked_at: moment(request.asked_at_ms),
             state: request.state.name(),
             granted_capacity: request.granted_capacity,
             decided_by,
-            decided_at: request.decided_at_ms.map(instant),
+            decided_at: request.decided_at_ms.map(moment),
             answer,
         }
     }
@@ -403,7 +393,7 @@ impl ChangeShown {
             Changed::Owner { before, after } => ("owner", before, after),
         };
         Self {
-            at: instant(entry.at_ms),
+            at: moment(entry.at_ms),
             by: entry.actor,
             changed,
             before,
@@ -443,8 +433,4 @@ fn done(context: &Context, id: i64, decided: Decided) -> anyhow::Result<()> {
         ),
         Decided::Unknown => bail!("request {id}: there is none, or its application is gone"),
     }
-}
-
-fn instant(at_ms: i64) -> String {
-    Timestamp::from_millisecond(at_ms).map_or_else(|_| at_ms.to_string(), |at| at.to_string())
 }

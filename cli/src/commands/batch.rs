@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use batch::{Batch, Cause, Drift, DriftedKey, RunReport, RunRequest, Workers as _};
-use jiff::Timestamp;
+use batch::{Batch, Cause, Drift, DriftedKey, RunReport, RunRequest};
+use schemas::shown::moment;
 use schemas::source::Source;
 use serde::Serialize;
 use stores::views::RunStory;
@@ -102,7 +102,6 @@ async fn run_all(
     if args.jobs.is_empty() {
         requests = with_log(batch, requests).await?;
     }
-    let stages = Stages::default();
     let (mut runs, mut failed) = (Vec::new(), Vec::new());
     for (source, jobs) in requests {
         let request = RunRequest {
@@ -111,9 +110,8 @@ async fn run_all(
             force: args.force,
             ..RunRequest::default()
         };
-        let outcome = batch.run(source, &request, &stages, stop).await;
-        stages.clear();
-        match outcome {
+        let stages = Stages::default();
+        match batch.run(source, &request, &stages, stop).await {
             Ok(report) => runs.push(Ran { source, report }),
             Err(error) => {
                 let error = anyhow::Error::from(error);
@@ -255,7 +253,7 @@ struct Listed {
     source: Source,
     epoch: u64,
     state: &'static str,
-    started_at: Option<String>,
+    started_at: String,
     ended_at: Option<String>,
     cuts: Vec<i64>,
     /// Why it is not published; null where it is.
@@ -276,8 +274,8 @@ impl Listed {
             source,
             epoch: story.run.epoch,
             state: story.run.state.name(),
-            started_at: instant(story.started_at_ms),
-            ended_at: story.ended_at_ms.and_then(instant),
+            started_at: moment(story.started_at_ms),
+            ended_at: story.ended_at_ms.map(moment),
             cuts: story.run.cuts.iter().map(|cut| cut.next_offset).collect(),
             report: story.report,
         }
@@ -303,7 +301,7 @@ impl Listed {
             self.epoch,
             self.source,
             self.state,
-            self.started_at.as_deref().unwrap_or("-"),
+            self.started_at,
             self.ended_at.as_deref().unwrap_or("-"),
             count("rows_read"),
             count("rows_written"),
@@ -348,10 +346,4 @@ async fn show(context: &Context, run: u64, source: Source) -> anyhow::Result<()>
     context.output().result(&shown, |shown| {
         serde_json::to_string_pretty(shown).unwrap_or_default()
     })
-}
-
-fn instant(ms: i64) -> Option<String> {
-    Timestamp::from_millisecond(ms)
-        .ok()
-        .map(|instant| instant.to_string())
 }

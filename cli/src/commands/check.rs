@@ -42,15 +42,11 @@ struct Findings {
 
 impl Findings {
     fn note(&mut self, what: impl Into<String>, found: anyhow::Result<String>) {
-        let (ok, says) = match found {
-            Ok(says) => (true, says),
-            Err(error) => (false, format!("{error:#}")),
-        };
         self.checks.push(Finding {
             what: what.into(),
-            ok,
+            ok: found.is_ok(),
             warning: false,
-            says,
+            says: found.unwrap_or_else(|error| format!("{error:#}")),
         });
     }
 
@@ -128,13 +124,10 @@ async fn stores(installation: &Installation, findings: &mut Findings) {
     findings.note("archive", archive(installation).await);
     findings.note("canonical store", canonical(installation).await);
     for source in Source::LOGGED {
-        if source.kind() == SourceKind::Entities {
-            continue;
+        if source.kind() == SourceKind::Facts {
+            let found = archived(installation, source).await;
+            findings.note(format!("archive {source}"), found);
         }
-        findings.note(
-            format!("archive {source}"),
-            archived(installation, source).await,
-        );
     }
 }
 

@@ -5,7 +5,6 @@ mod list;
 mod replay;
 mod show;
 
-use jiff::Timestamp;
 use schemas::dead_letter::{DeadLetter, LetterId};
 use serde::Serialize;
 use stores::dead_letters::{Asked, Letter};
@@ -49,11 +48,6 @@ impl From<Letter> for Shown {
             content: letter.content,
         }
     }
-}
-
-/// A moment in UTC.
-fn moment(at_ms: i64) -> Timestamp {
-    Timestamp::from_millisecond(at_ms).unwrap_or_default()
 }
 
 /// What to say of a letter that is not there.

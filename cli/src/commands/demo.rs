@@ -163,16 +163,6 @@ fn finish(args: &DemoArgs, stop: &CancellationToken) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl showcase::BatchWatch for BatchWatch {
-    fn runs(&self) -> u64 {
-        Self::runs(self)
-    }
-
-    fn is_running(&self) -> bool {
-        self.is_under_way()
-    }
-}
-
 fn schedule(args: &DemoArgs) -> Schedule {
     let every = match (args.batch_interval, args.seconds) {
         (Some(every), _) => Duration::from_secs(every),

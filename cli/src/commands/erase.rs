@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use batch::{ErasePorts, EraseRequest, Eraser, Finding, Receipt};
-use jiff::Timestamp;
+use schemas::shown::moment;
 use serde::Serialize;
 use stores::erasures::{Attribution, Kind, Person};
 use tokio_util::sync::CancellationToken;
@@ -17,38 +17,24 @@ use crate::progress::Stages;
 /// What `--verify` prints of one person.
 #[derive(Debug, Serialize)]
 struct Searched {
-    #[serde(flatten)]
-    who: Who,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listener_id: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    athlete_id: Option<i64>,
     /// Where the person is found; nothing if nowhere.
     found: Vec<Finding>,
+    #[serde(skip)]
+    person: Person,
 }
 
-/// A person by the field that names one.
-#[derive(Debug, Clone, Copy, Serialize)]
-#[serde(untagged)]
-enum Who {
-    Listener { listener_id: i64 },
-    Athlete { athlete_id: i64 },
-}
-
-impl From<Person> for Who {
-    fn from(person: Person) -> Self {
-        match person.kind {
-            Kind::Listener => Self::Listener {
-                listener_id: person.id,
-            },
-            Kind::Athlete => Self::Athlete {
-                athlete_id: person.id,
-            },
-        }
-    }
-}
-
-impl std::fmt::Display for Who {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Listener { listener_id } => write!(f, "listener {listener_id}"),
-            Self::Athlete { athlete_id } => write!(f, "athlete {athlete_id}"),
+impl Searched {
+    fn new((person, found): (Person, Vec<Finding>)) -> Self {
+        let id_of = |kind| (person.kind == kind).then_some(person.id);
+        Self {
+            listener_id: id_of(Kind::Listener),
+            athlete_id: id_of(Kind::Athlete),
+            found,
+            person,
         }
     }
 }
@@ -73,16 +59,14 @@ pub(super) async fn run(
     let eraser = Eraser::build(installation.batch(&engine)?, ports);
     if args.list {
         let receipts = eraser.list().await?;
-        return context.output().result(&receipts, |all| listed(all));
+        return context
+            .output()
+            .list(&receipts, "nobody was erased", listed);
     }
     let people = people(args);
     if args.verify {
         let found = eraser.verify(&people).await?;
-        let searched = found.into_iter().map(|(person, found)| Searched {
-            who: person.into(),
-            found,
-        });
-        let searched: Vec<Searched> = searched.collect();
+        let searched: Vec<Searched> = found.into_iter().map(Searched::new).collect();
         context.output().result(&searched, |all| verified(all))?;
         return match searched.iter().all(|one| one.found.is_empty()) {
             true => Ok(()),
@@ -98,10 +82,9 @@ pub(super) async fn run(
         },
         keep_log: args.keep_log,
     };
-    let stages = Stages::default();
-    let receipts = eraser.erase(&people, &request, &stages, &stop).await;
-    stages.clear();
-    let receipts = receipts?;
+    let receipts = eraser
+        .erase(&people, &request, &Stages::default(), &stop)
+        .await?;
     context.output().result(&receipts, |all| told(all))?;
     match receipts.iter().all(Receipt::is_clean) {
         true => Ok(()),
@@ -125,10 +108,6 @@ fn people(args: &EraseArgs) -> Vec<Person> {
     people.sort_unstable();
     people.dedup();
     people
-}
-
-fn moment(at_ms: i64) -> Timestamp {
-    Timestamp::from_millisecond(at_ms).unwrap_or_default()
 }
 
 fn told(receipts: &[Receipt]) -> String {
@@ -164,37 +143,29 @@ fn receipt(receipt: &Receipt) -> String {
     text
 }
 
-fn listed(receipts: &[Receipt]) -> String {
-    if receipts.is_empty() {
-        return "nobody was erased\n".to_owned();
-    }
-    let line = |one: &Receipt| {
-        let state = match one.finished_at_ms {
-            Some(at_ms) => format!("done at {}", moment(at_ms)),
-            None => format!("not finished: {}; erase the same person again", one.step),
-        };
-        let found: u64 = one.places.iter().map(|place| place.found).sum();
-        format!(
-            "{:>6}  {:<8}  begun at {}  found {found}  {state}\n",
-            one.number,
-            one.kind.name(),
-            moment(one.begun_at_ms)
-        )
+fn listed(one: &Receipt) -> String {
+    let state = match one.finished_at_ms {
+        Some(at_ms) => format!("done at {}", moment(at_ms)),
+        None => format!("not finished: {}; erase the same person again", one.step),
     };
-    receipts.iter().map(line).collect()
+    let found: u64 = one.places.iter().map(|place| place.found).sum();
+    format!(
+        "{:>6}  {:<8}  begun at {}  found {found}  {state}",
+        one.number,
+        one.kind.name(),
+        moment(one.begun_at_ms)
+    )
 }
 
 fn verified(searched: &[Searched]) -> String {
     let mut text = String::new();
     for one in searched {
+        let who = format!("{} {}", one.person.kind.name(), one.person.id);
         if one.found.is_empty() {
-            text += &format!("{}: found nowhere\n", one.who);
+            text += &format!("{who}: found nowhere\n");
         }
-        for finding in &one.found {
-            text += &format!(
-                "{}: {} in {} {}\n",
-                one.who, finding.found, finding.place, finding.at
-            );
+        for Finding { found, place, at } in &one.found {
+            text += &format!("{who}: {found} in {place} {at}\n");
         }
     }
     text

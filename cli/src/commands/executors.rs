@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -15,12 +14,6 @@ use crate::installation::{self, Installation};
 
 /// How long the scheduler is looked for by its own name.
 const REACHED_WITHIN: Duration = Duration::from_secs(2);
-
-/// Where a process listens.
-#[derive(Debug, Serialize)]
-struct Listening {
-    listening: SocketAddr,
-}
 
 /// Gives the tasks of batch runs to executors until it is told to end.
 pub(super) async fn scheduler(
@@ -49,7 +42,7 @@ pub(super) async fn scheduler(
     let at = listener.local_addr()?;
     warn_if_open(at);
     warn_if_unknown(&host, at.port()).await;
-    announce(context, "scheduler", at)?;
+    context.announce("scheduler ", at.to_string())?;
     let options = scale::SchedulerOptions {
         listener,
         host,
@@ -85,7 +78,7 @@ pub(super) async fn executor(
         folder: folder.path().to_owned(),
     })?;
     warn_if_open(executor.address());
-    announce(context, "executor", executor.address())?;
+    context.announce("executor ", executor.address().to_string())?;
     let worker = std::sync::Arc::new(BatchWorker(worker));
     match executor.run(worker, stop).await {
         Ok(()) | Err(scale::Error::Stopped) => Ok(()),
@@ -133,11 +126,4 @@ async fn warn_if_unknown(host: &str, port: u16) {
         why,
         "this machine does not reach its own scheduler by the name for executors: if they do not either, no task has an end; name another host with --advertise"
     );
-}
-
-fn announce(context: &Context, what: &str, listening: SocketAddr) -> anyhow::Result<()> {
-    let listening = Listening { listening };
-    context.output().result(&listening, |listening| {
-        format!("{what} listening on {}", listening.listening)
-    })
 }

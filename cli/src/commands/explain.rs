@@ -10,18 +10,18 @@ use crate::installation::Installation;
 
 /// Runs the command.
 pub(super) async fn run(args: &ExplainArgs, context: &Context) -> anyhow::Result<()> {
-    let mut query = Vec::new();
+    let mut query = form_urlencoded::Serializer::new(String::new());
     for parameter in &args.parameters {
         let Some((name, value)) = parameter.split_once('=') else {
             return Err(usage(format!(
                 "{parameter}: write NAME=VALUE, as in segment_id=7 or owner_id=1"
             )));
         };
-        query.push(format!("{}={}", encoded(name), encoded(value)));
+        query.append_pair(name, value);
     }
     let installation = Installation::open_existing(context.settings()).await?;
     let serving = installation.serving(None)?;
-    let path = format!("/api/v1/explain?{}", query.join("&"));
+    let path = format!("/api/v1/explain?{}", query.finish());
     let (status, body) = serving.get(&path).await?;
     let told: Value = serde_json::from_str(&body).context("reading the answer")?;
     if status != 200 {
@@ -33,17 +33,6 @@ pub(super) async fn run(args: &ExplainArgs, context: &Context) -> anyhow::Result
         });
     }
     context.output().result(&told, text_of)
-}
-
-/// A text as a part of a query.
-fn encoded(text: &str) -> String {
-    let sign = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-            char::from(byte).to_string()
-        }
-        other => format!("%{other:02X}"),
-    };
-    text.bytes().map(sign).collect()
 }
 
 fn text_of(told: &Value) -> String {
@@ -151,16 +140,4 @@ fn of_board(told: &Value) -> String {
 
 fn each(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn texts_are_encoded() {
-        assert_eq!(encoded("age:75+"), "age%3A75%2B");
-        assert_eq!(encoded("a b&c=\u{e9}"), "a%20b%26c%3D%C3%A9");
-        assert_eq!(encoded("-._~aZ9"), "-._~aZ9");
-    }
 }

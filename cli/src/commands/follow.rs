@@ -43,9 +43,7 @@ pub(super) async fn speed(
             anyhow::Ok((source.name(), serde_json::to_value(report)?))
         });
     }
-    let reports = all(tasks, &stop).await?;
-    print(context, &reports)?;
-    expect_caught_up(args, &stop)
+    end(tasks, args, context, &stop).await
 }
 
 /// Runs the archiver until it is told to end, or has caught up.
@@ -65,9 +63,7 @@ pub(super) async fn archive(
             anyhow::Ok((source.name(), serde_json::to_value(report)?))
         });
     }
-    let reports = all(tasks, &stop).await?;
-    print(context, &reports)?;
-    expect_caught_up(args, &stop)
+    end(tasks, args, context, &stop).await
 }
 
 /// Takes a snapshot of each source: as of one moment, so there is nothing to follow.
@@ -79,12 +75,10 @@ pub(super) async fn snapshot(
     let sources = of_kind(args, SourceKind::Entities)?;
     let installation = Installation::open(context.settings()).await?;
     let batch = installation.batch(&installation.engine()?)?;
-    let stages = Stages::default();
     let mut reports = Reports::new();
     for source in sources {
-        let report = batch.snapshot(source, &stages, &stop).await;
-        stages.clear();
-        reports.insert(source.name(), serde_json::to_value(report?)?);
+        let report = batch.snapshot(source, &Stages::default(), &stop).await?;
+        reports.insert(source.name(), serde_json::to_value(report)?);
     }
     print(context, &reports)
 }
@@ -109,20 +103,13 @@ fn of_kind(args: &FollowArgs, kind: SourceKind) -> anyhow::Result<Vec<Source>> {
     }
 }
 
-/// What was to reach the end of the log and was told to end before has not done what was asked.
-fn expect_caught_up(args: &FollowArgs, stop: &CancellationToken) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        !(args.until_caught_up && stop.is_cancelled()),
-        "interrupted before the end of the log was reached; run it again, and it goes on where it was"
-    );
-    Ok(())
-}
-
-/// Waits for all. One that fails ends the others.
-async fn all(
+/// Waits for all, and prints what they did. One that fails ends the others.
+async fn end(
     mut tasks: JoinSet<anyhow::Result<(&'static str, Value)>>,
+    args: &FollowArgs,
+    context: &Context,
     stop: &CancellationToken,
-) -> anyhow::Result<Reports> {
+) -> anyhow::Result<()> {
     let mut reports = Reports::new();
     let mut failed = None;
     while let Some(ended) = tasks.join_next().await {
@@ -136,7 +123,15 @@ async fn all(
             }
         }
     }
-    failed.map_or(Ok(reports), Err)
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    print(context, &reports)?;
+    anyhow::ensure!(
+        !(args.until_caught_up && stop.is_cancelled()),
+        "interrupted before the end of the log was reached; run it again, and it goes on where it was"
+    );
+    Ok(())
 }
 
 fn print(context: &Context, reports: &Reports) -> anyhow::Result<()> {

@@ -1,9 +1,9 @@
 //! `keys`: makes keys of the API, lists them and takes them back.
 
-use anyhow::bail;
-use jiff::Timestamp;
+use anyhow::{Context as _, bail};
 use schemas::access::Scopes;
 use schemas::clock::Clock;
+use schemas::shown::moment;
 use serde::Serialize;
 use stores::keys::{Action, ApiKey, KeptKey, Keys, Rotated, Token};
 
@@ -39,13 +39,13 @@ impl Shown {
             name: key.name.clone(),
             scopes: key.scopes.iter().map(ToString::to_string).collect(),
             state: key.state(now_ms).name(),
-            created_at: instant(key.made_at_ms),
+            created_at: moment(key.made_at_ms),
             created_by: key.made_by.clone(),
-            expires_at: key.expires_at_ms.map(instant),
-            revoked_at: key.revoked_at_ms.map(instant),
+            expires_at: key.expires_at_ms.map(moment),
+            revoked_at: key.revoked_at_ms.map(moment),
             revoked_by: key.revoked_by.clone(),
             replaced_by: key.replaced_by.clone(),
-            last_used_at: key.used_at_ms.map(instant),
+            last_used_at: key.used_at_ms.map(moment),
         }
     }
 
@@ -115,7 +115,7 @@ impl ActionShown {
     fn of(action: Action) -> Self {
         Self {
             number: action.number,
-            at: instant(action.at_ms),
+            at: moment(action.at_ms),
             by: action.actor,
             action: action.action,
             target: action.target,
@@ -135,12 +135,6 @@ impl ActionShown {
             self.target.escape_debug()
         )
     }
-}
-
-fn instant(at_ms: i64) -> String {
-    Timestamp::from_millisecond(at_ms)
-        .unwrap_or_default()
-        .to_string()
 }
 
 /// Runs the command.
@@ -169,12 +163,8 @@ pub(super) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
         KeysCommand::List { limit } => {
             let found = keys.keys(None, usize::try_from(limit)?).await?;
             let shown: Vec<Shown> = found.iter().map(|key| Shown::of(key, now_ms)).collect();
-            context
-                .output()
-                .result(&shown, |shown| match shown.is_empty() {
-                    true => "no keys: only this machine is served, and needs none".to_owned(),
-                    false => shown.iter().map(|one| one.line() + "\n").collect(),
-                })
+            let none = "no keys: only this machine is served, and needs none";
+            context.output().list(&shown, none, Shown::line)
         }
         KeysCommand::Rotate {
             id,
@@ -183,9 +173,7 @@ pub(super) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
             by,
         } => {
             let found = keys.key(&id).await?;
-            let Some(found) = found else {
-                bail!(unknown(&id))
-            };
+            let found = found.with_context(|| unknown(&id))?;
             // Unless said, it lasts as long as the old one was meant to.
             let lasts_ms = |end: i64| end.saturating_sub(found.key.made_at_ms);
             let as_before = found.key.expires_at_ms.map(lasts_ms);
@@ -197,7 +185,7 @@ pub(super) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
             rotated(keys.rotate_key(&id, until_ms, &kept).await?, &id, now_ms)?;
             let made = Made::of(&token, &kept, now_ms);
             context.output().result(&made, |made| {
-                let until = instant(until_ms);
+                let until = moment(until_ms);
                 format!(
                     "{}\nThe old one goes on until {until} at most.",
                     made.text()
@@ -206,9 +194,7 @@ pub(super) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
         }
         KeysCommand::Revoke { id, by } => {
             let found = keys.revoke_key(&id, &by, now_ms).await?;
-            let Some(found) = found else {
-                bail!(unknown(&id))
-            };
+            let found = found.with_context(|| unknown(&id))?;
             let shown = Shown::of(&found, now_ms);
             context.output().result(&shown, Shown::line)
         }
@@ -221,10 +207,7 @@ async fn audit(context: &Context, keys: &dyn Keys, limit: usize) -> anyhow::Resu
     let shown: Vec<ActionShown> = found.into_iter().map(ActionShown::of).collect();
     context
         .output()
-        .result(&shown, |shown| match shown.is_empty() {
-            true => "nothing yet".to_owned(),
-            false => shown.iter().map(|one| one.line() + "\n").collect(),
-        })
+        .list(&shown, "nothing yet", ActionShown::line)
 }
 
 /// A new key, which is not kept yet.

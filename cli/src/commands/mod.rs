@@ -92,6 +92,13 @@ impl Context {
     pub(crate) fn output(&self) -> Output {
         self.output
     }
+
+    /// Prints the address that this process listens on; `who` is empty or ends with a space.
+    fn announce(&self, who: &str, listening: String) -> anyhow::Result<()> {
+        let said = format!("{who}listening on {listening}");
+        self.output
+            .result(&json!({ "listening": listening }), |_| said)
+    }
 }
 
 /// Whether a command runs until it is told to end.

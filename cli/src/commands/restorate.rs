@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use batch::{
-    Applied, Difference, Reconciled, Recorded, Restoration, RestorationKind, RestoreOutcome,
-    RestoreReport, RestoreRequest, When,
+    Applied, Difference, Reconciled, Recorded, Restoration, RestorationKind, RestoreCause as Cause,
+    RestoreOutcome, RestoreReport, RestoreRequest, When,
 };
 use schemas::shown::moment;
 use schemas::source::Source;
@@ -19,6 +19,9 @@ use crate::installation::Installation;
 use crate::progress::Stages;
 use crate::reconciling;
 use crate::settings::Words;
+
+const UNCOMPARED: &str =
+    "not everything could be compared, so it is not known whether all of it is right";
 
 /// Runs the command.
 pub(super) async fn run(
@@ -54,10 +57,10 @@ async fn compare(
     let source = known.map_or(Source::Plays, |(_, source)| source);
     let batch = installation.batch(&installation.engine()?)?;
     let intake = installation.intake(source).await?;
-    let stages = Stages::default();
-    let done = batch.restore(&request, &intake, (&stages, &stop)).await;
-    stages.clear();
-    let report = done.map_err(told)?;
+    let report = batch
+        .restore(&request, &intake, (&Stages::default(), &stop))
+        .await
+        .map_err(told)?;
     context.output().result(&report, text_of)?;
     let applied = report.applied.as_ref();
     let is_left = report.held_back.is_some() || applied.is_none_or(|applied| applied.damaged > 0);
@@ -65,9 +68,7 @@ async fn compare(
         return Err(Differs::default().into());
     }
     if report.ahead > 0 || (applied.is_none() && report.live_unknown.is_some()) {
-        anyhow::bail!(
-            "not everything could be compared, so it is not known whether all of it is right"
-        );
+        anyhow::bail!(UNCOMPARED);
     }
     Ok(())
 }
@@ -82,12 +83,10 @@ async fn scheduled(name: &str, context: &Context, stop: CancellationToken) -> an
         name => (Some(name), When::Now),
     };
     let all = reconciling::scheduled(&installation, only).await?;
-    let stages = Stages::default();
     let (mut done, mut failed) = (Vec::new(), None);
     for one in &all {
-        let carried = Box::pin(batch.reconcile(one, when, (&stages, &stop))).await;
-        stages.clear();
-        match carried {
+        let stages = Stages::default();
+        match Box::pin(batch.reconcile(one, when, (&stages, &stop))).await {
             Ok(reconciled) => done.push(reconciled),
             Err(error) => {
                 let error = anyhow::Error::from(error);
@@ -101,23 +100,14 @@ async fn scheduled(name: &str, context: &Context, stop: CancellationToken) -> an
     if let Some(error) = failed {
         return Err(error);
     }
-    let outcomes = done.iter().filter_map(|one| match one {
-        Reconciled::Done { outcome, .. } => Some(*outcome),
-        Reconciled::NotDue { .. } | Reconciled::Passed { .. } => None,
-    });
-    let outcomes: Vec<RestoreOutcome> = outcomes.collect();
-    if outcomes
-        .iter()
-        .any(|one| matches!(one, RestoreOutcome::Failed | RestoreOutcome::Unknown))
-    {
-        anyhow::bail!(
-            "not everything could be compared, so it is not known whether all of it is right"
-        );
+    let is_any = |of: [RestoreOutcome; 2]| {
+        let mut done = done.iter();
+        done.any(|one| matches!(one, Reconciled::Done { outcome, .. } if of.contains(outcome)))
+    };
+    if is_any([RestoreOutcome::Failed, RestoreOutcome::Unknown]) {
+        anyhow::bail!(UNCOMPARED);
     }
-    if outcomes
-        .iter()
-        .any(|one| matches!(one, RestoreOutcome::Differs | RestoreOutcome::HeldBack))
-    {
+    if is_any([RestoreOutcome::Differs, RestoreOutcome::HeldBack]) {
         return Err(Differs::default().into());
     }
     Ok(())
@@ -168,12 +158,8 @@ async fn comparisons(context: &Context, source: Source, limit: usize) -> anyhow:
         record
     });
     let shown: Vec<Value> = shown.collect();
-    context.output().result(&shown, |all| {
-        if all.is_empty() {
-            return format!("nothing of {source} was ever compared\n");
-        }
-        all.iter().map(compared).collect()
-    })
+    let none = format!("nothing of {source} was ever compared");
+    context.output().list(&shown, &none, compared)
 }
 
 fn compared(record: &Value) -> String {
@@ -198,7 +184,6 @@ fn compared(record: &Value) -> String {
             text.push_str(&format!(" ({why})"));
         }
     }
-    text.push('\n');
     text
 }
 
@@ -264,17 +249,15 @@ fn text_of(report: &RestoreReport) -> String {
     for (cause, of) in &report.causes {
         let keys = if of.keys == 1 { "key" } else { "keys" };
         text.push_str(&format!(
-            "  {} {keys}, {}: {}\n",
+            "  {} {keys}, {}: {} ({})\n",
             of.keys,
             of.total,
+            cause.name(),
             why(*cause)
         ));
     }
     let is_board = report.expected == "canonical";
-    text.push_str(&match is_board {
-        true => board_table(&report.differences),
-        false => table(&report.differences),
-    });
+    text.push_str(&table(&report.differences, is_board));
     let untold = report
         .differ
         .saturating_sub(report.differences.len() as u64);
@@ -315,20 +298,15 @@ fn done(applied: &Applied) -> String {
     for file in &applied.files {
         text.push_str(&format!("  made anew from the log: {file}\n"));
     }
-    if applied.notifications > 0 {
-        text.push_str(&format!(
-            "  members that are counted again: {}\n",
-            applied.notifications
-        ));
-    }
-    if applied.rows > 0 {
-        text.push_str(&format!("  rows written anew: {}\n", applied.rows));
-    }
-    if applied.deleted > 0 {
-        text.push_str(&format!(
-            "  rows deleted that can't be where they were: {}\n",
-            applied.deleted
-        ));
+    let deleted = "rows deleted that can't be where they were";
+    for (what, count) in [
+        ("members that are counted again", applied.notifications),
+        ("rows written anew", applied.rows),
+        (deleted, applied.deleted),
+    ] {
+        if count > 0 {
+            text.push_str(&format!("  {what}: {count}\n"));
+        }
     }
     if applied.corrections > 0
         && let Some(number) = applied.restoration
@@ -354,122 +332,85 @@ fn done(applied: &Applied) -> String {
     text
 }
 
-/// A cause in words.
-const fn why(cause: batch::RestoreCause) -> &'static str {
+/// What a cause means.
+const fn why(cause: Cause) -> &'static str {
     match cause {
-        batch::RestoreCause::ChangedRow => {
-            "changed_row (the batch row holds another count than the events give)"
-        }
-        batch::RestoreCause::MissingRow => {
-            "missing_row (events give a batch row that is not there)"
-        }
-        batch::RestoreCause::ExtraRow => "extra_row (no event gives the batch row)",
-        batch::RestoreCause::MisplacedRow => {
-            "misplaced_row (the batch row lies in the partition of another time than its own)"
-        }
-        batch::RestoreCause::UnreadableRow => {
-            "unreadable_row (the key of the batch row is none of the view's)"
-        }
-        batch::RestoreCause::LostLive => "lost_live (live state held less than there are events)",
-        batch::RestoreCause::Duplicate => {
-            "duplicate (an event came again after the window; the next run ends it)"
-        }
-        batch::RestoreCause::OtherPartition => {
-            "other_partition (an event came again in another partition; the next run ends it)"
-        }
-        batch::RestoreCause::Unexplained => {
-            "unexplained (live state held more than there are events)"
-        }
-        batch::RestoreCause::Claimed => {
-            "claimed (what is served is what all events give, and something else is expected)"
-        }
-        batch::RestoreCause::ChangedLive => {
-            "changed_live (live state holds other rows than the database gives)"
-        }
-        batch::RestoreCause::NotTold => {
-            "not_told (rows of the database were changed, and nobody was told)"
-        }
-        batch::RestoreCause::Damaged => {
-            "damaged (batch rows of these keys are missing or damaged: they can't be read)"
-        }
+        Cause::ChangedRow => "the batch row holds another count than the events give",
+        Cause::MissingRow => "events give a batch row that is not there",
+        Cause::ExtraRow => "no event gives the batch row",
+        Cause::MisplacedRow => "the batch row lies in the partition of another time than its own",
+        Cause::UnreadableRow => "the key of the batch row is none of the view's",
+        Cause::LostLive => "live state held less than there are events",
+        Cause::Duplicate => "an event came again after the window; the next run ends it",
+        Cause::OtherPartition => "an event came again in another partition; the next run ends it",
+        Cause::Unexplained => "live state held more than there are events",
+        Cause::Claimed => "what is served is what all events give, and something else is expected",
+        Cause::ChangedLive => "live state holds other rows than the database gives",
+        Cause::NotTold => "rows of the database were changed, and nobody was told",
+        Cause::Damaged => "batch rows of these keys are missing or damaged: they can't be read",
     }
 }
 
-/// Differences in columns.
-fn table(differences: &[Difference]) -> String {
+/// Differences in columns: those of the keys, then what was found of each.
+fn table(differences: &[Difference], is_board: bool) -> String {
     if differences.is_empty() {
         return String::new();
     }
     // Rows that lie where none can lie are known by other columns.
     let names: BTreeSet<&String> = differences.iter().flat_map(|one| one.key.keys()).collect();
-    let has_bucket = differences.iter().any(|one| one.bucket.is_some());
-    let mut header: Vec<String> = names.iter().map(|name| (*name).clone()).collect();
-    header.extend(has_bucket.then(|| "bucket".to_owned()));
-    let counts = [
-        "expected",
-        "stored",
-        "live",
-        "served",
-        "difference",
-        "cause",
-    ];
-    let texts = header.len();
-    header.extend(counts.map(str::to_owned));
-    let mut rows = vec![header];
+    let has_bucket = !is_board && differences.iter().any(|one| one.bucket.is_some());
+    let found: &[&str] = match is_board {
+        true => &["expected", "served", "cause"],
+        false => &[
+            "expected",
+            "stored",
+            "live",
+            "served",
+            "difference",
+            "cause",
+        ],
+    };
+    let keys = names.iter().map(|name| name.as_str());
+    let keys = keys.chain(has_bucket.then_some("bucket"));
+    let header = keys.chain(found.iter().copied()).map(str::to_owned);
+    let mut rows = vec![header.collect()];
     for one in differences {
-        let of_key = |value: Option<&Value>| value.map_or_else(|| "-".to_owned(), shown);
-        let mut row: Vec<String> = names
-            .iter()
-            .map(|name| of_key(one.key.get(*name)))
-            .collect();
-        row.extend(has_bucket.then(|| of_key(one.bucket.as_ref())));
-        let count = |count: Option<i64>| count.map_or_else(|| "-".to_owned(), |n| n.to_string());
-        row.push(one.expected.to_string());
-        row.extend([count(one.stored), count(one.live), one.served.to_string()]);
-        row.push(format!("{:+}", one.difference));
+        let keys = names.iter().map(|name| one.key.get(*name));
+        let keys = keys.chain(has_bucket.then_some(one.bucket.as_ref()));
+        let mut row: Vec<String> = keys.map(|key| shown(key.unwrap_or(&Value::Null))).collect();
+        if is_board {
+            row.push(board_row(one, one.expected_row.as_ref(), one.expected));
+            row.push(board_row(one, one.served_row.as_ref(), one.served));
+        } else {
+            let count =
+                |count: Option<i64>| count.map_or_else(|| "-".to_owned(), |n| n.to_string());
+            row.push(one.expected.to_string());
+            row.extend([count(one.stored), count(one.live), one.served.to_string()]);
+            row.push(format!("{:+}", one.difference));
+        }
         row.push(one.cause.name().to_owned());
         rows.push(row);
     }
-    in_columns(&rows, texts)
+    let rows_of_board = if is_board { 2 } else { 0 };
+    in_columns(&rows, names.len() + usize::from(has_bucket) + rows_of_board)
 }
 
-/// Differences of boards, with the rows.
-fn board_table(differences: &[Difference]) -> String {
-    let widest = differences.iter().max_by_key(|one| one.key.len());
-    let Some(widest) = widest else {
-        return String::new();
-    };
-    let names: Vec<&String> = widest.key.keys().collect();
-    let mut header: Vec<String> = names.iter().map(|name| (*name).clone()).collect();
-    let texts = header.len();
-    header.extend(["expected", "served", "cause"].map(str::to_owned));
-    let mut rows = vec![header];
-    for one in differences {
-        let keys = names
-            .iter()
-            .map(|name| one.key.get(*name).map_or_else(|| "-".to_owned(), shown));
-        let mut row: Vec<String> = keys.collect();
-        let of_row = |row: &Option<Value>, count: i64| match row {
-            Some(Value::Object(columns)) => {
-                let pairs = columns.iter().filter(|(_, value)| !value.is_null());
-                let pairs: Vec<String> = pairs
-                    .map(|(name, value)| format!("{name}={}", shown(value)))
-                    .collect();
-                if pairs.is_empty() {
-                    "there".to_owned()
-                } else {
-                    pairs.join(" ")
-                }
+/// A row of a board, or how many rows there are.
+fn board_row(of: &Difference, row: Option<&Value>, count: i64) -> String {
+    match row {
+        Some(Value::Object(columns)) => {
+            let there = columns.iter().filter(|(_, value)| !value.is_null());
+            let pairs: Vec<String> = there
+                .map(|(name, value)| format!("{name}={}", shown(value)))
+                .collect();
+            match pairs.is_empty() {
+                true => "there".to_owned(),
+                false => pairs.join(" "),
             }
-            _ if one.cause == batch::RestoreCause::Damaged => format!("{count} rows"),
-            _ => "-".to_owned(),
-        };
-        row.push(of_row(&one.expected_row, one.expected));
-        row.push(of_row(&one.served_row, one.served));
-        row.push(one.cause.name().to_owned());
-        rows.push(row);
+        }
+        _ if of.cause == Cause::Damaged => format!("{count} rows"),
+        _ => "-".to_owned(),
     }
-    in_columns(&rows, texts + 2)
 }
 
 /// Rows in columns, of which the first `texts` and the last are texts.
@@ -509,12 +450,8 @@ async fn list(context: &Context, source: Source) -> anyhow::Result<()> {
     let batch = installation.batch(&installation.engine()?)?;
     let mut restorations = batch.restorations(source).await?;
     restorations.reverse();
-    context.output().result(&restorations, |all| {
-        if all.is_empty() {
-            return format!("nothing of {source} was ever restored\n");
-        }
-        all.iter().map(line).collect()
-    })
+    let none = format!("nothing of {source} was ever restored");
+    context.output().list(&restorations, &none, line)
 }
 
 fn line(recorded: &Recorded) -> String {
@@ -553,7 +490,6 @@ fn line(recorded: &Recorded) -> String {
             }
         });
     }
-    text.push('\n');
     text
 }
 
@@ -603,12 +539,10 @@ async fn undo(
     let installation = Installation::open_existing(context.settings()).await?;
     let batch = installation.batch(&installation.engine()?)?;
     let intake = installation.intake(of.0).await?;
-    let stages = Stages::default();
     let done = batch
-        .undo_restoration(of, why, &intake, (&stages, &stop))
-        .await;
-    stages.clear();
-    let done = done.map_err(told)?;
+        .undo_restoration(of, why, &intake, (&Stages::default(), &stop))
+        .await
+        .map_err(told)?;
     context.output().result(&done, |done: &Restoration| {
         format!(
             "restoration {} is taken back by {} corrections; they are restoration {}\n",

@@ -1,10 +1,8 @@
 //! `serve` and `up`.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
@@ -12,12 +10,6 @@ use crate::args::{ServeArgs, UpArgs};
 use crate::engine::BatchEngine;
 use crate::installation::Installation;
 use crate::roles::{self, BatchWatch, Roles, Schedule};
-
-/// Where the API is.
-#[derive(Debug, Serialize)]
-struct Listening {
-    listening: String,
-}
 
 /// Serves until it is told to end.
 pub(super) async fn serve(
@@ -30,7 +22,7 @@ pub(super) async fn serve(
     let (listener, address) = roles::listen(&args.listen, keys).await?;
     let mut roles = Roles::new(stop);
     roles.serving(&installation, listener)?;
-    announce(context, address)?;
+    context.announce("", format!("http://{address}"))?;
     roles.join().await
 }
 
@@ -57,15 +49,6 @@ pub(super) async fn up(
         .batch(&installation, &engine, schedule, &watch)
         .await?;
     roles.serving(&installation, listener)?;
-    announce(context, address)?;
+    context.announce("", format!("http://{address}"))?;
     roles.join().await
-}
-
-fn announce(context: &Context, address: SocketAddr) -> anyhow::Result<()> {
-    let listening = Listening {
-        listening: format!("http://{address}"),
-    };
-    context.output().result(&listening, |listening| {
-        format!("listening on {}", listening.listening)
-    })
 }

@@ -2,12 +2,12 @@
 
 use rand::Rng;
 use rand::rngs::StdRng;
+use serde::Serialize;
 use showcase::words;
 
 use super::draw::{happens, one_of};
 use super::entities::{Make, Place};
 use super::fault::Fault;
-use super::rows::{Record, Sink};
 
 const CAPACITIES: [i64; 6] = [10, 100, 999, 1_000, 10_000, 100_000];
 /// The capacity of popular applications.
@@ -16,28 +16,16 @@ const CAPACITY_OF_POPULAR: i64 = 1_000_000;
 const POPULAR: i64 = 20;
 
 /// An application.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Application {
     id: i64,
-    name: &'static str,
-    /// Editions of the application come after its name.
-    edition: u32,
-    owner: u32,
+    name: String,
+    owner: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     athlete_capacity: Option<i64>,
-}
-
-impl Record for Application {
-    fn put(&self, sink: &mut impl Sink) {
-        let mut name = format!("{} {}", self.name, self.id);
-        if self.edition > 1 {
-            name = format!("{name}, {}. edition", self.edition);
-        }
-        let owner = format!("developer-{}@example.com", self.owner);
-        sink.put("id", self.id.into());
-        sink.put("name", name.as_str().into());
-        sink.put("owner", owner.as_str().into());
-        sink.put("athlete_capacity", self.athlete_capacity.into());
-    }
+    /// Editions after the first one are part of the name.
+    #[serde(skip)]
+    edition: u32,
 }
 
 /// Makes applications.
@@ -53,9 +41,9 @@ impl Make for Applications {
         Fault::quoted("id"),
         Fault::fractional("id"),
         Fault::huge("id"),
-        Fault::missing("name"),
-        Fault::missing("owner"),
-        Fault::int("athlete_capacity", -1),
+        Fault::Missing("name"),
+        Fault::Missing("owner"),
+        Fault::Impossible("athlete_capacity", "-1"),
     ];
 
     fn make(&mut self, place: Place, rng: &mut StdRng) -> Application {
@@ -64,18 +52,21 @@ impl Make for Applications {
         } else {
             happens(rng, 0.85).then(|| one_of(rng, &CAPACITIES))
         };
+        let name = words::application(rng.random_range(0..16));
         Application {
             id: place.number,
-            name: words::application(rng.random_range(0..16)),
-            edition: 1,
-            owner: rng.random_range(1..=300),
+            name: format!("{name} {}", place.number),
+            owner: format!("developer-{}@example.com", rng.random_range(1..=300_u32)),
             athlete_capacity,
+            edition: 1,
         }
     }
 
     fn edit(&self, application: &mut Application, rng: &mut StdRng) {
         if happens(rng, 0.3) {
             application.edition += 1;
+            let first = application.name.split(',').next().unwrap_or_default();
+            application.name = format!("{first}, {}. edition", application.edition);
             return;
         }
         let known = application.athlete_capacity;

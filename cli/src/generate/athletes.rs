@@ -1,12 +1,14 @@
 //! Athletes: ids from 1 on. Many leave open what need not be told.
 
+use std::ops::Not;
+
 use rand::Rng;
 use rand::rngs::StdRng;
+use serde::Serialize;
 
 use super::draw::{COUNTRIES, Urn, as_id, happens, one_of};
 use super::entities::{Make, Place};
 use super::fault::Fault;
-use super::rows::{Cell, Record, Sink};
 
 const GENDERS: [(&str, u32); 3] = [("M", 470), ("F", 400), ("X", 30)];
 const FIRST_NAMES: [&str; 24] = [
@@ -26,31 +28,23 @@ const WEIGHT_OF_WOMEN: (f64, f64) = (400.0, 500.0);
 const WEIGHT_OF_OTHERS: (f64, f64) = (500.0, 720.0);
 
 /// An athlete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Athlete {
     id: i64,
-    name: Option<(&'static str, &'static str)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     gender: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     birth_year: Option<i64>,
-    weight_tenths: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight_kg: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     country: Option<&'static str>,
+    #[serde(rename = "disqualified", skip_serializing_if = "Not::not")]
     is_disqualified: bool,
+    #[serde(rename = "deleted", skip_serializing_if = "Not::not")]
     is_deleted: bool,
-}
-
-impl Record for Athlete {
-    fn put(&self, sink: &mut impl Sink) {
-        let name = self.name.map(|(first, last)| format!("{first} {last}"));
-        let weight_kg = self.weight_tenths.map(|tenths| f64::from(tenths) / 10.0);
-        sink.put("id", self.id.into());
-        sink.put("name", name.as_deref().into());
-        sink.put("gender", self.gender.into());
-        sink.put("birth_year", self.birth_year.into());
-        sink.put("weight_kg", weight_kg.map(Cell::Number).into());
-        sink.put("country", self.country.into());
-        sink.put("disqualified", self.is_disqualified.then_some(true).into());
-        sink.put("deleted", self.is_deleted.then_some(true).into());
-    }
 }
 
 /// Makes athletes.
@@ -88,12 +82,12 @@ impl Make for Athletes {
         Fault::quoted("id"),
         Fault::fractional("id"),
         Fault::huge("id"),
-        Fault::missing("id"),
-        Fault::text("gender", "W"),
-        Fault::int("birth_year", 0),
-        Fault::int("birth_year", 19_840),
-        Fault::Instead("weight_kg", Cell::Number(-70.5)),
-        Fault::text("country", "Germany"),
+        Fault::Missing("id"),
+        Fault::Impossible("gender", "\"W\""),
+        Fault::Impossible("birth_year", "0"),
+        Fault::Impossible("birth_year", "19840"),
+        Fault::Impossible("weight_kg", "-70.5"),
+        Fault::Impossible("country", "\"Germany\""),
     ];
 
     fn make(&mut self, place: Place, rng: &mut StdRng) -> Athlete {
@@ -108,7 +102,7 @@ impl Make for Athletes {
             name,
             gender,
             birth_year: happens(rng, 0.88).then(|| birth_year(rng)),
-            weight_tenths: happens(rng, 0.75).then(|| weight_tenths(gender, rng)),
+            weight_kg: happens(rng, 0.75).then(|| weight_kg(gender, rng)),
             country: self.countries.draw(rng),
             is_disqualified: happens(rng, 0.005),
             is_deleted: happens(rng, 0.01),
@@ -118,9 +112,9 @@ impl Make for Athletes {
     fn edit(&self, athlete: &mut Athlete, rng: &mut StdRng) {
         match rng.random_range(0..10) {
             0..=4 => {
-                let weight = athlete.weight_tenths;
-                while athlete.weight_tenths == weight {
-                    athlete.weight_tenths = Some(weight_tenths(athlete.gender, rng));
+                let weight = athlete.weight_kg;
+                while athlete.weight_kg == weight {
+                    athlete.weight_kg = Some(weight_kg(athlete.gender, rng));
                 }
             }
             5 => {
@@ -137,7 +131,7 @@ impl Make for Athletes {
                 }
             }
             7 => {
-                let known = athlete.name;
+                let known = athlete.name.clone();
                 while athlete.name == known {
                     athlete.name = Some(name(rng));
                 }
@@ -149,17 +143,17 @@ impl Make for Athletes {
 }
 
 /// Different names for different numbers, up to the number of names.
-fn name_of(number: i64) -> (&'static str, &'static str) {
+fn name_of(number: i64) -> String {
     let number = usize::try_from(number).unwrap_or_default();
     let round = number / FIRST_NAMES.len();
-    (
-        FIRST_NAMES[number % FIRST_NAMES.len()],
-        LAST_NAMES[(number + round) % LAST_NAMES.len()],
-    )
+    let first = FIRST_NAMES[number % FIRST_NAMES.len()];
+    let last = LAST_NAMES[(number + round) % LAST_NAMES.len()];
+    format!("{first} {last}")
 }
 
-fn name(rng: &mut StdRng) -> (&'static str, &'static str) {
-    (one_of(rng, &FIRST_NAMES), one_of(rng, &LAST_NAMES))
+fn name(rng: &mut StdRng) -> String {
+    let first = one_of(rng, &FIRST_NAMES);
+    format!("{first} {}", one_of(rng, &LAST_NAMES))
 }
 
 fn birth_year(rng: &mut StdRng) -> i64 {
@@ -168,17 +162,14 @@ fn birth_year(rng: &mut StdRng) -> i64 {
 }
 
 /// In tenths of a kg; many say whole ones.
-fn weight_tenths(gender: Option<&'static str>, rng: &mut StdRng) -> u32 {
+fn weight_kg(gender: Option<&'static str>, rng: &mut StdRng) -> f64 {
     let (lightest, range) = match gender {
         Some("F") => WEIGHT_OF_WOMEN,
         _ => WEIGHT_OF_OTHERS,
     };
     let tenths = u32::try_from(as_id(lightest + range * middling(rng))).unwrap_or(700);
-    if happens(rng, 0.6) {
-        tenths / 10 * 10
-    } else {
-        tenths
-    }
+    let is_whole = happens(rng, 0.6);
+    f64::from(if is_whole { tenths / 10 * 10 } else { tenths }) / 10.0
 }
 
 /// From 0 to 1, most often in the middle.

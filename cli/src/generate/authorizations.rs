@@ -1,40 +1,32 @@
 //! Authorizations: applications with small numbers have many, and some are revoked.
 
+use jiff::Timestamp;
 use rand::Rng;
 use rand::rngs::StdRng;
+use serde::Serialize;
 
 use super::article::Article;
-use super::draw::{Skewed, happens};
+use super::draw::{Skewed, happens, instant};
 use super::entities::{Make, Place, ids_of};
 use super::fault::Fault;
 use super::request::Request;
 use super::rhythm::Rhythm;
-use super::rows::{Cell, Record, Sink};
 use crate::args::Shape;
 
 /// The longest time until an authorization is revoked, of those that are.
 const REVOKED_WITHIN_MS: i64 = 300 * 24 * 3_600_000;
 /// A time that no source takes.
-const YEAR_2500_MS: i64 = 16_725_225_600_000;
+const YEAR_2500: &str = "\"2500-01-01T00:00:00Z\"";
 
 /// That an athlete lets an application in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Authorization {
     id: i64,
     application_id: i64,
     athlete_id: i64,
-    created_at_ms: i64,
-    revoked_at_ms: Option<i64>,
-}
-
-impl Record for Authorization {
-    fn put(&self, sink: &mut impl Sink) {
-        sink.put("id", self.id.into());
-        sink.put("application_id", self.application_id.into());
-        sink.put("athlete_id", self.athlete_id.into());
-        sink.put("created_at", Cell::Time(self.created_at_ms));
-        sink.put("revoked_at", self.revoked_at_ms.map(Cell::Time).into());
-    }
+    created_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revoked_at: Option<Timestamp>,
 }
 
 /// Which application an athlete lets in.
@@ -94,9 +86,10 @@ impl Authorizations {
     }
 
     /// When one that was given then is revoked.
-    fn revoked_at_ms(&self, created_at_ms: i64, rng: &mut StdRng) -> i64 {
+    fn revoked_at(&self, created_at: Timestamp, rng: &mut StdRng) -> Timestamp {
+        let created_at_ms = created_at.as_millisecond();
         let rest_ms = (self.until_ms - created_at_ms).clamp(1, REVOKED_WITHIN_MS);
-        created_at_ms + rng.random_range(0..rest_ms)
+        instant(created_at_ms + rng.random_range(0..rest_ms))
     }
 }
 
@@ -109,9 +102,9 @@ impl Make for Authorizations {
         Fault::quoted("application_id"),
         Fault::fractional("athlete_id"),
         Fault::no_date("created_at"),
-        Fault::missing("athlete_id"),
-        Fault::missing("created_at"),
-        Fault::Instead("created_at", Cell::Time(YEAR_2500_MS)),
+        Fault::Missing("athlete_id"),
+        Fault::Missing("created_at"),
+        Fault::Impossible("created_at", YEAR_2500),
         Fault::huge("application_id"),
     ];
 
@@ -119,20 +112,21 @@ impl Make for Authorizations {
         let created_at_ms = place
             .at_ms
             .unwrap_or_else(|| self.rhythm.at(place.row, self.rows));
+        let created_at = instant(created_at_ms);
         let is_revoked = happens(rng, self.revoked);
         let (application_id, athlete_id) = self.spread.pair(place, rng);
         Authorization {
             id: self.ids_before + place.number,
             application_id,
             athlete_id,
-            created_at_ms,
-            revoked_at_ms: is_revoked.then(|| self.revoked_at_ms(created_at_ms, rng)),
+            created_at,
+            revoked_at: is_revoked.then(|| self.revoked_at(created_at, rng)),
         }
     }
 
     fn edit(&self, authorization: &mut Authorization, rng: &mut StdRng) {
-        authorization.revoked_at_ms = match authorization.revoked_at_ms {
-            None => Some(self.revoked_at_ms(authorization.created_at_ms, rng)),
+        authorization.revoked_at = match authorization.revoked_at {
+            None => Some(self.revoked_at(authorization.created_at, rng)),
             Some(_) => None,
         };
     }

@@ -1,29 +1,24 @@
 //! Clubs: which athlete is in which. Clubs with small numbers have many members.
 
+use std::ops::Not;
+
 use rand::Rng;
 use rand::rngs::StdRng;
+use serde::Serialize;
 
 use super::draw::happens;
 use super::entities::{Make, Place};
 use super::fault::Fault;
 use super::pairs::{Extent, Pairs};
 use super::request::Request;
-use super::rows::{Record, Sink};
 
 /// That an athlete is in a club.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Membership {
     club_id: i64,
     athlete_id: i64,
+    #[serde(rename = "deleted", skip_serializing_if = "Not::not")]
     is_deleted: bool,
-}
-
-impl Record for Membership {
-    fn put(&self, sink: &mut impl Sink) {
-        sink.put("club_id", self.club_id.into());
-        sink.put("athlete_id", self.athlete_id.into());
-        sink.put("deleted", self.is_deleted.then_some(true).into());
-    }
 }
 
 /// Makes memberships.
@@ -58,8 +53,8 @@ impl Make for Clubs {
         Fault::NoJson,
         Fault::quoted("club_id"),
         Fault::fractional("athlete_id"),
-        Fault::missing("club_id"),
-        Fault::missing("athlete_id"),
+        Fault::Missing("club_id"),
+        Fault::Missing("athlete_id"),
         Fault::huge("athlete_id"),
     ];
 

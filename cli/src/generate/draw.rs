@@ -2,6 +2,7 @@
 //!
 //! Drawn with multiplications alone where it can be, so that every machine draws the same.
 
+use jiff::Timestamp;
 use rand::Rng;
 use rand::rngs::StdRng;
 
@@ -113,6 +114,11 @@ pub(super) fn happens(rng: &mut StdRng, probability: f64) -> bool {
 pub(super) fn one_of<T: Copy, const N: usize>(rng: &mut StdRng, values: &[T; N]) -> T {
     const { assert!(N > 0, "there is nothing to draw") };
     values[rng.random_range(0..N)]
+}
+
+/// The instant so many milliseconds after the Unix epoch.
+pub(super) fn instant(at_ms: i64) -> Timestamp {
+    Timestamp::from_millisecond(at_ms).unwrap_or_default()
 }
 
 pub(super) fn as_f64(n: u64) -> f64 {

@@ -4,15 +4,18 @@
 //! segment is in and how long it usually takes, and how fast an athlete is, is told by the seed. An
 //! activity stays within one zone.
 
+use std::ops::Not;
+
+use jiff::Timestamp;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use serde::Serialize;
 
-use super::draw::{Skewed, Urn, as_id, happens, told_by};
+use super::draw::{Skewed, Urn, as_id, happens, instant, told_by};
 use super::entities::{Make, Place, ids_of};
 use super::fault::Fault;
 use super::request::Request;
 use super::rhythm::Rhythm;
-use super::rows::{Cell, Record, Sink};
 
 /// Zones and how many of a thousand segments are there; the rest leave it open, which is UTC.
 const ZONES: [(&str, u32); 12] = [
@@ -37,31 +40,21 @@ const TRIES: u32 = 12;
 const WORLD: u64 = 0x0005_e63e_4715_ba11;
 
 /// An effort.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Effort {
     id: i64,
     segment_id: i64,
     athlete_id: i64,
     activity_id: i64,
+    #[serde(rename = "elapsed_time")]
     elapsed_time_s: i64,
-    started_at_ms: i64,
+    started_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
     tz: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     visibility: Option<&'static str>,
+    #[serde(rename = "deleted", skip_serializing_if = "Not::not")]
     is_deleted: bool,
-}
-
-impl Record for Effort {
-    fn put(&self, sink: &mut impl Sink) {
-        sink.put("id", self.id.into());
-        sink.put("segment_id", self.segment_id.into());
-        sink.put("athlete_id", self.athlete_id.into());
-        sink.put("activity_id", self.activity_id.into());
-        sink.put("elapsed_time", self.elapsed_time_s.into());
-        sink.put("started_at", Cell::Time(self.started_at_ms));
-        sink.put("tz", self.tz.into());
-        sink.put("visibility", self.visibility.into());
-        sink.put("deleted", self.is_deleted.then_some(true).into());
-    }
 }
 
 /// An activity under way.
@@ -181,11 +174,11 @@ impl Make for Efforts {
         Fault::quoted("segment_id"),
         Fault::fractional("elapsed_time"),
         Fault::no_date("started_at"),
-        Fault::int("elapsed_time", 0),
-        Fault::int("elapsed_time", -61),
-        Fault::missing("athlete_id"),
-        Fault::text("tz", "Mars/Olympus"),
-        Fault::text("visibility", "followers"),
+        Fault::Impossible("elapsed_time", "0"),
+        Fault::Impossible("elapsed_time", "-61"),
+        Fault::Missing("athlete_id"),
+        Fault::Impossible("tz", "\"Mars/Olympus\""),
+        Fault::Impossible("visibility", "\"followers\""),
         Fault::huge("activity_id"),
     ];
 
@@ -220,7 +213,7 @@ impl Make for Efforts {
             athlete_id,
             activity_id,
             elapsed_time_s,
-            started_at_ms,
+            started_at: instant(started_at_ms),
             tz,
             visibility,
             is_deleted: happens(rng, 0.01),

@@ -4,11 +4,12 @@
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use serde::Serialize;
 
 use super::draw::happens;
 use super::fault::Fault;
 use super::request::Request;
-use super::rows::{Mix, Record, Row, Rows, Sink};
+use super::rows::{Mix, Row, Rows};
 
 /// Rows that may come again: of more a sample is kept, fair to all that there were.
 const KNOWN: usize = 65_536;
@@ -32,7 +33,7 @@ pub(super) struct Place {
 /// A source of entities: how its rows come about, and how they change.
 pub(super) trait Make {
     /// What a row says, but for its version.
-    type Row: Record + Copy;
+    type Row: Serialize + Clone;
     /// What can be wrong with a row.
     const FAULTS: &'static [Fault];
     /// A new row.
@@ -42,16 +43,28 @@ pub(super) trait Make {
 }
 
 /// A row in one of its versions. A row that was never edited has none.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Version<R> {
+    #[serde(flatten)]
     row: R,
-    version: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<i64>,
 }
 
-impl<R: Record> Record for Version<R> {
-    fn put(&self, sink: &mut impl Sink) {
-        self.row.put(sink);
-        sink.put("version", (self.version > 0).then_some(self.version).into());
+impl<R> Version<R> {
+    const fn first(row: R) -> Self {
+        Self { row, version: None }
+    }
+
+    /// Changes the row, and returns the former version.
+    fn edit<M: Make<Row = R>>(&mut self, source: &M, rng: &mut StdRng) -> Self
+    where
+        R: Clone,
+    {
+        let older = self.clone();
+        source.edit(&mut self.row, rng);
+        self.version = Some(self.version.unwrap_or_default() + 1);
+        older
     }
 }
 
@@ -116,11 +129,11 @@ impl<M: Make> Entities<M> {
 
     fn malformed(&mut self) -> Row<Version<M::Row>> {
         let row = self.fresh();
-        self.held = Some(row);
+        self.held = Some(row.clone());
         let fault = self.rng.random_range(0..M::FAULTS.len().max(1));
         Row {
             fault: M::FAULTS.get(fault).copied(),
-            ..Row::new(Version { row, version: 0 })
+            ..Row::new(Version::first(row))
         }
     }
 
@@ -130,15 +143,11 @@ impl<M: Make> Entities<M> {
             return None;
         }
         let place = self.rng.random_range(0..self.known.len());
-        let edited = self.rng.random();
+        let edited: bool = self.rng.random();
         let known = self.known.get_mut(place)?;
-        let older = *known;
-        if edited {
-            self.source.edit(&mut known.row, &mut self.rng);
-            known.version += 1;
-        }
-        let record = *known;
-        if edited {
+        let older = edited.then(|| known.edit(&self.source, &mut self.rng));
+        let record = known.clone();
+        if let Some(older) = older {
             self.outdate(older);
         }
         Some(Row {
@@ -156,31 +165,28 @@ impl<M: Make> Entities<M> {
         let place = self.rng.random_range(0..self.outdated.len());
         Some(Row {
             late: true,
-            ..Row::new(*self.outdated.get(place)?)
+            ..Row::new(self.outdated.get(place)?.clone())
         })
     }
 
     fn first(&mut self) -> Row<Version<M::Row>> {
-        let row = self.fresh();
-        let mut record = Version { row, version: 0 };
+        let mut record = Version::first(self.fresh());
         // Some were edited before they came: what they were may come late.
         if happens(&mut self.rng, self.mix.late.min(0.5)) {
-            let older = record;
-            self.source.edit(&mut record.row, &mut self.rng);
-            record.version += 1;
+            let older = record.edit(&self.source, &mut self.rng);
             self.outdate(older);
         }
-        self.know(record);
+        self.know(&record);
         Row::new(record)
     }
 
     /// Notes a new row, so that it may come again.
-    fn know(&mut self, record: Version<M::Row>) {
+    fn know(&mut self, record: &Version<M::Row>) {
         if self.mix.duplicates == 0.0 {
             return;
         }
         if self.known.len() < KNOWN {
-            self.known.push(record);
+            self.known.push(record.clone());
             return;
         }
         // Algorithm R: each of n rows is among the k that are kept with probability k/n.
@@ -189,7 +195,7 @@ impl<M: Make> Entities<M> {
             .ok()
             .and_then(|place| self.known.get_mut(place))
         {
-            *kept = record;
+            *kept = record.clone();
         }
     }
 

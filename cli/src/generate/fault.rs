@@ -1,6 +1,11 @@
 //! What is wrong with rows that can't be taken.
 
-use super::rows::{Cell, Sink};
+use std::collections::BTreeMap;
+
+use schemas::source::Source;
+use serde_json::value::RawValue;
+
+use crate::ingest::fields::fields;
 
 /// What is wrong with a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -9,75 +14,67 @@ pub(crate) enum Fault {
     CutOff,
     /// The line is no JSON: the values alone, with commas between them.
     NoJson,
-    /// A field holds something else than it should, or nothing. In columns, a value of another type
-    /// is missing: so a field that may be missing has other faults.
-    Instead(&'static str, Cell<'static>),
+    /// The field is missing.
+    Missing(&'static str),
+    /// The field holds JSON that is no value of its type.
+    WrongType(&'static str, &'static str),
+    /// The field holds a value of its type, as JSON, that is impossible.
+    Impossible(&'static str, &'static str),
 }
 
 impl Fault {
-    /// The field is missing.
-    pub(super) const fn missing(field: &'static str) -> Self {
-        Self::Instead(field, Cell::Absent)
-    }
-
     /// The number is a text.
     pub(super) const fn quoted(field: &'static str) -> Self {
-        Self::Instead(field, Cell::Json("\"17\""))
+        Self::WrongType(field, "\"17\"")
     }
 
     /// The integer has a fraction.
     pub(super) const fn fractional(field: &'static str) -> Self {
-        Self::Instead(field, Cell::Json("17.5"))
+        Self::WrongType(field, "17.5")
     }
 
     /// The integer is beyond 64 bits.
     pub(super) const fn huge(field: &'static str) -> Self {
-        Self::Instead(field, Cell::Json("99000000000000000000"))
+        Self::WrongType(field, "99000000000000000000")
     }
 
     /// The date does not exist.
     pub(super) const fn no_date(field: &'static str) -> Self {
-        Self::Instead(field, Cell::Json("\"2025-02-30T12:00:00Z\""))
+        Self::WrongType(field, "\"2025-02-30T12:00:00Z\"")
     }
 
-    /// The text is none of those that are expected.
-    pub(super) const fn text(field: &'static str, text: &'static str) -> Self {
-        Self::Instead(field, Cell::Text(text))
-    }
-
-    /// The integer is impossible.
-    pub(super) const fn int(field: &'static str, n: i64) -> Self {
-        Self::Instead(field, Cell::Int(n))
-    }
-}
-
-/// Hands fields on, with what is wrong with them.
-///
-/// What is wrong with a line as a whole can't be seen in fields: then the first one is missing.
-pub(super) struct Spoiled<'a, S> {
-    sink: &'a mut S,
-    fault: Fault,
-    is_first: bool,
-}
-
-impl<'a, S: Sink> Spoiled<'a, S> {
-    pub(super) fn new(sink: &'a mut S, fault: Fault) -> Self {
-        Self {
-            sink,
-            fault,
-            is_first: true,
+    /// The closest fault that typed columns can hold: they have no lines and no values of other types.
+    pub(super) fn in_columns(self, source: Source) -> Self {
+        match (self, fields(source)) {
+            (Self::CutOff | Self::NoJson, [first, ..]) => Self::Missing(first.name),
+            (Self::WrongType(field, _), _) => Self::Missing(field),
+            (other, _) => other,
         }
     }
-}
 
-impl<S: Sink> Sink for Spoiled<'_, S> {
-    fn put(&mut self, name: &'static str, cell: Cell<'_>) {
-        let is_first = std::mem::take(&mut self.is_first);
-        let cell = match self.fault {
-            Fault::Instead(field, other) if field == name => other,
-            Fault::CutOff | Fault::NoJson if is_first => Cell::Absent,
-            _ => cell,
+    /// Applies the fault to the line of a row.
+    pub(super) fn spoil(self, source: Source, line: &[u8]) -> Vec<u8> {
+        if self == Self::CutOff {
+            let length = line.len().saturating_sub(1) * 2 / 3;
+            return line.get(..length).unwrap_or_default().to_vec();
+        }
+        let row: BTreeMap<&str, &RawValue> = serde_json::from_slice(line).unwrap_or_default();
+        let value = |name: &str| match self {
+            Self::Missing(field) if field == name => None,
+            Self::WrongType(field, json) | Self::Impossible(field, json) if field == name => {
+                Some(json)
+            }
+            _ => row.get(name).map(|value| value.get()),
         };
-        self.sink.put(name, cell);
+        let fields = fields(source).iter();
+        let there = fields.filter_map(|field| Some((field.name, value(field.name)?)));
+        if self == Self::NoJson {
+            let values: Vec<&str> = there.map(|(_, value)| value).collect();
+            return values.join(",").into_bytes();
+        }
+        let pairs: Vec<String> = there
+            .map(|(name, value)| format!("\"{name}\":{value}"))
+            .collect();
+        format!("{{{}}}", pairs.join(",")).into_bytes()
     }
 }

@@ -1,28 +1,23 @@
 //! Follows: who follows whom. Athletes with small numbers follow many and are followed by many.
 
+use std::ops::Not;
+
 use rand::rngs::StdRng;
+use serde::Serialize;
 
 use super::draw::{Skewed, happens};
 use super::entities::{Make, Place};
 use super::fault::Fault;
 use super::pairs::{Extent, Pairs};
 use super::request::Request;
-use super::rows::{Record, Sink};
 
 /// That an athlete follows another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Follow {
     follower_id: i64,
     followed_id: i64,
+    #[serde(rename = "deleted", skip_serializing_if = "Not::not")]
     is_deleted: bool,
-}
-
-impl Record for Follow {
-    fn put(&self, sink: &mut impl Sink) {
-        sink.put("follower_id", self.follower_id.into());
-        sink.put("followed_id", self.followed_id.into());
-        sink.put("deleted", self.is_deleted.then_some(true).into());
-    }
 }
 
 /// Makes follows.
@@ -58,8 +53,8 @@ impl Make for Follows {
         Fault::NoJson,
         Fault::quoted("follower_id"),
         Fault::fractional("followed_id"),
-        Fault::missing("follower_id"),
-        Fault::missing("followed_id"),
+        Fault::Missing("follower_id"),
+        Fault::Missing("followed_id"),
         Fault::huge("followed_id"),
     ];
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use schemas::source::Source;
+use serde::Serialize;
 use showcase::{
     APPLICATIONS, ATHLETES, CLUBS, FOLLOWS, Line, Lines, MEMBERSHIPS, OWNERS, SEGMENTS, TRACKS,
 };
@@ -16,7 +17,7 @@ use super::follows::Follows;
 use super::lines::write_line;
 use super::plays::{Shape, Traffic};
 use super::request::Request;
-use super::rows::{Mix, Record, Row, Rows};
+use super::rows::{Mix, Row, Rows};
 
 /// Every line is new: each athlete has a row, and so a name, before the first effort.
 const ONCE: Mix = Mix {
@@ -77,13 +78,13 @@ impl<M: Make> Started<M> {
         }
     }
 
-    fn next(&mut self, at_ms: i64) -> Line {
+    fn next(&mut self, source: Source, at_ms: i64) -> Line {
         self.rows_left -= 1;
         if self.rows_left == -1 {
             self.entities.set_mix(self.then);
         }
         self.entities.set_time(at_ms);
-        line(&self.entities.next())
+        line(source, &self.entities.next())
     }
 }
 
@@ -123,18 +124,18 @@ impl Live {
         let of_follows = request(Source::Follows, FOLLOWS, seed);
         let of_authorizations = request(Source::Authorizations, 0, seed ^ run);
         let of_efforts = request(Source::Efforts, 0, seed ^ run);
-        let athletes = Athletes::named();
-        let clubs = Clubs::new(&of_clubs)?;
-        let follows = Follows::new(&of_follows)?;
-        let authorizations = Authorizations::new(&of_authorizations);
-        let efforts = Efforts::new(&of_efforts);
         Ok(Self {
             plays: Traffic::new(seed ^ run, shape, START)?.remember(repeats_within),
-            athletes: Started::new(athletes, &of_athletes, ATHLETES, CHANGES),
-            clubs: Started::new(clubs, &of_clubs, MEMBERSHIPS, CHANGES),
-            follows: Started::new(follows, &of_follows, FOLLOWS, CHANGES),
-            authorizations: Started::new(authorizations, &of_authorizations, 0, MIXED),
-            efforts: Started::new(efforts, &of_efforts, 0, MIXED),
+            athletes: Started::new(Athletes::named(), &of_athletes, ATHLETES, CHANGES),
+            clubs: Started::new(Clubs::new(&of_clubs)?, &of_clubs, MEMBERSHIPS, CHANGES),
+            follows: Started::new(Follows::new(&of_follows)?, &of_follows, FOLLOWS, CHANGES),
+            authorizations: Started::new(
+                Authorizations::new(&of_authorizations),
+                &of_authorizations,
+                0,
+                MIXED,
+            ),
+            efforts: Started::new(Efforts::new(&of_efforts), &of_efforts, 0, MIXED),
         })
     }
 }
@@ -142,24 +143,24 @@ impl Live {
 impl Lines for Live {
     fn play(&mut self, at_ms: i64, plays: i64) -> Line {
         self.plays.set_amount(plays);
-        line(&self.plays.next(at_ms))
+        line(Source::Plays, &self.plays.next(at_ms))
     }
 
     fn row(&mut self, source: Source, at_ms: i64) -> Option<Line> {
         Some(match source {
             Source::Plays | Source::Applications => return None,
-            Source::Athletes => self.athletes.next(at_ms),
-            Source::Clubs => self.clubs.next(at_ms),
-            Source::Follows => self.follows.next(at_ms),
-            Source::Authorizations => self.authorizations.next(at_ms),
-            Source::Efforts => self.efforts.next(at_ms),
+            Source::Athletes => self.athletes.next(source, at_ms),
+            Source::Clubs => self.clubs.next(source, at_ms),
+            Source::Follows => self.follows.next(source, at_ms),
+            Source::Authorizations => self.authorizations.next(source, at_ms),
+            Source::Efforts => self.efforts.next(source, at_ms),
         })
     }
 }
 
-fn line<R: Record>(row: &Row<R>) -> Line {
+fn line<R: Serialize>(source: Source, row: &Row<R>) -> Line {
     let mut bytes = Vec::with_capacity(256);
-    write_line(&mut bytes, row);
+    write_line(&mut bytes, source, row);
     bytes.truncate(bytes.trim_ascii_end().len());
     Line::new(bytes, row.fault.is_none())
 }
@@ -178,7 +179,7 @@ mod tests {
             let mut live = Live::new(seed, 1, 10)?;
             let ids = (0..ATHLETES).map(|_| {
                 let mut line = Vec::new();
-                write_line(&mut line, &live.athletes.entities.next());
+                write_line(&mut line, Source::Athletes, &live.athletes.entities.next());
                 let row: serde_json::Value = serde_json::from_slice(&line)?;
                 row["id"].as_i64().context("an id")
             });

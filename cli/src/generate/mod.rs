@@ -1,7 +1,7 @@
 //! Made-up input that looks like real traffic: deterministic for a seed, written as a stream.
 //!
-//! Each source has a module that makes its rows; [`rows`] is what they share, and the formats
-//! ([`lines`], [`columns`]) know no source. Inputs that are made with one seed fit together: what
+//! Each source has a module that makes its rows; [`rows`] is what they share. A row is written as a line
+//! of JSON ([`lines`]); lines become columns of Parquet ([`columns`]). Inputs that are made with one seed fit together: what
 //! one refers to by an id is what another makes under it.
 
 mod applications;
@@ -26,9 +26,10 @@ mod rows;
 mod writing;
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::Path;
 
+use anyhow::Context;
 use indicatif::ProgressBar;
 use schemas::source::Source;
 use tokio_util::sync::CancellationToken;
@@ -49,8 +50,6 @@ use request::Request;
 pub(crate) use writing::Written;
 use writing::{Target, write_rows};
 
-const BUFFER_BYTES: usize = 1 << 20;
-
 /// Writes what the arguments ask for.
 ///
 /// # Errors
@@ -69,17 +68,8 @@ pub(crate) fn generate(
     let request = Request::of(args)?;
     if args.output == Path::new("-") {
         // Not the locked handle: it could not go to the Parquet writer.
-        let out = BufWriter::with_capacity(BUFFER_BYTES, std::io::stdout());
-        return write(
-            &request,
-            Target {
-                format,
-                out,
-                bar,
-                stop,
-            },
-        )
-        .or_else(|error| {
+        let target = Target::new(format, std::io::stdout(), bar, stop);
+        return write(&request, target).or_else(|error| {
             let error = error.downcast::<std::io::Error>()?;
             closed(Err(error)).map(|()| Written::default())
         });
@@ -87,17 +77,8 @@ pub(crate) fn generate(
     let shown = args.output.display();
     let file = File::create(&args.output)
         .map_err(|error| anyhow::anyhow!("{shown}: {error}; name a file that can be written"))?;
-    let out = BufWriter::with_capacity(BUFFER_BYTES, file);
-    write(
-        &request,
-        Target {
-            format,
-            out,
-            bar,
-            stop,
-        },
-    )
-    .map_err(|error| error.context(format!("writing {shown}")))
+    let target = Target::new(format, file, bar, stop);
+    write(&request, target).with_context(|| format!("writing {shown}"))
 }
 
 /// Writes the rows of the source.

@@ -1,40 +1,41 @@
 //! Who plays what, from where: few tracks are played much, most are played seldom.
 
+use std::borrow::Cow;
+
+use jiff::Timestamp;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use serde::Serialize;
 
-use super::draw::{COUNTRIES, Skewed, Urn, as_f64, as_id, as_index, happens, told_by};
+use super::draw::{COUNTRIES, Skewed, Urn, as_f64, as_id, as_index, happens, instant, told_by};
 use super::fault::Fault;
 use super::request::Request;
 use super::rhythm::Rhythm;
-use super::rows::{Cell, Mix, Record, Row, Rows, Sink};
+use super::rows::{Mix, Row, Rows};
 
 /// Earlier events that may come again.
 const REMEMBERED: usize = 4_096;
 const HOUR_MS: i64 = 3_600_000;
 
 /// Referrers and how many of a thousand plays come through them; the rest come directly.
-const REFERRERS: [(Referrer, u32); 13] = [
-    (Referrer::Usual("https://www.google.com/"), 140),
-    (
-        Referrer::Usual("https://www.reddit.com/r/listentothis/"),
-        80,
-    ),
-    (Referrer::Usual("https://t.co/"), 75),
-    (Referrer::Usual("https://www.youtube.com/"), 70),
-    (Referrer::Usual("https://www.facebook.com/"), 65),
-    (Referrer::Usual("https://news.ycombinator.com/"), 40),
-    (Referrer::Usual("https://duckduckgo.com/"), 35),
-    (
-        Referrer::Usual("https://music.example/charts?week=now&genre=electronic"),
-        30,
-    ),
-    (Referrer::Usual("android-app://com.example.radio"), 25),
-    (Referrer::Usual("https://blog.example/\"best of\""), 15),
-    (Referrer::Usual("https://пример.example/музыка"), 10),
-    (Referrer::Usual(""), 5),
-    (Referrer::Blog(0), 60),
+const REFERRERS: [(&str, u32); 13] = [
+    ("https://www.google.com/", 140),
+    ("https://www.reddit.com/r/listentothis/", 80),
+    ("https://t.co/", 75),
+    ("https://www.youtube.com/", 70),
+    ("https://www.facebook.com/", 65),
+    ("https://news.ycombinator.com/", 40),
+    ("https://duckduckgo.com/", 35),
+    ("https://music.example/charts?week=now&genre=electronic", 30),
+    ("android-app://com.example.radio", 25),
+    ("https://blog.example/\"best of\"", 15),
+    ("https://пример.example/музыка", 10),
+    ("", 5),
+    (POSTS, 60),
 ];
+
+/// Pages of their own on a blog, whose numbers come after this.
+const POSTS: &str = "https://blog.example/posts/";
 
 const FAULTS: [Fault; 9] = [
     Fault::CutOff,
@@ -42,9 +43,9 @@ const FAULTS: [Fault; 9] = [
     Fault::quoted("track_id"),
     Fault::fractional("track_id"),
     Fault::no_date("at"),
-    Fault::text("kind", "stream"),
-    Fault::missing("owner_id"),
-    Fault::text("country", "Germany"),
+    Fault::Impossible("kind", "\"stream\""),
+    Fault::Missing("owner_id"),
+    Fault::Impossible("country", "\"Germany\""),
     Fault::huge("track_id"),
 ];
 
@@ -72,54 +73,24 @@ impl Default for Shape {
     }
 }
 
-/// Where a play came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Referrer {
-    /// One of the usual places.
-    Usual(&'static str),
-    /// A page of its own on some blog.
-    Blog(u32),
-}
-
 /// An event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Play {
-    id: (u32, u64),
+    event_id: String,
     track_id: i64,
     owner_id: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
     listener_id: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     country: Option<&'static str>,
-    referrer: Option<Referrer>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    referrer: Option<Cow<'static, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     app_id: Option<i64>,
-    is_download: bool,
-    at_ms: i64,
+    kind: &'static str,
+    at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
     amount: Option<i64>,
-}
-
-impl Record for Play {
-    fn put(&self, sink: &mut impl Sink) {
-        let id = digits(self.id);
-        let page;
-        let referrer = match self.referrer {
-            Some(Referrer::Usual(text)) => Some(text),
-            Some(Referrer::Blog(number)) => {
-                page = format!("https://blog.example/posts/{number}");
-                Some(page.as_str())
-            }
-            None => None,
-        };
-        let kind = if self.is_download { "download" } else { "play" };
-        sink.put("event_id", str::from_utf8(&id).unwrap_or_default().into());
-        sink.put("track_id", self.track_id.into());
-        sink.put("owner_id", self.owner_id.into());
-        sink.put("listener_id", self.listener_id.into());
-        sink.put("country", self.country.into());
-        sink.put("referrer", referrer.into());
-        sink.put("app_id", self.app_id.into());
-        sink.put("kind", kind.into());
-        sink.put("at", Cell::Time(self.at_ms));
-        sink.put("amount", self.amount.into());
-    }
 }
 
 /// An endless stream of events.
@@ -133,7 +104,7 @@ pub(crate) struct Traffic {
     listeners: Skewed,
     apps: Skewed,
     countries: Urn<&'static str>,
-    referrers: Urn<Referrer>,
+    referrers: Urn<&'static str>,
     recent: Vec<Play>,
     remembered: usize,
     /// The place of the next event among the recent ones.
@@ -206,8 +177,8 @@ impl Traffic {
         };
         let play = self.play(at_ms - late_ms);
         match self.recent.get_mut(self.next) {
-            Some(old) => *old = play,
-            None => self.recent.push(play),
+            Some(old) => *old = play.clone(),
+            None => self.recent.push(play.clone()),
         }
         self.next = (self.next + 1) % self.remembered;
         Row {
@@ -225,7 +196,7 @@ impl Traffic {
         let back = as_index(self.rng.random::<f64>().powi(3) * as_f64(length as u64));
         // The newest event stands just before the next one's place.
         let place = (self.next + 2 * length - 1 - back.min(length - 1)) % length;
-        self.recent.get(place).copied()
+        self.recent.get(place).cloned()
     }
 
     fn play(&mut self, at_ms: i64) -> Play {
@@ -237,8 +208,8 @@ impl Traffic {
         let app_id = app.then(|| self.apps.draw(rng));
         let country = self.countries.draw(rng);
         let referrer = match self.referrers.draw(rng) {
-            Some(Referrer::Blog(_)) => Some(Referrer::Blog(rng.random_range(1..500))),
-            other => other,
+            Some(POSTS) => Some(format!("{POSTS}{}", rng.random_range(1..500_u32)).into()),
+            other => other.map(Cow::Borrowed),
         };
         let amount = match rng.random_range(0..2_000_u32) {
             _ if self.amount > 1 => Some(self.amount),
@@ -248,15 +219,19 @@ impl Traffic {
             _ => None,
         };
         Play {
-            id: (self.series, rng.random()),
+            event_id: format!("{:08x}-{:016x}", self.series, rng.random::<u64>()),
             track_id: track,
             owner_id: owner_of(track, self.shape.owners),
             listener_id,
             country,
             referrer,
             app_id,
-            is_download: happens(rng, 0.07),
-            at_ms: at_ms + rng.random_range(0..1_000),
+            kind: if happens(rng, 0.07) {
+                "download"
+            } else {
+                "play"
+            },
+            at: instant(at_ms + rng.random_range(0..1_000)),
             amount,
         }
     }
@@ -301,20 +276,4 @@ impl Rows for Plays {
 fn owner_of(track: i64, owners: u64) -> i64 {
     let part = told_by(track.unsigned_abs());
     1 + as_id(part * part * as_f64(owners)).min(owners.cast_signed() - 1)
-}
-
-/// An event id, as hexadecimal digits.
-fn digits((series, number): (u32, u64)) -> [u8; 25] {
-    let mut digits = [b'-'; 25];
-    let nibble = |shift: u32, of: u64| {
-        let nibble = (of >> shift) & 0xf;
-        char::from_digit(u32::try_from(nibble).unwrap_or(0), 16).map_or(b'0', |c| c as u8)
-    };
-    for (place, digit) in (0..8_u32).zip(digits.iter_mut()) {
-        *digit = nibble(28 - 4 * place, series.into());
-    }
-    for (place, digit) in (0..16_u32).zip(digits.iter_mut().skip(9)) {
-        *digit = nibble(60 - 4 * place, number);
-    }
-    digits
 }

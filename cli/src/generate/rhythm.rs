@@ -2,6 +2,8 @@
 
 use showcase::busy;
 
+use super::draw::{as_f64, as_id};
+
 const HOUR_MS: i64 = 3_600_000;
 
 /// A stretch of time in which events are spread by day and hour.
@@ -26,7 +28,7 @@ impl Rhythm {
         while at < until_ms {
             pieces.push((at, weight));
             let next = ((at.div_euclid(width) + 1) * width).min(until_ms);
-            weight += as_f64(next - at) * busy(at);
+            weight += as_f64((next - at).unsigned_abs()) * busy(at);
             at = next;
         }
         Self {
@@ -39,31 +41,13 @@ impl Rhythm {
 
     /// When event `index` of `count` happens. Later events never happen earlier.
     pub(crate) fn at(&self, index: u64, count: u64) -> i64 {
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a place in time need not be exact"
-        )]
-        let part = index as f64 / count.max(1) as f64;
+        let part = as_f64(index) / as_f64(count.max(1));
         let target = part * self.weight;
         let piece = self.pieces.partition_point(|(_, before)| *before <= target);
         let Some((begin, before)) = self.pieces.get(piece.saturating_sub(1)) else {
             return self.from_ms;
         };
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "a float is cut to the range"
-        )]
-        let into = ((target - before) / busy(*begin)) as i64;
+        let into = as_id((target - before) / busy(*begin));
         (begin + into).clamp(self.from_ms, self.until_ms - 1)
-    }
-}
-
-fn as_f64(n: i64) -> f64 {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "milliseconds of some years are exact"
-    )]
-    {
-        n as f64
     }
 }

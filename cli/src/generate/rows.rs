@@ -1,65 +1,13 @@
-//! What all sources have in common: rows one after the other, and each as named values.
+//! Rows one after the other, each of which becomes a JSON object.
 //!
-//! A record tells its fields to a [`Sink`] and knows no format; a format is a sink and knows no
-//! source.
+//! The fields of a record are those of its source, in the order of [`fields`](crate::ingest::fields::fields).
 
-use super::fault::{Fault, Spoiled};
+use serde::Serialize;
 
-/// A value of a field.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Cell<'a> {
-    /// The field is not there.
-    Absent,
-    Int(i64),
-    Number(f64),
-    Text(&'a str),
-    /// Milliseconds since the Unix epoch.
-    Time(i64),
-    Bool(bool),
-    /// Something that is of another type than the field: JSON as it is written. In a typed column
-    /// nothing stands in its place.
-    Json(&'a str),
-}
-
-impl From<i64> for Cell<'_> {
-    fn from(n: i64) -> Self {
-        Self::Int(n)
-    }
-}
-
-impl<'a> From<&'a str> for Cell<'a> {
-    fn from(text: &'a str) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<bool> for Cell<'_> {
-    fn from(is: bool) -> Self {
-        Self::Bool(is)
-    }
-}
-
-impl<'a, T: Into<Self>> From<Option<T>> for Cell<'a> {
-    fn from(value: Option<T>) -> Self {
-        value.map_or(Cell::Absent, Into::into)
-    }
-}
-
-/// Takes the fields of a row.
-pub(crate) trait Sink {
-    /// Takes the next field. Every field of the source comes, in the order of
-    /// [`fields`](crate::ingest::fields), also one that is absent.
-    fn put(&mut self, name: &'static str, cell: Cell<'_>);
-}
-
-/// What a row says.
-pub(crate) trait Record {
-    /// Tells all fields.
-    fn put(&self, sink: &mut impl Sink);
-}
+use super::fault::Fault;
 
 /// One row.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row<R> {
     /// What it says, or would say if it were not malformed.
     pub(crate) record: R,
@@ -86,20 +34,10 @@ impl<R> Row<R> {
     }
 }
 
-impl<R: Record> Row<R> {
-    /// Tells all fields, with what is wrong with them.
-    pub(super) fn put(&self, sink: &mut impl Sink) {
-        match self.fault {
-            None => self.record.put(sink),
-            Some(fault) => self.record.put(&mut Spoiled::new(sink, fault)),
-        }
-    }
-}
-
 /// The rows of a source.
 pub(super) trait Rows {
     /// What a row says.
-    type Record: Record;
+    type Record: Serialize;
     /// The next row.
     fn next(&mut self) -> Row<Self::Record>;
 }

@@ -27,12 +27,8 @@ pub(super) fn made(line: &str, format: Format) -> anyhow::Result<(Vec<u8>, Writt
 
 pub(super) fn made_by(args: &GenerateArgs, format: Format) -> anyhow::Result<(Vec<u8>, Written)> {
     let mut out = Vec::new();
-    let target = Target {
-        format,
-        out: &mut out,
-        bar: &ProgressBar::hidden(),
-        stop: &CancellationToken::new(),
-    };
+    let (bar, stop) = (ProgressBar::hidden(), CancellationToken::new());
+    let target = Target::new(format, &mut out, &bar, &stop);
     let written = write(&Request::of(args)?, target)?;
     Ok((out, written))
 }

@@ -1,6 +1,6 @@
 //! Rows into a file, step by step, so that it can be interrupted and its progress is seen.
 
-use std::io::Write;
+use std::io::{BufWriter, Write};
 
 use indicatif::ProgressBar;
 use tokio_util::sync::CancellationToken;
@@ -12,7 +12,9 @@ use super::rows::{Row, Rows};
 use crate::args::Format;
 
 /// Rows between two looks at whether to end.
-const ROWS_PER_STEP: u64 = 65_536;
+const ROWS_PER_STEP: u32 = 65_536;
+
+const BUFFER_BYTES: usize = 1 << 20;
 
 /// What was written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
@@ -30,11 +32,27 @@ pub(crate) struct Written {
 }
 
 /// Where rows go, and who looks on.
-pub(super) struct Target<'a, W> {
-    pub(super) format: Format,
-    pub(super) out: W,
-    pub(super) bar: &'a ProgressBar,
-    pub(super) stop: &'a CancellationToken,
+pub(super) struct Target<'a, W: Write> {
+    format: Format,
+    out: BufWriter<W>,
+    bar: &'a ProgressBar,
+    stop: &'a CancellationToken,
+}
+
+impl<'a, W: Write> Target<'a, W> {
+    pub(super) fn new(
+        format: Format,
+        out: W,
+        bar: &'a ProgressBar,
+        stop: &'a CancellationToken,
+    ) -> Self {
+        Self {
+            format,
+            out: BufWriter::with_capacity(BUFFER_BYTES, out),
+            bar,
+            stop,
+        }
+    }
 }
 
 /// Writes as many rows as are asked for.
@@ -59,19 +77,23 @@ pub(super) fn write_rows<R: Rows, W: Write + Send>(
         stop,
         written: Written::default(),
     };
+    let (source, mut lines) = (request.source, Vec::new());
     match format {
         Format::Jsonl => {
-            let mut buffer = Vec::new();
-            while steps.step(|row| write_line(&mut buffer, row))? {
-                out.write_all(&buffer)?;
-                buffer.clear();
+            while steps.step(|row| write_line(&mut lines, source, &row))? {
+                out.write_all(&lines)?;
+                lines.clear();
             }
             out.flush()?;
         }
         Format::Parquet => {
-            let mut file = columns::Writer::new(out, request.source)?;
-            while steps.step(|row| file.push(row))? {
-                file.flush()?;
+            let mut file = columns::Writer::new(out, source, usize::try_from(ROWS_PER_STEP)?)?;
+            while steps.step(|row| {
+                let fault = row.fault.map(|fault| fault.in_columns(source));
+                write_line(&mut lines, source, &Row { fault, ..row });
+            })? {
+                file.write(&lines)?;
+                lines.clear();
             }
             file.finish()?;
         }
@@ -90,7 +112,7 @@ struct Steps<'a, R> {
 
 impl<R: Rows> Steps<'_, R> {
     /// Hands out the next rows; answers whether there were any.
-    fn step(&mut self, mut take: impl FnMut(&Row<R::Record>)) -> anyhow::Result<bool> {
+    fn step(&mut self, mut take: impl FnMut(Row<R::Record>)) -> anyhow::Result<bool> {
         let written = &mut self.written;
         anyhow::ensure!(
             !self.stop.is_cancelled(),
@@ -98,7 +120,7 @@ impl<R: Rows> Steps<'_, R> {
             written.rows,
             self.count
         );
-        let end = self.count.min(written.rows + ROWS_PER_STEP);
+        let end = self.count.min(written.rows + u64::from(ROWS_PER_STEP));
         if written.rows == end {
             return Ok(false);
         }
@@ -109,7 +131,7 @@ impl<R: Rows> Steps<'_, R> {
             written.edits += u64::from(row.edited);
             written.late += u64::from(row.late);
             written.malformed += u64::from(row.fault.is_some());
-            take(&row);
+            take(row);
         }
         self.bar.set_position(end);
         Ok(true)

@@ -73,21 +73,11 @@ impl Chunk {
         written
     }
 
-    /// Appends a line that `write` appends to the bytes; the reason that it returns makes the line a
-    /// dead letter.
-    pub(super) fn push_checked(
-        &mut self,
-        number: u64,
-        write: impl FnOnce(&mut Vec<u8>) -> Result<(), String>,
-    ) {
-        let begin = self.bytes.len();
-        let written = write(&mut self.bytes);
-        let range = begin..self.bytes.len();
-        match written {
-            Ok(()) => self.lines.push((number, range)),
-            Err(reason) => self.unreadable.push((number, range, reason)),
+    /// Makes the last line that was appended a dead letter for this reason.
+    pub(super) fn reject_last(&mut self, reason: String) {
+        if let Some((number, range)) = self.lines.pop() {
+            self.unreadable.push((number, range, reason));
         }
-        self.last_line = number;
     }
 
     /// Notes how much of the input was read by now.

@@ -107,27 +107,23 @@ impl Input {
 
     /// Reads all of it and hands it on in chunks, until `hand_on` no longer takes them.
     fn read(&self, mut hand_on: impl FnMut(Chunk) -> bool) -> anyhow::Result<()> {
-        let origin = self.origin();
-        match (self.format, self.is_standard_input()) {
+        let (source, hand_on) = (self.source, &mut hand_on);
+        let mut read = || match (self.format, self.is_standard_input()) {
             (Format::Jsonl, true) => {
-                LineReader::new(Slow::new(std::io::stdin()), self.source).read(&mut hand_on)
+                LineReader::new(Slow::new(std::io::stdin()), source).read(hand_on)
             }
-            (Format::Jsonl, false) => File::open(&self.path)
-                .map_err(anyhow::Error::new)
-                .and_then(|file| LineReader::new(file, self.source).read(&mut hand_on)),
-            (Format::Parquet, true) => tempfile::tempfile()
-                .and_then(|mut file| {
-                    // The end of a Parquet file is read first.
-                    std::io::copy(&mut std::io::stdin().lock(), &mut file)?;
-                    Ok(file)
-                })
-                .map_err(anyhow::Error::new)
-                .and_then(|file| parquet::read(file, self.source, &mut hand_on)),
-            (Format::Parquet, false) => File::open(&self.path)
-                .map_err(anyhow::Error::new)
-                .and_then(|file| parquet::read(file, self.source, &mut hand_on)),
-        }
-        .context(origin)
+            (Format::Jsonl, false) => {
+                LineReader::new(File::open(&self.path)?, source).read(hand_on)
+            }
+            (Format::Parquet, true) => {
+                // The end of a Parquet file is read first.
+                let mut file = tempfile::tempfile()?;
+                std::io::copy(&mut std::io::stdin().lock(), &mut file)?;
+                parquet::read(file, source, hand_on)
+            }
+            (Format::Parquet, false) => parquet::read(File::open(&self.path)?, source, hand_on),
+        };
+        read().context(self.origin())
     }
 }
 

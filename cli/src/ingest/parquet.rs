@@ -51,7 +51,9 @@ pub(super) fn read(
         };
         for index in 0..rows.count() {
             row += 1;
-            chunk.push_checked(row, |line| write_line(line, &fields, &rows, index));
+            if let Err(reason) = chunk.push(row, |line| write_line(line, &fields, &rows, index)) {
+                chunk.reject_last(reason);
+            }
             if chunk.is_full() && !hand_on(chunk.take().at(place(size, row, rows_all))) {
                 return Ok(());
             }

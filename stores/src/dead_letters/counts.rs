@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use schemas::dead_letter::{LetterId, kind_of};
 use schemas::source::Source;
+use serde::Serialize;
 
 use super::{Asked, Letter, Newest};
 use crate::Result;
@@ -15,7 +16,7 @@ const KINDS_MAX: usize = 1_000;
 pub const OTHER_KINDS: &str = "(other reasons)";
 
 /// Dead letters of a source whose reasons are alike.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KindCount {
     /// The source.
     pub source: Source,

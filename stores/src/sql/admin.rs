@@ -5,78 +5,50 @@
 use schemas::entities::Application;
 
 use super::connect::lock_counters;
-use super::connection::{Sql, SqlConnection, Value, undecodable};
+use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending, undecodable};
 use super::notices;
 use crate::admin::{
     AuditEntry, By, CapacityRequest, Change, Changed, Decided, Decision, RequestState, Requested,
-    RequestsOf, Usage,
+    Usage,
 };
 
 const CAPACITY: &str = "capacity";
 const ENFORCEMENT: &str = "enforcement";
 const OWNER: &str = "owner";
 
-const USAGES: &str = "SELECT CAST(p.id AS SIGNED), p.name, p.owner,
-        CAST(p.athlete_capacity AS SIGNED), CAST(p.version AS SIGNED),
-        CAST(coalesce(c.athletes, 0) AS SIGNED),
-        CAST(CASE WHEN u.application_id IS NULL THEN 1 ELSE 0 END AS SIGNED)
+/// Applications with their usage; `p` is the application.
+pub(super) const USAGES: &str = "SELECT CAST(p.id AS SIGNED) AS id, p.name, p.owner,
+        CAST(p.athlete_capacity AS SIGNED) AS athlete_capacity, CAST(p.version AS SIGNED) AS version,
+        CAST(coalesce(c.athletes, 0) AS SIGNED) AS connected,
+        CAST(CASE WHEN u.application_id IS NULL THEN 1 ELSE 0 END AS SIGNED) AS is_enforced
     FROM applications p LEFT JOIN connected c ON c.application_id = p.id
     LEFT JOIN unlimited u ON u.application_id = p.id";
 
-/// A row of an application.
-pub(crate) type ApplicationRow = (i64, String, String, i64, i64);
-
-/// The application in a row.
-pub(crate) fn application_from_row(
-    (id, name, owner, athlete_capacity, version): ApplicationRow,
-) -> Sql<Application> {
-    Ok(Application {
-        id,
-        name,
-        owner: self::owner(&owner)?,
-        athlete_capacity,
-        version,
-    })
-}
-
-type UsageRow = (i64, String, String, i64, i64, i64, i64);
-
-fn usage(row: UsageRow) -> Sql<Usage> {
-    let (id, name, owner, capacity, version, connected, is_enforced) = row;
-    let application: ApplicationRow = (id, name, owner, capacity, version);
-    Ok(Usage {
-        application: application_from_row(application)?,
-        is_enforced: is_enforced != 0,
-        connected: Some(connected),
-    })
-}
-
-pub(crate) async fn usages(
-    connection: &mut SqlConnection<'_>,
-    after: Option<i64>,
-    limit: usize,
-) -> Sql<Vec<Usage>> {
-    let Some(from) = after.map_or(Some(i64::MIN), |after| after.checked_add(1)) else {
-        return Ok(Vec::new());
-    };
-    let statement = format!("{USAGES} WHERE p.id >= ? ORDER BY p.id LIMIT ?");
-    let values = [Value::Int(from), Value::Int(bounded(limit))];
-    let rows: Vec<UsageRow> = connection.rows(&statement, &values).await?;
-    rows.into_iter().map(usage).collect()
-}
-
-/// The usage of applications; `ids` are few enough for one statement.
-pub(crate) async fn usages_of(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<Vec<Usage>> {
-    if ids.is_empty() {
-        return Ok(Vec::new());
+impl FromSqlRow for Application {
+    fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
+        Ok(Self {
+            id: row.get("id")?,
+            name: row.get("name")?,
+            owner: owner(&row.get::<String>("owner")?)?,
+            athlete_capacity: row.get("athlete_capacity")?,
+            version: row.get("version")?,
+        })
     }
-    let statement = format!("{USAGES} WHERE p.id IN ? ORDER BY p.id");
-    let rows: Vec<UsageRow> = connection.rows(&statement, &[Value::Ints(ids)]).await?;
-    rows.into_iter().map(usage).collect()
+}
+
+impl FromSqlRow for Usage {
+    fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
+        Ok(Self {
+            application: Application::from_row(row)?,
+            is_enforced: row.get::<i64>("is_enforced")? != 0,
+            connected: row.get("connected")?,
+        })
+    }
 }
 
 async fn usage_of(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<Usage>> {
-    Ok(usages_of(connection, &[id]).await?.pop())
+    let statement = format!("{USAGES} WHERE p.id = ?");
+    connection.row(&statement, &[Value::Int(id)]).await
 }
 
 /// The usage of an application whose counter is held from now on; nothing if there is none.
@@ -105,7 +77,7 @@ pub(crate) async fn change(
     let statement = "SELECT id FROM application_audit
                      WHERE application_id = ? AND call_token = ? LIMIT 1";
     let values = [Value::Int(id), Value::Text(token)];
-    let own: Option<(i64,)> = connection.row(statement, &values).await?;
+    let own: Option<i64> = connection.row(statement, &values).await?;
     if own.is_some() {
         return Ok(Some(before));
     }
@@ -142,14 +114,8 @@ async fn put(
         connection
             .run(statement, &[Value::Int(after), Value::Int(id)])
             .await?;
-        record(
-            connection,
-            id,
-            Changed::Capacity { before, after },
-            cause,
-            now_ms,
-        )
-        .await?;
+        let changed = Changed::Capacity { before, after };
+        record(connection, id, changed, cause, now_ms).await?;
         notices::arm(connection, id, now_ms).await?;
     }
     let before = of.is_enforced;
@@ -159,14 +125,8 @@ async fn put(
             false => "INSERT INTO unlimited (application_id) VALUES (?)",
         };
         connection.run(statement, &[Value::Int(id)]).await?;
-        record(
-            connection,
-            id,
-            Changed::Enforcement { before, after },
-            cause,
-            now_ms,
-        )
-        .await?;
+        let changed = Changed::Enforcement { before, after };
+        record(connection, id, changed, cause, now_ms).await?;
     }
     Ok(())
 }
@@ -267,113 +227,66 @@ fn owner(json: &str) -> Sql<serde_json::Value> {
     serde_json::from_str(json).map_err(undecodable)
 }
 
-type AuditRow = (
-    i64,
-    i64,
-    String,
-    String,
-    i64,
-    i64,
-    Option<String>,
-    Option<i64>,
-    Option<String>,
-    Option<String>,
-);
-
-pub(crate) async fn audit(
-    connection: &mut SqlConnection<'_>,
-    application_id: i64,
-    before: Option<i64>,
-    limit: usize,
-) -> Sql<Vec<AuditEntry>> {
-    let statement =
-        "SELECT id, at_ms, actor, action, value_before, value_after, reason, request_id,
-            owner_before, owner_after
-        FROM application_audit WHERE application_id = ? AND id < ? ORDER BY id DESC LIMIT ?";
-    let values = [
-        Value::Int(application_id),
-        Value::Int(before.unwrap_or(i64::MAX)),
-        Value::Int(bounded(limit)),
-    ];
-    let rows: Vec<AuditRow> = connection.rows(statement, &values).await?;
-    let entry = |row: AuditRow| {
-        let (
-            id,
-            at_ms,
-            actor,
-            action,
-            before,
-            after,
-            reason,
-            request_id,
-            owner_before,
-            owner_after,
-        ) = row;
-        let changed = match &*action {
+impl FromSqlRow for AuditEntry {
+    fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
+        let (before, after) = (row.get("value_before")?, row.get("value_after")?);
+        let owner_in = |column: &str| {
+            let json: Option<String> = row.get(column)?;
+            owner(json.as_deref().unwrap_or("null"))
+        };
+        let action: String = row.get("action")?;
+        let changed = match action.as_str() {
             CAPACITY => Changed::Capacity { before, after },
             ENFORCEMENT => Changed::Enforcement {
                 before: before != 0,
                 after: after != 0,
             },
             OWNER => Changed::Owner {
-                before: owner(owner_before.as_deref().unwrap_or("null"))?,
-                after: owner(owner_after.as_deref().unwrap_or("null"))?,
+                before: owner_in("owner_before")?,
+                after: owner_in("owner_after")?,
             },
             other => return Err(undecodable(format!("{other:?} is no change that is known"))),
         };
-        Ok(AuditEntry {
-            id,
-            application_id,
-            at_ms,
-            actor,
+        Ok(Self {
+            id: row.get("id")?,
+            application_id: row.get("application_id")?,
+            at_ms: row.get("at_ms")?,
+            actor: row.get("actor")?,
             changed,
-            reason,
-            request_id,
+            reason: row.get("reason")?,
+            request_id: row.get("request_id")?,
         })
-    };
-    rows.into_iter().map(entry).collect()
+    }
 }
 
-const REQUESTS: &str = "SELECT id, application_id, athlete_capacity, asked_by, reason, asked_at_ms,
-        state, decided_by, answer, decided_at_ms, granted_capacity
+pub(super) const REQUESTS: &str = "SELECT id, application_id, athlete_capacity, asked_by, reason,
+        asked_at_ms, state, decided_by, answer, decided_at_ms, granted_capacity
     FROM capacity_requests";
 
-type RequestRow = (
-    i64,
-    i64,
-    i64,
-    String,
-    Option<String>,
-    i64,
-    String,
-    Option<String>,
-    Option<String>,
-    Option<i64>,
-    Option<i64>,
-);
-
-fn request(row: RequestRow) -> Sql<CapacityRequest> {
-    let (id, application_id, athlete_capacity, actor, reason, asked_at_ms, state, ..) = &row;
-    let (.., decided_by, answer, decided_at_ms, granted_capacity) = &row;
-    let decided = decided_by.as_ref().map(|actor| By {
-        actor: actor.clone(),
-        reason: answer.clone(),
-    });
-    Ok(CapacityRequest {
-        id: *id,
-        application_id: *application_id,
-        athlete_capacity: *athlete_capacity,
-        asked: By {
-            actor: actor.clone(),
-            reason: reason.clone(),
-        },
-        asked_at_ms: *asked_at_ms,
-        state: RequestState::of_name(state)
-            .ok_or_else(|| undecodable(format!("{state:?} is no state of a request")))?,
-        decided,
-        decided_at_ms: *decided_at_ms,
-        granted_capacity: *granted_capacity,
-    })
+impl FromSqlRow for CapacityRequest {
+    fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
+        let (decided_by, answer): (Option<String>, _) =
+            (row.get("decided_by")?, row.get("answer")?);
+        let state: String = row.get("state")?;
+        Ok(Self {
+            id: row.get("id")?,
+            application_id: row.get("application_id")?,
+            athlete_capacity: row.get("athlete_capacity")?,
+            asked: By {
+                actor: row.get("asked_by")?,
+                reason: row.get("reason")?,
+            },
+            asked_at_ms: row.get("asked_at_ms")?,
+            state: RequestState::of_name(&state)
+                .ok_or_else(|| undecodable(format!("{state:?} is no state of a request")))?,
+            decided: decided_by.map(|actor| By {
+                actor,
+                reason: answer,
+            }),
+            decided_at_ms: row.get("decided_at_ms")?,
+            granted_capacity: row.get("granted_capacity")?,
+        })
+    }
 }
 
 /// Records a request for a higher capacity. Call it within a transaction that writes. `token` is unique to the call: a retry
@@ -391,9 +304,8 @@ pub(crate) async fn request_capacity(
     // Whatever became of the request since: it is the outcome of this call.
     let statement = format!("{REQUESTS} WHERE application_id = ? AND request_token = ?");
     let values = [Value::Int(id), Value::Text(token)];
-    let own: Option<RequestRow> = connection.row(&statement, &values).await?;
-    if let Some(own) = own {
-        return request(own).map(Requested::New);
+    if let Some(own) = connection.row(&statement, &values).await? {
+        return Ok(Requested::New(own));
     }
     if athlete_capacity <= usage.application.athlete_capacity {
         return Ok(Requested::Enough {
@@ -422,39 +334,14 @@ pub(crate) async fn request_capacity(
 
 /// The open request of an application.
 async fn open_of(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<CapacityRequest>> {
-    let of = RequestsOf {
-        application_id: Some(id),
-        state: Some(RequestState::Open),
-    };
-    Ok(capacity_requests(connection, of, None, 1).await?.pop())
-}
-
-pub(crate) async fn capacity_requests(
-    connection: &mut SqlConnection<'_>,
-    of: RequestsOf,
-    before: Option<i64>,
-    limit: usize,
-) -> Sql<Vec<CapacityRequest>> {
-    let mut statement = format!("{REQUESTS} WHERE id < ?");
-    let mut values = vec![Value::Int(before.unwrap_or(i64::MAX))];
-    if let Some(id) = of.application_id {
-        statement.push_str(" AND application_id = ?");
-        values.push(Value::Int(id));
-    }
-    if let Some(state) = of.state {
-        statement.push_str(" AND state = ?");
-        values.push(Value::Text(state.name()));
-    }
-    statement.push_str(" ORDER BY id DESC LIMIT ?");
-    values.push(Value::Int(bounded(limit)));
-    let rows: Vec<RequestRow> = connection.rows(&statement, &values).await?;
-    rows.into_iter().map(request).collect()
+    let statement = format!("{REQUESTS} WHERE application_id = ? AND state = ? ORDER BY id DESC");
+    let values = [Value::Int(id), Value::Text(RequestState::Open.name())];
+    connection.row(&statement, &values).await
 }
 
 async fn request_of(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<CapacityRequest>> {
     let statement = format!("{REQUESTS} WHERE id = ?");
-    let rows: Vec<RequestRow> = connection.rows(&statement, &[Value::Int(id)]).await?;
-    rows.into_iter().next().map(request).transpose()
+    connection.row(&statement, &[Value::Int(id)]).await
 }
 
 /// Decides a request. Call it within a transaction that writes. `token` is unique to the call: a retry after a lost answer
@@ -480,7 +367,7 @@ pub(crate) async fn decide(
     if found.state != RequestState::Open {
         let statement = "SELECT id FROM capacity_requests WHERE id = ? AND decision_token = ?";
         let values = [Value::Int(request_id), Value::Text(token)];
-        let own: Option<(i64,)> = connection.row(statement, &values).await?;
+        let own: Option<i64> = connection.row(statement, &values).await?;
         return Ok(match own {
             Some(_) => Decided::Done {
                 request: found,
@@ -544,8 +431,7 @@ async fn connected(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<Vec<i
     }
     let statement = "SELECT application_id FROM connected
                      WHERE application_id IN ? AND athletes > 0 ORDER BY application_id";
-    let rows: Vec<(i64,)> = connection.rows(statement, &[Value::Ints(ids)]).await?;
-    Ok(rows.into_iter().map(|(id,)| id).collect())
+    connection.rows(statement, &[Value::Ints(ids)]).await
 }
 
 /// Notes what is reached of the capacities of applications that came after their athletes: nobody knew
@@ -567,8 +453,5 @@ pub(crate) fn new(stored: &[Stored], rows: &[&Application]) -> Vec<i64> {
         let stored = stored.binary_search_by_key(&row.id, |(id, ..)| *id);
         stored.is_err()
     };
-    let mut ids: Vec<i64> = rows.iter().filter(is_new).map(|row| row.id).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    ids
+    ascending(rows.iter().filter(is_new).map(|row| row.id))
 }

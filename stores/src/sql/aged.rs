@@ -2,7 +2,7 @@
 
 use super::admin::bounded;
 use super::connection::{Sql, SqlConnection, Value};
-use crate::aged::{AgedCount, Ageing};
+use crate::aged::Ageing;
 
 /// What this is called in errors.
 pub(crate) const COUNTING: &str = "counting old records";
@@ -26,28 +26,15 @@ const fn place(of: Ageing) -> (&'static str, &'static str, &'static str) {
     }
 }
 
-pub(crate) async fn aged(
-    connection: &mut SqlConnection<'_>,
-    of: Ageing,
-    before_ms: i64,
-) -> Sql<AgedCount> {
+/// The statement that counts records: all, the oldest, and of old ones those that nobody needs and the others.
+pub(crate) fn counting(of: Ageing) -> String {
     let (table, at, is_free) = place(of);
-    let statement = format!(
+    format!(
         "SELECT count(*), min({at}),
             count(CASE WHEN {at} < ? AND {is_free} THEN 1 END),
             count(CASE WHEN {at} < ? AND NOT ({is_free}) THEN 1 END)
         FROM {table}"
-    );
-    let rows: Vec<(i64, Option<i64>, i64, i64)> = connection
-        .rows(&statement, &[Value::Int(before_ms); 2])
-        .await?;
-    let (all, oldest_ms, aged, needed) = rows.first().copied().unwrap_or_default();
-    Ok(AgedCount {
-        all: all.unsigned_abs(),
-        oldest_ms,
-        aged: aged.unsigned_abs(),
-        needed: needed.unsigned_abs(),
-    })
+    )
 }
 
 /// Call it within a transaction that writes.
@@ -61,8 +48,7 @@ pub(crate) async fn forget(
     let statement =
         format!("SELECT id FROM {table} WHERE {at} < ? AND {is_free} ORDER BY id LIMIT ?");
     let values = [Value::Int(before_ms), Value::Int(bounded(limit))];
-    let rows: Vec<(i64,)> = connection.rows(&statement, &values).await?;
-    let ids: Vec<i64> = rows.into_iter().map(|(id,)| id).collect();
+    let ids: Vec<i64> = connection.rows(&statement, &values).await?;
     if ids.is_empty() {
         return Ok(0);
     }

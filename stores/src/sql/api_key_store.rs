@@ -7,7 +7,10 @@ use uuid::Uuid;
 
 #[cfg(feature = "sql")]
 use super::SqlOptions;
+use super::admin::bounded;
+use super::connection::Value;
 use super::database::{Database, sql_call};
+use super::keys::KEYS;
 use super::{keys, sqlite};
 use crate::Result;
 use crate::keys::{Action, ApiKey, KeptKey, Keys, Rotated};
@@ -41,35 +44,35 @@ impl ApiKeyStore {
 #[async_trait]
 impl Keys for ApiKeyStore {
     async fn any_key(&self) -> Result<bool> {
-        self.database
-            .read(
-                keys::READING,
-                sql_call!(connection => keys::any(connection)),
-            )
-            .await
+        let statement = "SELECT number FROM api_keys ORDER BY number LIMIT 1";
+        let found: Vec<i64> = self.database.rows(keys::READING, statement, &[]).await?;
+        Ok(!found.is_empty())
     }
 
     async fn key(&self, id: &str) -> Result<Option<KeptKey>> {
-        self.database
-            .read(
-                keys::READING,
-                sql_call!(connection => keys::key(connection, id)),
-            )
-            .await
-    }
-
-    async fn keys(&self, before: Option<&str>, limit: usize) -> Result<Vec<ApiKey>> {
-        let call = sql_call!(connection => keys::keys(connection, before, limit));
+        let call = sql_call!(connection => keys::key(connection, id));
         self.database.read(keys::READING, call).await
     }
 
+    async fn keys(&self, before: Option<&str>, limit: usize) -> Result<Vec<ApiKey>> {
+        let condition = match before {
+            None => "",
+            Some(_) => "WHERE number < (SELECT number FROM api_keys WHERE id = ?)",
+        };
+        let statement = format!("{KEYS} {condition} ORDER BY number DESC LIMIT ?");
+        let limit = Value::Int(bounded(limit));
+        let values: Vec<_> = before.map(Value::Text).into_iter().chain([limit]).collect();
+        let found = self.database.rows(keys::READING, &statement, &values);
+        Ok(found
+            .await?
+            .into_iter()
+            .map(|kept: KeptKey| kept.key)
+            .collect())
+    }
+
     async fn add_key(&self, key: &KeptKey) -> Result<()> {
-        self.database
-            .write(
-                keys::CHANGING,
-                sql_call!(connection => keys::add(connection, key)),
-            )
-            .await
+        let call = sql_call!(connection => keys::add(connection, key));
+        self.database.write(keys::CHANGING, call).await
     }
 
     async fn rotate_key(&self, id: &str, until_ms: i64, by: &KeptKey) -> Result<Rotated> {
@@ -83,26 +86,20 @@ impl Keys for ApiKeyStore {
     }
 
     async fn key_used(&self, id: &str, at_ms: i64) -> Result<()> {
-        self.database
-            .write(
-                keys::CHANGING,
-                sql_call!(connection => keys::used(connection, id, at_ms)),
-            )
-            .await
+        let call = sql_call!(connection => keys::used(connection, id, at_ms));
+        self.database.write(keys::CHANGING, call).await
     }
 
     async fn record_action(&self, action: &Action) -> Result<()> {
         let id = &Uuid::new_v4().to_string();
-        self.database
-            .write(
-                keys::CHANGING,
-                sql_call!(connection => keys::record_once(connection, id, action)),
-            )
-            .await
+        let call = sql_call!(connection => keys::record_once(connection, id, action));
+        self.database.write(keys::CHANGING, call).await
     }
 
     async fn actions(&self, before: Option<i64>, limit: usize) -> Result<Vec<Action>> {
-        let call = sql_call!(connection => keys::actions(connection, before, limit));
-        self.database.read(keys::ACTIONS, call).await
+        let statement = "SELECT number, at_ms, actor, action, target, detail FROM admin_actions
+            WHERE number < ? ORDER BY number DESC LIMIT ?";
+        let values = [before.unwrap_or(i64::MAX), bounded(limit)].map(Value::Int);
+        self.database.rows(keys::ACTIONS, statement, &values).await
     }
 }

@@ -2,8 +2,12 @@
 
 use async_trait::async_trait;
 
+use super::admin::{REQUESTS, USAGES, bounded};
+use super::connection::{FromSqlRow, Value, ascending};
 use super::database::sql_call;
 use super::entity_store::EntityStore;
+use super::notices::NOTICES;
+use super::recounts::COUNTABLES;
 use super::{admin, aged, notices, outbox, recounts};
 use crate::Result;
 use crate::admin::{
@@ -14,6 +18,7 @@ use crate::aged::{AgedCount, AgedRecords, Ageing};
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use crate::recounts::{Countable, Recount, Recounts};
 
+const APPLICATIONS: &str = "reading applications";
 const RECOUNTS: &str = "reading how many athletes were counted";
 
 /// A token that marks the records of one call, so that a retry after a lost answer recognizes its own commit.
@@ -26,6 +31,44 @@ impl EntityStore {
     async fn counts_connected(&self) -> Result<bool> {
         Ok(!self.database.open().await?.is_view("authorizations"))
     }
+
+    /// Reads what `select` selects of applications `p`, by their ids.
+    async fn applications_of<T: FromSqlRow>(
+        &self,
+        doing: &str,
+        select: &str,
+        ids: &[i64],
+    ) -> Result<Vec<T>> {
+        let statement = format!("{select} WHERE p.id IN ? ORDER BY p.id");
+        let mut found = Vec::with_capacity(ids.len());
+        for ids in ascending(ids.iter().copied()).chunks(outbox::AT_ONCE) {
+            let values = [Value::Ints(ids)];
+            found.extend(self.database.rows(doing, &statement, &values).await?);
+        }
+        Ok(found)
+    }
+
+    /// Reads what `select` selects of applications `p` in the order of their ids, after one of them, at most `limit`.
+    pub(super) async fn applications_after<T: FromSqlRow>(
+        &self,
+        doing: &str,
+        select: &str,
+        after: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<T>> {
+        let Some(from) = after.map_or(Some(i64::MIN), |after| after.checked_add(1)) else {
+            return Ok(Vec::new());
+        };
+        let statement = format!("{select} WHERE p.id >= ? ORDER BY p.id LIMIT ?");
+        let values = [from, bounded(limit)].map(Value::Int);
+        self.database.rows(doing, &statement, &values).await
+    }
+
+    async fn with_counts(&self, usages: Vec<Usage>) -> Result<Vec<Usage>> {
+        let is_counted = self.counts_connected().await?;
+        let usages = usages.into_iter();
+        Ok(usages.map(|usage| with_count(usage, is_counted)).collect())
+    }
 }
 
 fn with_count(mut usage: Usage, is_counted: bool) -> Usage {
@@ -36,27 +79,13 @@ fn with_count(mut usage: Usage, is_counted: bool) -> Usage {
 #[async_trait]
 impl CanonAdmin for EntityStore {
     async fn usages(&self, after: Option<i64>, limit: usize) -> Result<Vec<Usage>> {
-        let doing = "reading applications";
-        let call = sql_call!(connection => admin::usages(connection, after, limit));
-        let found = self.database.read(doing, call).await?;
-        let is_counted = self.counts_connected().await?;
-        let usages = found.into_iter().map(|usage| with_count(usage, is_counted));
-        Ok(usages.collect())
+        let found = self.applications_after(APPLICATIONS, USAGES, after, limit);
+        self.with_counts(found.await?).await
     }
 
     async fn usages_of(&self, ids: &[i64]) -> Result<Vec<Usage>> {
-        let mut ids = ids.to_vec();
-        ids.sort_unstable();
-        ids.dedup();
-        let mut found = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(outbox::AT_ONCE) {
-            let doing = "reading applications";
-            let call = sql_call!(connection => admin::usages_of(connection, ids));
-            found.extend(self.database.read(doing, call).await?);
-        }
-        let is_counted = self.counts_connected().await?;
-        let usages = found.into_iter().map(|usage| with_count(usage, is_counted));
-        Ok(usages.collect())
+        let found = self.applications_of(APPLICATIONS, USAGES, ids);
+        self.with_counts(found.await?).await
     }
 
     async fn change(
@@ -84,8 +113,13 @@ impl CanonAdmin for EntityStore {
         limit: usize,
     ) -> Result<Vec<AuditEntry>> {
         let doing = "reading what was changed of an application";
-        let call = sql_call!(connection => admin::audit(connection, application_id, before, limit));
-        self.database.read(doing, call).await
+        let statement =
+            "SELECT id, application_id, at_ms, actor, action, value_before, value_after,
+                reason, request_id, owner_before, owner_after
+            FROM application_audit WHERE application_id = ? AND id < ? ORDER BY id DESC LIMIT ?";
+        let before = before.unwrap_or(i64::MAX);
+        let values = [application_id, before, bounded(limit)].map(Value::Int);
+        self.database.rows(doing, statement, &values).await
     }
 
     async fn request_capacity(
@@ -108,9 +142,20 @@ impl CanonAdmin for EntityStore {
         before: Option<i64>,
         limit: usize,
     ) -> Result<Vec<CapacityRequest>> {
+        let mut statement = format!("{REQUESTS} WHERE id < ?");
+        let mut values = vec![Value::Int(before.unwrap_or(i64::MAX))];
+        if let Some(id) = of.application_id {
+            statement.push_str(" AND application_id = ?");
+            values.push(Value::Int(id));
+        }
+        if let Some(state) = of.state {
+            statement.push_str(" AND state = ?");
+            values.push(Value::Text(state.name()));
+        }
+        statement.push_str(" ORDER BY id DESC LIMIT ?");
+        values.push(Value::Int(bounded(limit)));
         let doing = "reading requests for capacity";
-        let call = sql_call!(connection => admin::capacity_requests(connection, of, before, limit));
-        self.database.read(doing, call).await
+        self.database.rows(doing, &statement, &values).await
     }
 
     async fn decide(
@@ -145,16 +190,30 @@ impl Notices for EntityStore {
         before: Option<i64>,
         limit: usize,
     ) -> Result<Vec<Notice>> {
-        let doing = "reading notices of capacities";
-        let call =
-            sql_call!(connection => notices::notices(connection, application_id, before, limit));
-        self.database.read(doing, call).await
+        let mut statement = format!("{NOTICES} WHERE n.id < ?");
+        let mut values = vec![Value::Int(before.unwrap_or(i64::MAX))];
+        if let Some(id) = application_id {
+            statement.push_str(" AND n.application_id = ?");
+            values.push(Value::Int(id));
+        }
+        statement.push_str(" ORDER BY n.id DESC LIMIT ?");
+        values.push(Value::Int(bounded(limit)));
+        (self.database)
+            .rows(notices::READING, &statement, &values)
+            .await
     }
 
     async fn notices_waiting(&self, now_ms: i64) -> Result<NoticesWaiting> {
-        let doing = "reading notices of capacities";
-        let call = sql_call!(connection => notices::waiting(connection, now_ms));
-        self.database.read(doing, call).await
+        let statement = "SELECT count(*),
+                count(CASE WHEN next_try_ms <= ? AND claimed_until_ms <= ? THEN 1 END)
+            FROM capacity_notices WHERE done = 0";
+        let values = [Value::Int(now_ms); 2];
+        let found = self.database.rows(notices::READING, statement, &values);
+        let (all, due): (i64, i64) = found.await?.first().copied().unwrap_or_default();
+        Ok(NoticesWaiting {
+            all: all.unsigned_abs(),
+            due: due.unsigned_abs(),
+        })
     }
 
     async fn claim_notices(
@@ -179,8 +238,16 @@ impl Notices for EntityStore {
 #[async_trait]
 impl AgedRecords for EntityStore {
     async fn aged(&self, of: Ageing, before_ms: i64) -> Result<AgedCount> {
-        let call = sql_call!(connection => aged::aged(connection, of, before_ms));
-        self.database.read(aged::COUNTING, call).await
+        let (statement, values) = (aged::counting(of), [Value::Int(before_ms); 2]);
+        let found = self.database.rows(aged::COUNTING, &statement, &values);
+        let counts: Option<(i64, Option<i64>, i64, i64)> = found.await?.pop();
+        let (all, oldest_ms, aged, needed) = counts.unwrap_or_default();
+        Ok(AgedCount {
+            all: all.unsigned_abs(),
+            oldest_ms,
+            aged: aged.unsigned_abs(),
+            needed: needed.unsigned_abs(),
+        })
     }
 
     async fn forget_aged(&self, of: Ageing, before_ms: i64, limit: usize) -> Result<u64> {
@@ -194,22 +261,17 @@ impl AgedRecords for EntityStore {
 #[async_trait]
 impl Recounts for EntityStore {
     async fn countables(&self, application_ids: &[i64]) -> Result<Vec<Countable>> {
-        let ids = recounts::in_order(application_ids);
-        let mut found = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(outbox::AT_ONCE) {
-            let call = sql_call!(connection => recounts::countables(connection, ids));
-            found.extend(self.database.read(RECOUNTS, call).await?);
-        }
-        Ok(found)
+        self.applications_of(RECOUNTS, COUNTABLES, application_ids)
+            .await
     }
 
     async fn countables_after(&self, after: Option<i64>, limit: usize) -> Result<Vec<Countable>> {
-        let call = sql_call!(connection => recounts::countables_after(connection, after, limit));
-        self.database.read(RECOUNTS, call).await
+        self.applications_after(RECOUNTS, COUNTABLES, after, limit)
+            .await
     }
 
     async fn recount(&self, application_ids: &[i64], now_ms: i64) -> Result<Vec<Recount>> {
-        let ids = recounts::in_order(application_ids);
+        let ids = ascending(application_ids.iter().copied());
         let mut found = Vec::with_capacity(ids.len());
         for ids in ids.chunks(outbox::AT_ONCE) {
             let doing = "counting the athletes of applications anew";

@@ -17,8 +17,9 @@ use schemas::entities::{
 use super::admin;
 use super::away;
 use super::connect::lock_counters;
-use super::connection::{Dialect, Sql, SqlConnection, Value};
+use super::connection::{Dialect, Sql, SqlConnection, Value, ascending};
 use super::decide::{ChangedAthletes, Decided, Known, Seen, Versioned};
+use super::decode::Grouped;
 use super::outbox::{AT_ONCE, Touched, lock_athletes, tell};
 use super::rows::{Conflict, Rows, write};
 use super::sqlite;
@@ -115,27 +116,14 @@ pub(crate) async fn apply(
     let moved = away::moved(connection, &athletes.come_or_gone, now_ms).await?;
     let pairs = kinds.authorizations.iter();
     away::expect(connection, pairs.filter_map(|(_, row)| row.group())).await?;
-    touched.authorizations =
-        authorizations(connection, &kinds.authorizations, &mut rejected).await?;
-    touched.authorizations.extend(moved);
-    touched.authorizations.sort_unstable();
-    touched.authorizations.dedup();
-    let memberships = newest(
-        &kinds.memberships,
-        |row| (row.club_id, row.athlete_id),
-        |row| row.version,
-    );
-    write(
-        connection,
-        &Rows::memberships(&memberships),
-        Conflict::Newer,
-    )
-    .await?;
-    let follows = newest(
-        &kinds.follows,
-        |row| (row.follower_id, row.followed_id),
-        |row| row.version,
-    );
+    let changed = authorizations(connection, &kinds.authorizations, &mut rejected).await?;
+    touched.authorizations = ascending(changed.into_iter().chain(moved));
+    let id = |row: &Membership| (row.club_id, row.athlete_id);
+    let memberships = newest(&kinds.memberships, id, |row| row.version);
+    let memberships = Rows::memberships(&memberships);
+    write(connection, &memberships, Conflict::Newer).await?;
+    let id = |row: &Follow| (row.follower_id, row.followed_id);
+    let follows = newest(&kinds.follows, id, |row| row.version);
     write(connection, &Rows::follows(&follows), Conflict::Newer).await?;
     write_applications(connection, &applications, actor, now_ms).await?;
     let (notifications, more_pending) = tell(connection, touched, now_ms).await?;
@@ -210,9 +198,7 @@ async fn efforts(
     rows: &[(usize, &Effort)],
     rejected: &mut Vec<(usize, String)>,
 ) -> Sql<Vec<Group>> {
-    let statement = "SELECT id, segment_id, athlete_id, version FROM efforts
-                     WHERE id IN ? ORDER BY id FOR UPDATE";
-    let stored = stored(connection, statement, rows).await?;
+    let stored = stored(connection, Grouped::Efforts, rows).await?;
     let mut decided = Decided::of(rows, stored, rejected);
     let touched = put(connection, &mut decided, Rows::efforts).await?;
     if let SqlConnection::Sqlite(connection) = connection {
@@ -228,9 +214,7 @@ async fn authorizations(
     rows: &[(usize, &Authorization)],
     rejected: &mut Vec<(usize, String)>,
 ) -> Sql<Vec<Group>> {
-    let statement = "SELECT id, application_id, athlete_id, version FROM authorizations
-                     WHERE id IN ? ORDER BY id FOR UPDATE";
-    let stored = stored(connection, statement, rows).await?;
+    let stored = stored(connection, Grouped::Authorizations, rows).await?;
     let mut decided = Decided::of(rows, stored, rejected);
     put(connection, &mut decided, Rows::authorizations).await
 }
@@ -261,8 +245,8 @@ async fn athletes(
             };
             seen.insert(id, row);
         }
-        let stored: Vec<(i64,)> = connection.rows(disqualified, &[Value::Ints(ids)]).await?;
-        for (id,) in stored {
+        let stored: Vec<i64> = connection.rows(disqualified, &[Value::Ints(ids)]).await?;
+        for id in stored {
             let row: &mut Seen = seen.entry(id).or_default();
             row.is_disqualified = true;
         }
@@ -293,23 +277,24 @@ async fn disqualify(
     Ok(())
 }
 
-/// The ids of rows, ascending, each once.
 fn ids<T: Versioned>(rows: &[(usize, &T)]) -> Vec<i64> {
-    let mut ids: Vec<i64> = rows.iter().map(|(_, row)| row.id()).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    ids
+    ascending(rows.iter().map(|(_, row)| row.id()))
 }
 
 async fn stored<T: Versioned>(
     connection: &mut SqlConnection<'_>,
-    statement: &'static str,
+    of: Grouped,
     rows: &[(usize, &T)],
 ) -> Sql<HashMap<i64, Known>> {
+    let statement = format!(
+        "SELECT id, {key}, athlete_id, version FROM {table} WHERE id IN ? ORDER BY id FOR UPDATE",
+        key = of.key(),
+        table = of.table(),
+    );
     let mut known = HashMap::with_capacity(rows.len());
     for ids in ids(rows).chunks(AT_ONCE) {
         let stored: Vec<(i64, i64, i64, i64)> =
-            connection.rows(statement, &[Value::Ints(ids)]).await?;
+            connection.rows(&statement, &[Value::Ints(ids)]).await?;
         for (id, key, member, version) in stored {
             known.insert(id, Known::stored(Some(Group { key, member }), version));
         }

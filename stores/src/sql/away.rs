@@ -14,7 +14,7 @@
 use schemas::entities::Group;
 use schemas::source::Source;
 
-use super::connection::{Dialect, Sql, SqlConnection, Value};
+use super::connection::{Dialect, Sql, SqlConnection, Value, ascending};
 use super::outbox::{AT_ONCE, Touched, named, tell};
 #[cfg(feature = "postgres")]
 use super::postgres;
@@ -65,15 +65,16 @@ async fn turn(connection: &mut SqlConnection<'_>, athletes: &[i64]) -> Sql<Vec<(
     if rows.is_empty() {
         return Ok(Vec::new());
     }
-    let mut applications: Vec<i64> = rows.iter().map(|row| row.0).collect();
-    applications.sort_unstable();
-    applications.dedup();
+    let applications = ascending(rows.iter().map(|row| row.0));
     let mut held: Vec<i64> = Vec::with_capacity(applications.len());
     for ids in applications.chunks(AT_ONCE) {
         let statement = "SELECT application_id FROM connected WHERE application_id IN ?
                          ORDER BY application_id FOR UPDATE SKIP LOCKED";
-        let free: Vec<(i64,)> = connection.rows(statement, &[Value::Ints(ids)]).await?;
-        held.extend(free.into_iter().map(|(id,)| id));
+        held.extend(
+            connection
+                .rows::<i64>(statement, &[Value::Ints(ids)])
+                .await?,
+        );
     }
     rows.retain(|row| held.binary_search(&row.0).is_ok());
     // Without a join: MySQL would hold the rows of the athletes for it.
@@ -147,18 +148,17 @@ pub(crate) async fn expect(
     if connection.dialect() != Dialect::MySql {
         return Ok(());
     }
-    let mut pairs: Vec<Group> = pairs.collect();
-    pairs.sort_unstable();
-    pairs.dedup();
-    let mut athletes: Vec<i64> = pairs.iter().map(|pair| pair.member).collect();
-    athletes.sort_unstable();
-    athletes.dedup();
+    let mut pairs = ascending(pairs);
+    let athletes = ascending(pairs.iter().map(|pair| pair.member));
     let mut deleted: Vec<i64> = Vec::new();
     for ids in athletes.chunks(AT_ONCE) {
         let statement = "SELECT CAST(id AS SIGNED) FROM athletes
                          WHERE id IN ? AND is_deleted ORDER BY id";
-        let found: Vec<(i64,)> = connection.rows(statement, &[Value::Ints(ids)]).await?;
-        deleted.extend(found.into_iter().map(|(id,)| id));
+        deleted.extend(
+            connection
+                .rows::<i64>(statement, &[Value::Ints(ids)])
+                .await?,
+        );
     }
     pairs.retain(|pair| deleted.binary_search(&pair.member).is_ok());
     write(connection, &Rows::deleted_pairs(&pairs), Conflict::Keep).await
@@ -198,10 +198,10 @@ pub(crate) async fn settle(
         "SELECT DISTINCT c.athlete_id FROM connections c LEFT JOIN athletes t ON t.id = c.athlete_id
          WHERE c.athlete_id IN ? AND {DIFFERS}"
     );
-    let left: Vec<(i64,)> = connection
+    let left: Vec<i64> = connection
         .rows(&statement, &[Value::Ints(&athletes)])
         .await?;
-    let done = found.rows.iter().filter(|row| !left.contains(&(row.1,)));
+    let done = found.rows.iter().filter(|row| !left.contains(&row.1));
     let done: Vec<i64> = done.map(|row| row.0).collect();
     if !done.is_empty() {
         connection

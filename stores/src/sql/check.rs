@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sqlx::SqlSafeStr;
-use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use tokio::time::timeout;
 
 use super::SqlServer;
-use super::connection::{OwnedConnection, Sql, SqlConnection};
+use super::connection::{OwnedConnection, Sql, SqlConnection, in_time};
 use super::database::{Purpose, sql_call};
 use super::fault::{Meaning, meaning};
 #[cfg(feature = "mysql")]
@@ -33,45 +33,60 @@ const COUNTING: &str = "counting connected athletes";
 /// So many applications whose counters are wrong are named.
 const NAMED: i64 = 10;
 
-const TABLES: [&str; 17] = [
-    "efforts",
-    "athletes",
-    "disqualified",
-    "clubs",
-    "follows",
-    "authorizations",
-    "applications",
-    "connected",
-    "connections",
-    "unlimited",
-    "application_audit",
-    "capacity_requests",
-    "capacity_notices",
-    "recounts",
-    "api_keys",
-    "admin_actions",
-    "names",
+/// The tables; a column of each, and what is written of a whole row: of some the server gives numbers.
+const TABLES: [(&str, &str, &str); 17] = [
+    ("efforts", "version", "*"),
+    ("athletes", "version", "*"),
+    ("disqualified", "athlete_id", "*"),
+    ("clubs", "version", "*"),
+    ("follows", "version", "*"),
+    ("authorizations", "version", "*"),
+    ("applications", "version", "*"),
+    ("connected", "athletes", "*"),
+    ("connections", "live", "*"),
+    ("unlimited", "application_id", "*"),
+    (
+        "application_audit",
+        "reason",
+        "application_id, at_ms, actor, action, value_before, value_after, owner_before, owner_after",
+    ),
+    (
+        "capacity_requests",
+        "reason",
+        "application_id, athlete_capacity, asked_by, asked_at_ms, state",
+    ),
+    (
+        "capacity_notices",
+        "done",
+        "application_id, threshold, athlete_capacity, connected, made_at_ms",
+    ),
+    ("recounts", "ticket", "*"),
+    (
+        "api_keys",
+        "name",
+        "id, name, scopes, digest, made_at_ms, made_by",
+    ),
+    (
+        "admin_actions",
+        "target",
+        "id, at_ms, actor, action, target",
+    ),
+    ("names", "name", "*"),
 ];
 
 fn migrations(server: SqlServer) -> Vec<Migration> {
-    let of: &'static [(&'static str, &'static str)] = match server {
+    let of: &'static [super::Migration] = match server {
         #[cfg(feature = "postgres")]
-        SqlServer::Postgres => &postgres::MIGRATIONS,
+        SqlServer::Postgres => postgres::MIGRATIONS,
         #[cfg(feature = "mysql")]
-        SqlServer::MySql => &mysql::MIGRATIONS,
+        SqlServer::MySql => mysql::MIGRATIONS,
         #[cfg(not(all(feature = "postgres", feature = "mysql")))]
         _ => &[],
     };
     let numbered = (1..).zip(of);
-    let one = |(number, (name, text)): (i64, &(&'static str, &'static str))| {
-        let text = text.into_sql_str();
-        Migration::new(
-            number,
-            Cow::Borrowed(name),
-            MigrationType::Simple,
-            text,
-            false,
-        )
+    let one = |(number, (name, text)): (i64, &super::Migration)| {
+        let (name, text) = (Cow::Borrowed(*name), text.into_sql_str());
+        Migration::new(number, name, MigrationType::Simple, text, false)
     };
     numbered.map(one).collect()
 }
@@ -160,17 +175,14 @@ pub(crate) async fn migrate(server: &Server) -> Result<bool> {
         }
         Ok(before < known.len())
     };
-    let done: std::result::Result<bool, sqlx::migrate::MigrateError> =
-        match timeout(MIGRATE_FOR, migrating).await {
-            Ok(done) => done,
-            Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()).into()),
-        };
+    let migrating = in_time(MIGRATE_FOR, async { Ok(migrating.await) });
+    let done = migrating.await.map_err(MigrateError::from);
+    let done: std::result::Result<bool, MigrateError> = done.and_then(|done| done);
     done.map_err(|error| match error {
-        sqlx::migrate::MigrateError::Execute(error)
-        | sqlx::migrate::MigrateError::ExecuteMigration(error, _) => {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
             server.fault(MIGRATING, &error)
         }
-        sqlx::migrate::MigrateError::VersionMissing(number) => Error::broken(
+        MigrateError::VersionMissing(number) => Error::broken(
             format!("{MIGRATING} ({})", server.name()),
             format!("the schema is newer (migration {number}) than this program"),
         ),
@@ -293,47 +305,8 @@ pub(crate) async fn recount(server: &Server) -> Result<Vec<i64>> {
         }
         Ok(differing)
     };
-    let done: Sql<Vec<i64>> = match timeout(MIGRATE_FOR, counting).await {
-        Ok(done) => done,
-        Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
-    };
+    let done = in_time(MIGRATE_FOR, counting).await;
     done.map_err(|error| server.fault(COUNTING, &error))
-}
-
-/// Statements that change and add no row of a table.
-fn writes(table: &str) -> [String; 2] {
-    // Numbers are given by the server; elsewhere whole rows are written.
-    let (column, written) = match table {
-        "connected" => ("athletes", "*"),
-        "connections" => ("live", "*"),
-        "disqualified" => ("athlete_id", "*"),
-        "unlimited" => ("application_id", "*"),
-        "recounts" => ("ticket", "*"),
-        "names" => ("name", "*"),
-        "application_audit" => (
-            "reason",
-            "application_id, at_ms, actor, action, value_before, value_after, owner_before, owner_after",
-        ),
-        "capacity_requests" => (
-            "reason",
-            "application_id, athlete_capacity, asked_by, asked_at_ms, state",
-        ),
-        "capacity_notices" => (
-            "done",
-            "application_id, threshold, athlete_capacity, connected, made_at_ms",
-        ),
-        "api_keys" => ("name", "id, name, scopes, digest, made_at_ms, made_by"),
-        "admin_actions" => ("target", "id, at_ms, actor, action, target"),
-        _ => ("version", "*"),
-    };
-    let into = match written {
-        "*" => String::new(),
-        columns => format!(" ({columns})"),
-    };
-    [
-        format!("UPDATE {table} SET {column} = {column} WHERE 1 = 0"),
-        format!("INSERT INTO {table}{into} SELECT {written} FROM {table} WHERE 1 = 0"),
-    ]
 }
 
 /// Rights that the user lacks, found by statements that change no row.
@@ -349,10 +322,19 @@ async fn missing_rights(
          SELECT source, group_key, member, made_at_ms FROM outbox WHERE 1 = 0"
             .to_owned(),
     ];
-    for table in TABLES {
+    for (table, column, written) in TABLES {
         statements.push(format!("SELECT 1 FROM {table} WHERE 1 = 0"));
         if !views.contains(table) {
-            statements.extend(writes(table));
+            let into = match written {
+                "*" => String::new(),
+                columns => format!(" ({columns})"),
+            };
+            statements.push(format!(
+                "UPDATE {table} SET {column} = {column} WHERE 1 = 0"
+            ));
+            statements.push(format!(
+                "INSERT INTO {table}{into} SELECT {written} FROM {table} WHERE 1 = 0"
+            ));
         }
     }
     statements.push("DELETE FROM unlimited WHERE 1 = 0".to_owned());

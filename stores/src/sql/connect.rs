@@ -6,8 +6,7 @@
 
 use schemas::entities::{Application, Authorization, Group};
 
-use super::admin::{ApplicationRow, application_from_row};
-use super::connection::{Sql, SqlConnection, Value};
+use super::connection::{Sql, SqlConnection, Value, ascending};
 use super::outbox::{AT_ONCE, Touched, tell};
 use super::rows::{Conflict, Rows, write};
 use crate::canon::{Authorized, Notification, Revoked};
@@ -17,32 +16,15 @@ pub(super) const US_PER_MS: i64 = 1000;
 /// Ids that are made up have so many bits: JSON readers hold such numbers exactly.
 const ID_BITS: u32 = 53;
 
-const COLUMNS: &str = "CAST(id AS SIGNED), name, owner, CAST(athlete_capacity AS SIGNED),
-    CAST(version AS SIGNED)";
+/// Applications, as `p`.
+pub(crate) const APPLICATIONS: &str = "SELECT CAST(p.id AS SIGNED) AS id, p.name, p.owner,
+        CAST(p.athlete_capacity AS SIGNED) AS athlete_capacity, CAST(p.version AS SIGNED) AS version
+    FROM applications p";
 
-pub(crate) async fn application(
-    connection: &mut SqlConnection<'_>,
-    id: i64,
-) -> Sql<Option<Application>> {
-    let statement = format!("SELECT {COLUMNS} FROM applications WHERE id = ?");
-    let row: Option<ApplicationRow> = connection.row(&statement, &[Value::Int(id)]).await?;
-    row.map(application_from_row).transpose()
-}
-
-pub(crate) async fn applications(
-    connection: &mut SqlConnection<'_>,
-    after: Option<i64>,
-    limit: usize,
-) -> Sql<Vec<Application>> {
-    let Some(from) = after.map_or(Some(i64::MIN), |after| after.checked_add(1)) else {
-        return Ok(Vec::new());
-    };
-    let statement = format!("SELECT {COLUMNS} FROM applications WHERE id >= ? ORDER BY id LIMIT ?");
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let rows: Vec<ApplicationRow> = connection
-        .rows(&statement, &[Value::Int(from), Value::Int(limit)])
-        .await?;
-    rows.into_iter().map(application_from_row).collect()
+async fn has_application(connection: &mut SqlConnection<'_>, id: i64) -> Sql<bool> {
+    let statement = format!("{APPLICATIONS} WHERE p.id = ?");
+    let found: Option<Application> = connection.row(&statement, &[Value::Int(id)]).await?;
+    Ok(found.is_some())
 }
 
 /// Locks the counters of some applications until the commit; creates those that are missing.
@@ -53,22 +35,17 @@ pub(crate) async fn lock_counters(
     if connection.has_exclusive_writes() {
         return Ok(());
     }
-    let mut ids: Vec<i64> = applications.collect();
-    ids.sort_unstable();
-    ids.dedup();
-    for ids in ids.chunks(AT_ONCE) {
+    for ids in ascending(applications).chunks(AT_ONCE) {
         let statement = "SELECT application_id FROM connected WHERE application_id IN ?
                          ORDER BY application_id FOR UPDATE";
-        let there: Vec<(i64,)> = connection.rows(statement, &[Value::Ints(ids)]).await?;
+        let there: Vec<i64> = connection.rows(statement, &[Value::Ints(ids)]).await?;
         if there.len() == ids.len() {
             continue;
         }
-        let missing = ids
-            .iter()
-            .filter(|id| there.binary_search(&(**id,)).is_err());
-        let new = Rows::counters(missing.copied().collect());
-        write(connection, &new, Conflict::Keep).await?;
-        let _held: Vec<(i64,)> = connection.rows(statement, &[Value::Ints(ids)]).await?;
+        let is_missing = |id: &i64| there.binary_search(id).is_err();
+        let missing: Vec<i64> = ids.iter().copied().filter(is_missing).collect();
+        write(connection, &Rows::counters(&missing), Conflict::Keep).await?;
+        let _held: Vec<i64> = connection.rows(statement, &[Value::Ints(ids)]).await?;
     }
     Ok(())
 }
@@ -87,7 +64,7 @@ pub(crate) async fn authorize(
     id: i64,
     now_ms: i64,
 ) -> Sql<Authorized> {
-    if application(connection, pair.key).await?.is_none() {
+    if !has_application(connection, pair.key).await? {
         return Ok(Authorized::UnknownApplication);
     }
     lock_counters(connection, [pair.key].into_iter()).await?;
@@ -153,7 +130,7 @@ pub(crate) async fn revoke(
     created_max_us: i64,
     now_ms: i64,
 ) -> Sql<Revoked> {
-    if application(connection, pair.key).await?.is_none() {
+    if !has_application(connection, pair.key).await? {
         return Ok(Revoked::UnknownApplication);
     }
     lock_counters(connection, [pair.key].into_iter()).await?;

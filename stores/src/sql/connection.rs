@@ -5,9 +5,11 @@
 //! is in its module.
 
 use std::error::Error as StdError;
+#[cfg(feature = "sql")]
+use std::time::Duration;
 
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
-use sqlx::{Arguments, AssertSqlSafe, Encode, FromRow, SqliteConnection, Type};
+use sqlx::{Arguments, AssertSqlSafe, Encode, Row, SqliteConnection, Type};
 #[cfg(feature = "mysql")]
 use sqlx::{MySqlConnection, mysql::MySqlArguments, mysql::MySqlRow};
 #[cfg(feature = "postgres")]
@@ -40,36 +42,83 @@ pub(crate) enum Dialect {
     Sqlite,
 }
 
-/// Rows of every database that is built in.
-pub(crate) trait FromAnyRow:
-    FromPostgres + FromMySql + for<'r> FromRow<'r, SqliteRow> + Send + Unpin
-{
+/// A row that a statement finds.
+pub(crate) enum SqlRow<'r> {
+    #[cfg(feature = "postgres")]
+    Postgres(&'r PgRow),
+    #[cfg(feature = "mysql")]
+    MySql(&'r MySqlRow),
+    Sqlite(&'r SqliteRow),
 }
 
-impl<T> FromAnyRow for T where
-    T: FromPostgres + FromMySql + for<'r> FromRow<'r, SqliteRow> + Send + Unpin
-{
+impl SqlRow<'_> {
+    /// The value of a column.
+    pub(crate) fn get<T: SqlValue>(&self, column: &str) -> Sql<T> {
+        T::by_name(self, column)
+    }
 }
 
-/// Rows of PostgreSQL; every type if PostgreSQL is not built in.
-#[cfg(feature = "postgres")]
-pub(crate) trait FromPostgres: for<'r> FromRow<'r, PgRow> {}
-#[cfg(feature = "postgres")]
-impl<T: for<'r> FromRow<'r, PgRow>> FromPostgres for T {}
-#[cfg(not(feature = "postgres"))]
-pub(crate) trait FromPostgres {}
-#[cfg(not(feature = "postgres"))]
-impl<T> FromPostgres for T {}
+/// A type that is read from a row: tuples by the positions of columns, structs by their names.
+pub(crate) trait FromSqlRow: Sized + Send {
+    fn from_row(row: &SqlRow<'_>) -> Sql<Self>;
+}
 
-/// Rows of MySQL; every type if MySQL is not built in.
-#[cfg(feature = "mysql")]
-pub(crate) trait FromMySql: for<'r> FromRow<'r, MySqlRow> {}
-#[cfg(feature = "mysql")]
-impl<T: for<'r> FromRow<'r, MySqlRow>> FromMySql for T {}
-#[cfg(not(feature = "mysql"))]
-pub(crate) trait FromMySql {}
-#[cfg(not(feature = "mysql"))]
-impl<T> FromMySql for T {}
+/// A value that every database holds.
+pub(crate) trait SqlValue: Sized + Send {
+    fn by_name(row: &SqlRow<'_>, column: &str) -> Sql<Self>;
+    fn by_position(row: &SqlRow<'_>, column: usize) -> Sql<Self>;
+}
+
+macro_rules! read_value {
+    ($row:ident, $column:ident) => {
+        match $row {
+            #[cfg(feature = "postgres")]
+            SqlRow::Postgres(row) => row.try_get($column),
+            #[cfg(feature = "mysql")]
+            SqlRow::MySql(row) => row.try_get($column),
+            SqlRow::Sqlite(row) => row.try_get($column),
+        }
+    };
+}
+
+macro_rules! sql_values {
+    ($($value:ty),+) => {$(
+        impl SqlValue for $value {
+            fn by_name(row: &SqlRow<'_>, column: &str) -> Sql<Self> {
+                read_value!(row, column)
+            }
+
+            fn by_position(row: &SqlRow<'_>, column: usize) -> Sql<Self> {
+                read_value!(row, column)
+            }
+        }
+    )+};
+}
+
+sql_values!(i64, bool, String, Vec<u8>);
+sql_values!(Option<i64>, Option<f64>, Option<String>);
+
+/// A row of one column.
+impl<T: SqlValue> FromSqlRow for T {
+    fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
+        T::by_position(row, 0)
+    }
+}
+
+macro_rules! sql_tuple {
+    ($($position:literal $value:ident),+) => {
+        impl<$($value: SqlValue),+> FromSqlRow for ($($value,)+) {
+            fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
+                Ok(($($value::by_position(row, $position)?,)+))
+            }
+        }
+    };
+}
+
+sql_tuple!(0 A, 1 B);
+sql_tuple!(0 A, 1 B, 2 C);
+sql_tuple!(0 A, 1 B, 2 C, 3 D);
+sql_tuple!(0 A, 1 B, 2 C, 3 D, 4 E, 5 F);
 
 /// A borrowed connection that runs statements.
 #[derive(Debug)]
@@ -106,7 +155,7 @@ impl SqlConnection<'_> {
     }
 
     /// All rows that a statement finds.
-    pub(crate) async fn rows<T: FromAnyRow>(
+    pub(crate) async fn rows<T: FromSqlRow>(
         &mut self,
         statement: &str,
         values: &[Value<'_>],
@@ -115,25 +164,34 @@ impl SqlConnection<'_> {
             #[cfg(feature = "postgres")]
             Self::Postgres(connection) => {
                 let (text, arguments) = postgres_statement(statement, values)?;
-                let query = sqlx::query_as_with(AssertSqlSafe(text), arguments);
-                query.fetch_all(&mut **connection).await
+                let query = sqlx::query_with(AssertSqlSafe(text), arguments);
+                let rows = query.fetch_all(&mut **connection).await?;
+                rows.iter()
+                    .map(|row| T::from_row(&SqlRow::Postgres(row)))
+                    .collect()
             }
             #[cfg(feature = "mysql")]
             Self::MySql(connection) => {
                 let (text, arguments) = mysql_statement(statement, values)?;
-                let query = sqlx::query_as_with(AssertSqlSafe(text), arguments);
-                query.fetch_all(&mut **connection).await
+                let query = sqlx::query_with(AssertSqlSafe(text), arguments);
+                let rows = query.fetch_all(&mut **connection).await?;
+                rows.iter()
+                    .map(|row| T::from_row(&SqlRow::MySql(row)))
+                    .collect()
             }
             Self::Sqlite(connection) => {
                 let (text, arguments) = sqlite_statement(statement, values)?;
-                let query = sqlx::query_as_with(AssertSqlSafe(text), arguments);
-                query.fetch_all(&mut **connection).await
+                let query = sqlx::query_with(AssertSqlSafe(text), arguments);
+                let rows = query.fetch_all(&mut **connection).await?;
+                rows.iter()
+                    .map(|row| T::from_row(&SqlRow::Sqlite(row)))
+                    .collect()
             }
         }
     }
 
     /// The first row that a statement finds.
-    pub(crate) async fn row<T: FromAnyRow>(
+    pub(crate) async fn row<T: FromSqlRow>(
         &mut self,
         statement: &str,
         values: &[Value<'_>],
@@ -174,47 +232,26 @@ impl SqlConnection<'_> {
 #[cfg(feature = "postgres")]
 fn postgres_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, PgArguments)> {
     let statement = statement.replace(" AS SIGNED)", " AS bigint)");
-    let mut arguments = PgArguments::default();
-    let mut text = String::with_capacity(statement.len() + 2 * values.len());
-    for (index, part) in parts(&statement, values)?.enumerate() {
-        if let Some(value) = index.checked_sub(1).and_then(|before| values.get(before)) {
-            if let Value::Ints(values) = value {
-                text.truncate(text.trim_end_matches("IN ").len());
-                text.push_str(&format!("= ANY (${index})"));
-                arguments.add(*values).map_err(sqlx::Error::Encode)?;
-            } else {
-                text.push_str(&format!("${index}"));
-                add_value(&mut arguments, *value)?;
-            }
-        }
-        text.push_str(part);
-    }
-    Ok((text, arguments))
+    let list = |text: &mut String, arguments: &mut PgArguments, index: usize, values: &[i64]| {
+        text.truncate(text.trim_end_matches("IN ").len());
+        text.push_str(&format!("= ANY (${index})"));
+        arguments.add(values).map_err(sqlx::Error::Encode)
+    };
+    with_values(&statement, values, |index| format!("${index}"), list)
 }
 
 /// The statement for MySQL: `IN (?,?)` for a list of two. A list is padded with its last element to a power of two, so
 /// that few different statements are prepared.
 #[cfg(feature = "mysql")]
 fn mysql_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, MySqlArguments)> {
-    let mut arguments = MySqlArguments::default();
-    let mut text = String::with_capacity(statement.len());
-    for (index, part) in parts(statement, values)?.enumerate() {
-        if let Some(value) = index.checked_sub(1).and_then(|before| values.get(before)) {
-            if let Value::Ints(values) = value {
-                let length = values.len().next_power_of_two();
-                text.push_str(&format!("({})", vec!["?"; length].join(",")));
-                let last = values.last().copied().into_iter().cycle();
-                for value in values.iter().copied().chain(last).take(length) {
-                    add_value(&mut arguments, Value::Int(value))?;
-                }
-            } else {
-                text.push('?');
-                add_value(&mut arguments, *value)?;
-            }
-        }
-        text.push_str(part);
-    }
-    Ok((text, arguments))
+    let list = |text: &mut String, arguments: &mut MySqlArguments, _: usize, values: &[i64]| {
+        let length = values.len().next_power_of_two();
+        text.push_str(&format!("({})", vec!["?"; length].join(",")));
+        let last = values.last().copied().into_iter().cycle();
+        let mut values = values.iter().copied().chain(last).take(length);
+        values.try_for_each(|value| add_value(arguments, Value::Int(value)))
+    };
+    with_values(statement, values, |_| "?".to_owned(), list)
 }
 
 /// The statement for SQLite: a list is one JSON value, and no row is locked.
@@ -222,18 +259,35 @@ fn sqlite_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, Sqlit
     let statement = statement
         .replace(" AS SIGNED)", " AS INTEGER)")
         .replace(" FOR UPDATE", "");
-    let mut arguments = SqliteArguments::default();
-    let mut text = String::with_capacity(statement.len());
-    for (index, part) in parts(&statement, values)?.enumerate() {
-        if let Some(value) = index.checked_sub(1).and_then(|before| values.get(before)) {
-            if let Value::Ints(values) = value {
-                text.push_str("(SELECT value FROM json_each(?))");
-                let list = json_array(values.iter().copied());
-                arguments.add(list).map_err(sqlx::Error::Encode)?;
-            } else {
-                text.push('?');
+    let list = |text: &mut String, arguments: &mut SqliteArguments, _: usize, values: &[i64]| {
+        text.push_str("(SELECT value FROM json_each(?))");
+        let list = json_array(values.iter().copied());
+        arguments.add(list).map_err(sqlx::Error::Encode)
+    };
+    with_values(&statement, values, |_| "?".to_owned(), list)
+}
+
+/// The statement of a dialect with its arguments: `place` is the text of a value, by its index from 1 on; `list` writes a list.
+fn with_values<A: Arguments + Default>(
+    statement: &str,
+    values: &[Value<'_>],
+    place: impl Fn(usize) -> String,
+    list: impl Fn(&mut String, &mut A, usize, &[i64]) -> Sql<()>,
+) -> Sql<(String, A)>
+where
+    Option<i64>: for<'q> Encode<'q, A::Database> + Type<A::Database>,
+    for<'q> Option<&'q str>: Encode<'q, A::Database> + Type<A::Database>,
+{
+    let mut arguments = A::default();
+    let mut text = String::with_capacity(statement.len() + 2 * values.len());
+    for (index, part) in parts(statement, values)?.enumerate() {
+        match index.checked_sub(1).and_then(|before| values.get(before)) {
+            Some(Value::Ints(values)) => list(&mut text, &mut arguments, index, values)?,
+            Some(value) => {
+                text.push_str(&place(index));
                 add_value(&mut arguments, *value)?;
             }
+            None => {}
         }
         text.push_str(part);
     }
@@ -264,6 +318,21 @@ where
         Value::Ints(_) => Err("a list was given for a single value".into()),
     };
     added.map_err(sqlx::Error::Encode)
+}
+
+/// Waits for a call, at most for a time.
+#[cfg(feature = "sql")]
+pub(crate) async fn in_time<T>(wait: Duration, call: impl Future<Output = Sql<T>>) -> Sql<T> {
+    let done = tokio::time::timeout(wait, call).await;
+    done.unwrap_or_else(|late| Err(std::io::Error::from(late).into()))
+}
+
+/// Values in ascending order, each once: so all calls take their locks in one order.
+pub(crate) fn ascending<T: Ord>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut values: Vec<T> = values.into_iter().collect();
+    values.sort_unstable();
+    values.dedup();
+    values
 }
 
 /// Integers as a JSON array: a list of any length in one parameter, for SQLite's `json_each`.

@@ -30,8 +30,7 @@ pub(crate) async fn differing(connection: &mut SqlConnection<'_>, limit: i64) ->
                 UNION ALL SELECT application_id, -athletes FROM connected) AS applications
             GROUP BY application_id HAVING sum(more) <> 0) AS differing
         ORDER BY application_id LIMIT ?";
-    let rows: Vec<(i64,)> = connection.rows(statement, &[Value::Int(limit)]).await?;
-    Ok(rows.into_iter().map(|(id,)| id).collect())
+    connection.rows(statement, &[Value::Int(limit)]).await
 }
 
 /// Counts the athletes of an application anew; call it within a transaction that writes.

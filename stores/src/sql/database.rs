@@ -14,13 +14,29 @@ use tokio::sync::OnceCell;
 use super::SqlOptions;
 #[cfg(feature = "sql")]
 use super::connection::OwnedConnection;
-use super::connection::{Sql, SqlConnection};
+use super::connection::{FromSqlRow, Sql, SqlConnection, Value};
 #[cfg(feature = "sql")]
 use super::server::{Server, ServerConnection};
 use crate::embedded::db::{Db, Kind, Opened, Reader, Writer};
 #[cfg(feature = "sql")]
 use crate::namespace::Namespace;
 use crate::{Error, Result};
+
+/// A call on a connection: `sql_call!(connection => call(connection, …))`. The closure takes the pooled connection and returns
+/// it with the outcome.
+macro_rules! sql_call {
+    ($connection:ident => $call:expr) => {
+        |mut pooled: $crate::sql::database::PooledConnection| async move {
+            let outcome = {
+                let $connection = &mut pooled.borrow();
+                $call.await
+            };
+            (pooled, outcome)
+        }
+    };
+}
+
+pub(crate) use sql_call;
 
 /// A database. A server is connected by the first call that needs it.
 #[derive(Debug)]
@@ -95,6 +111,17 @@ impl Database {
                 outcome.map_err(db.fault(doing))
             }
         }
+    }
+
+    /// Reads all rows that a statement finds.
+    pub(crate) async fn rows<T: FromSqlRow>(
+        &self,
+        doing: &str,
+        statement: &str,
+        values: &[Value<'_>],
+    ) -> Result<Vec<T>> {
+        let call = sql_call!(connection => connection.rows(statement, values));
+        self.read(doing, call).await
     }
 
     /// Runs a call that changes rows, in one transaction. Each statement sees what was committed before it, so a row is
@@ -217,19 +244,3 @@ impl PooledConnection {
         SqlConnection::Sqlite(connection)
     }
 }
-
-/// A call on a connection: `sql_call!(connection => call(connection, …))`. The closure takes the pooled connection and returns
-/// it with the outcome.
-macro_rules! sql_call {
-    ($connection:ident => $call:expr) => {
-        |mut pooled: $crate::sql::database::PooledConnection| async move {
-            let outcome = {
-                let $connection = &mut pooled.borrow();
-                $call.await
-            };
-            (pooled, outcome)
-        }
-    };
-}
-
-pub(crate) use sql_call;

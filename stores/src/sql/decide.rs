@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use schemas::entities::{Athlete, Authorization, Effort, Gender, Group};
 
+use super::connection::ascending;
+
 /// What is to be written: the last row of each id that was not older than what was known then.
 #[derive(Debug)]
 pub(crate) struct Decided<'a, T> {
@@ -57,10 +59,7 @@ impl<'a, T: Versioned> Decided<'a, T> {
     /// The groups of some of the rows, ascending, each once.
     pub(crate) fn groups(&self, of: impl Fn(&T) -> bool) -> Vec<Group> {
         let kept = self.kept.iter().filter(|row| of(row));
-        let mut groups: Vec<Group> = kept.filter_map(|row| row.group()).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        groups
+        ascending(kept.filter_map(|row| row.group()))
     }
 }
 
@@ -88,20 +87,17 @@ impl Versioned for Effort {
     }
 
     fn group(&self) -> Option<Group> {
-        Some(Group {
-            key: self.segment_id,
-            member: self.athlete_id,
-        })
+        let (key, member) = (self.segment_id, self.athlete_id);
+        Some(Group { key, member })
     }
 
     fn moved(&self, from: Group) -> String {
-        if from.key == self.segment_id {
-            return stays("effort", self.id, from.member, self.athlete_id);
+        let (id, to) = (self.id, self.segment_id);
+        if from.key == to {
+            return stays("effort", id, from.member, self.athlete_id);
         }
-        format!(
-            "segment_id: effort {} is on segment {} and can't move to {}",
-            self.id, from.key, self.segment_id
-        )
+        let from = from.key;
+        format!("segment_id: effort {id} is on segment {from} and can't move to {to}")
     }
 }
 
@@ -115,19 +111,18 @@ impl Versioned for Authorization {
     }
 
     fn group(&self) -> Option<Group> {
-        Some(Group {
-            key: self.application_id,
-            member: self.athlete_id,
-        })
+        let (key, member) = (self.application_id, self.athlete_id);
+        Some(Group { key, member })
     }
 
     fn moved(&self, from: Group) -> String {
-        if from.key == self.application_id {
-            return stays("authorization", self.id, from.member, self.athlete_id);
+        let (id, to) = (self.id, self.application_id);
+        if from.key == to {
+            return stays("authorization", id, from.member, self.athlete_id);
         }
+        let from = from.key;
         format!(
-            "application_id: authorization {} is for application {} and can't move to {}",
-            self.id, from.key, self.application_id
+            "application_id: authorization {id} is for application {from} and can't move to {to}"
         )
     }
 }

@@ -3,11 +3,12 @@
 use arrow::array::RecordBatch;
 use schemas::entities::{AuthorizationColumns, AuthorizationRow, EffortColumns, EffortRow};
 use schemas::source::Source;
+#[cfg(feature = "sql")]
+use sqlx::Row;
 #[cfg(feature = "mysql")]
 use sqlx::mysql::MySqlRow;
 #[cfg(feature = "postgres")]
 use sqlx::postgres::PgRow;
-use sqlx::{ColumnIndex, Database, Decode, Row, Type};
 
 use super::connection::{Dialect, Sql, undecodable};
 use crate::{Error, Result};
@@ -117,74 +118,46 @@ pub(crate) trait Readable {
     fn authorization(&self) -> Sql<AuthorizationRow>;
 }
 
+macro_rules! readable {
+    ($row:ty) => {
+        impl Readable for $row {
+            fn effort(&self) -> Sql<EffortRow<'_>> {
+                Ok(EffortRow {
+                    id: self.try_get(0)?,
+                    segment_id: self.try_get(1)?,
+                    athlete_id: self.try_get(2)?,
+                    activity_id: self.try_get(3)?,
+                    elapsed_time_s: self.try_get(4)?,
+                    started_at_us: self.try_get(5)?,
+                    tz: self.try_get(6)?,
+                    is_hidden: self.try_get(7)?,
+                    is_deleted: self.try_get(8)?,
+                    gender: self.try_get(9)?,
+                    birth_year: self.try_get(10)?,
+                    weight_kg: self.try_get(11)?,
+                    athlete_is_deleted: self.try_get::<Option<_>, _>(12)?.unwrap_or_default(),
+                    athlete_is_disqualified: self.try_get(13)?,
+                })
+            }
+
+            fn authorization(&self) -> Sql<AuthorizationRow> {
+                Ok(AuthorizationRow {
+                    id: self.try_get(0)?,
+                    application_id: self.try_get(1)?,
+                    athlete_id: self.try_get(2)?,
+                    created_at_us: self.try_get(3)?,
+                    revoked_at_us: self.try_get(4)?,
+                    athlete_is_deleted: self.try_get::<Option<_>, _>(5)?.unwrap_or_default(),
+                })
+            }
+        }
+    };
+}
+
 #[cfg(feature = "postgres")]
-impl Readable for PgRow {
-    fn effort(&self) -> Sql<EffortRow<'_>> {
-        effort(self)
-    }
-
-    fn authorization(&self) -> Sql<AuthorizationRow> {
-        authorization(self)
-    }
-}
-
+readable!(PgRow);
 #[cfg(feature = "mysql")]
-impl Readable for MySqlRow {
-    fn effort(&self) -> Sql<EffortRow<'_>> {
-        effort(self)
-    }
-
-    fn authorization(&self) -> Sql<AuthorizationRow> {
-        authorization(self)
-    }
-}
-
-fn effort<'r, R: Row>(row: &'r R) -> Sql<EffortRow<'r>>
-where
-    usize: ColumnIndex<R>,
-    i64: Value<'r, R::Database>,
-    f64: Value<'r, R::Database>,
-    bool: Value<'r, R::Database>,
-    &'r str: Value<'r, R::Database>,
-{
-    Ok(EffortRow {
-        id: row.try_get(0)?,
-        segment_id: row.try_get(1)?,
-        athlete_id: row.try_get(2)?,
-        activity_id: row.try_get(3)?,
-        elapsed_time_s: row.try_get(4)?,
-        started_at_us: row.try_get(5)?,
-        tz: row.try_get(6)?,
-        is_hidden: row.try_get(7)?,
-        is_deleted: row.try_get(8)?,
-        gender: row.try_get(9)?,
-        birth_year: row.try_get(10)?,
-        weight_kg: row.try_get(11)?,
-        athlete_is_deleted: row.try_get::<Option<bool>, _>(12)?.unwrap_or_default(),
-        athlete_is_disqualified: row.try_get(13)?,
-    })
-}
-
-fn authorization<'r, R: Row>(row: &'r R) -> Sql<AuthorizationRow>
-where
-    usize: ColumnIndex<R>,
-    i64: Value<'r, R::Database>,
-    bool: Value<'r, R::Database>,
-{
-    Ok(AuthorizationRow {
-        id: row.try_get(0)?,
-        application_id: row.try_get(1)?,
-        athlete_id: row.try_get(2)?,
-        created_at_us: row.try_get(3)?,
-        revoked_at_us: row.try_get(4)?,
-        athlete_is_deleted: row.try_get::<Option<bool>, _>(5)?.unwrap_or_default(),
-    })
-}
-
-/// A value that can be read of a row of a server.
-trait Value<'r, DB: Database>: Decode<'r, DB> + Type<DB> {}
-
-impl<'r, DB: Database, T: Decode<'r, DB> + Type<DB>> Value<'r, DB> for T {}
+readable!(MySqlRow);
 
 /// Rows as they grow.
 #[derive(Debug)]

@@ -17,8 +17,7 @@ use std::sync::Arc;
 use std::vec;
 
 use arrow::array::RecordBatch;
-use futures::StreamExt;
-use futures::stream::{self, BoxStream};
+use futures::stream::BoxStream;
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::JoinSet;
@@ -31,6 +30,7 @@ use super::mysql;
 #[cfg(feature = "postgres")]
 use super::postgres;
 use super::server::Server;
+use super::task_stream::task_stream;
 use crate::{Error, Result};
 
 /// No batch has more rows, however many were asked for.
@@ -172,12 +172,9 @@ pub(crate) async fn dump(
         };
         tasks.spawn(reader.read());
     }
-    let reading = Reading {
-        receivers,
-        part: None,
-        tasks,
-    };
-    Ok(stream::unfold(Some(reading), next).boxed())
+    let (sender, receiver) = mpsc::channel(1);
+    tasks.spawn(in_order(receivers, sender));
+    Ok(task_stream(receiver, tasks, DOING))
 }
 
 /// A batch, or that the part is over: one that ends without it was broken off.
@@ -264,39 +261,19 @@ impl Reader {
     }
 }
 
-/// A dump while it is read.
-#[derive(Debug)]
-struct Reading {
-    receivers: Receiver<Receiver<Piece>>,
-    /// The part whose turn it is.
-    part: Option<Receiver<Piece>>,
-    /// Who reads the parts; they end when this is dropped, and the connections with them.
-    tasks: JoinSet<()>,
-}
-
-/// The next batch.
-async fn next(reading: Option<Reading>) -> Option<(Result<RecordBatch>, Option<Reading>)> {
-    let mut reading = reading?;
-    loop {
-        let Some(part) = &mut reading.part else {
-            reading.part = reading.receivers.recv().await;
-            if reading.part.is_some() {
-                continue;
-            }
-            while let Some(ended) = reading.tasks.join_next().await {
-                if let Err(error) = ended {
-                    return Some((Err(Error::broken(DOING, error)), None));
-                }
-            }
-            return None;
-        };
-        match part.recv().await {
-            Some(Ok(Some(batch))) => return Some((Ok(batch), Some(reading))),
-            Some(Ok(None)) => reading.part = None,
-            Some(Err(error)) => return Some((Err(error), None)),
-            None => {
-                let why = "what read it ended in the middle";
-                return Some((Err(Error::broken(DOING, why)), None));
+/// Forwards the batches of one part after the other.
+async fn in_order(mut parts: Receiver<Receiver<Piece>>, sender: Sender<Result<RecordBatch>>) {
+    while let Some(mut part) = parts.recv().await {
+        loop {
+            let batch = match part.recv().await {
+                Some(Ok(Some(batch))) => Ok(batch),
+                Some(Ok(None)) => break,
+                Some(Err(error)) => Err(error),
+                None => Err(Error::broken(DOING, "what read it ended in the middle")),
+            };
+            let is_over = batch.is_err();
+            if sender.send(batch).await.is_err() || is_over {
+                return;
             }
         }
     }

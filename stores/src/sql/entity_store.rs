@@ -13,8 +13,9 @@ use schemas::source::Source;
 
 #[cfg(feature = "sql")]
 use super::SqlOptions;
-use super::connect::lock_counters;
-use super::connection::{Sql, SqlConnection, Value};
+use super::admin::bounded;
+use super::connect::{APPLICATIONS, lock_counters};
+use super::connection::{Sql, SqlConnection, Value, ascending};
 use super::database::{Database, OpenDatabase, sql_call};
 use super::decode::Grouped;
 use super::erasure_filter::{ErasedAthletes, ErasureFilter};
@@ -23,7 +24,7 @@ use super::mysql;
 use super::outbox::{Touched, lock_athletes, tell};
 #[cfg(feature = "postgres")]
 use super::postgres;
-use super::{apply, away, connect, erase, names, outbox, recounts, sqlite, user_query, versions};
+use super::{apply, away, connect, erase, names, outbox, sqlite, user_query, versions};
 #[cfg(feature = "sql")]
 use super::{check, dump, server::Server};
 use crate::Result;
@@ -144,7 +145,7 @@ impl CanonRead for EntityStore {
         batch_rows: usize,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let of = Grouped::of(source)?;
-        let keys = keys.map(recounts::in_order);
+        let keys = keys.map(|keys| ascending(keys.iter().copied()));
         if keys.as_ref().is_some_and(Vec::is_empty) {
             return Ok(stream::empty().boxed());
         }
@@ -185,13 +186,15 @@ impl CanonRead for EntityStore {
     }
 
     async fn application(&self, id: i64) -> Result<Option<Application>> {
-        let call = sql_call!(connection => connect::application(connection, id));
-        self.database.read("reading an application", call).await
+        let statement = format!("{APPLICATIONS} WHERE p.id = ?");
+        let (doing, values) = ("reading an application", [Value::Int(id)]);
+        let mut found = self.database.rows(doing, &statement, &values).await?;
+        Ok(found.pop())
     }
 
     async fn applications(&self, after: Option<i64>, limit: usize) -> Result<Vec<Application>> {
-        let call = sql_call!(connection => connect::applications(connection, after, limit));
-        self.database.read("reading applications", call).await
+        self.applications_after("reading applications", APPLICATIONS, after, limit)
+            .await
     }
 
     async fn versions(&self, rows: &[Entity]) -> Result<Vec<Option<i64>>> {
@@ -201,8 +204,15 @@ impl CanonRead for EntityStore {
 
     async fn waiting(&self, source: Source) -> Result<Waiting> {
         self.find_groups(source).await?;
-        let call = sql_call!(connection => outbox::waiting(connection, source));
-        self.database.read(OUTBOX, call).await
+        let statement = "SELECT count(*), max(id) FROM outbox WHERE source = ?";
+        let values = [Value::Text(source.name())];
+        let found = self.database.rows(OUTBOX, statement, &values).await?;
+        let (notifications, newest): (i64, Option<i64>) =
+            found.first().copied().unwrap_or_default();
+        Ok(Waiting {
+            notifications: notifications.unsigned_abs(),
+            newest: newest.unwrap_or_default(),
+        })
     }
 
     async fn pending(
@@ -212,8 +222,14 @@ impl CanonRead for EntityStore {
         limit: usize,
     ) -> Result<Vec<Notification>> {
         self.find_groups(source).await?;
-        let call = sql_call!(connection => outbox::pending(connection, source, newest, limit));
-        self.database.read(OUTBOX, call).await
+        let statement = "SELECT id, source, group_key, member FROM outbox
+                         WHERE source = ? AND id <= ? ORDER BY id LIMIT ?";
+        let values = [
+            Value::Text(source.name()),
+            Value::Int(newest),
+            Value::Int(bounded(limit)),
+        ];
+        self.database.rows(OUTBOX, statement, &values).await
     }
 }
 
@@ -227,9 +243,11 @@ impl EntityStore {
         {
             return Ok(());
         }
-        let newest = async |source: &'static str| {
-            let call = sql_call!(connection => outbox::newest_named(connection, source));
-            self.database.read(OUTBOX, call).await
+        let newest = async |source: &'static str| -> Result<Option<i64>> {
+            let statement = "SELECT max(id) FROM outbox WHERE source = ?";
+            let values = [Value::Text(source)];
+            let found = self.database.rows(OUTBOX, statement, &values).await?;
+            Ok(found.first().copied().flatten())
         };
         let doing = "finding the groups of athletes";
         if let Some(newest) = newest(Source::Athletes.name()).await? {
@@ -257,12 +275,12 @@ impl EntityStore {
 
     /// The athletes that a statement with one value finds, without erased ones.
     async fn athletes(&self, doing: &str, statement: &str, id: i64) -> Result<Vec<i64>> {
-        let values = &[Value::Int(id)];
-        let call = sql_call!(connection => connection.rows::<(i64,)>(statement, values));
-        let found = self.database.read(doing, call).await?;
+        let mut found: Vec<i64> = (self.database)
+            .rows(doing, statement, &[Value::Int(id)])
+            .await?;
         let erased = self.erasures.recent().await;
-        let found = found.into_iter().map(|(id,)| id);
-        Ok(found.filter(|id| !erased.has(*id)).collect())
+        found.retain(|id| !erased.has(*id));
+        Ok(found)
     }
 }
 
@@ -464,9 +482,11 @@ impl CanonErase for EntityStore {
             Source::Authorizations => erase::AUTHORIZATIONS,
             _ => erase::EFFORTS,
         };
+        let statement = erase::finding_of_group(table);
         for group in groups {
-            let call = sql_call!(connection => erase::of_group(connection, table, group.member, group.key));
-            let rows = &self.database.read(erase::FINDING, call).await?;
+            let values = [group.key, group.member].map(Value::Int);
+            let rows = self.database.rows(erase::FINDING, &statement, &values);
+            let rows: &Vec<(i64, i64)> = &rows.await?;
             for rows in rows.chunks(outbox::AT_ONCE) {
                 let of = (table, group.member);
                 let call = sql_call!(connection => erase_some(connection, of, rows, None));

@@ -3,7 +3,7 @@
 //! Rows are found first, which may take long, since no index leads to all of them, and holds nothing. Then
 //! they are deleted by their ids. Whatever comes meanwhile is found the next time.
 
-use super::connection::{Dialect, Sql, SqlConnection, Value};
+use super::connection::{Dialect, Sql, SqlConnection, Value, ascending};
 use crate::canon::RowsOf;
 
 /// What this is called in errors.
@@ -115,10 +115,10 @@ pub(crate) async fn count(
 ) -> Sql<RowsOf> {
     let (named, values) = table.named(athlete_id);
     let statement = format!("SELECT count(*) FROM {} WHERE {named}", table.name);
-    let rows: Vec<(i64,)> = connection.rows(&statement, &values).await?;
+    let rows: Option<i64> = connection.row(&statement, &values).await?;
     Ok(RowsOf {
         table: table.name,
-        rows: rows.first().map_or(0, |(count,)| count.unsigned_abs()),
+        rows: rows.unwrap_or_default().unsigned_abs(),
         are_apps,
     })
 }
@@ -140,20 +140,13 @@ pub(crate) async fn find(
     connection.rows(&statement, &values).await
 }
 
-/// The ids of an athlete's rows of a group.
-pub(crate) async fn of_group(
-    connection: &mut SqlConnection<'_>,
-    table: AthleteTable,
-    athlete_id: i64,
-    key: i64,
-) -> Sql<Vec<(i64, i64)>> {
+/// The statement that finds the ids of an athlete's rows of a group, by the group's key and the athlete.
+pub(crate) fn finding_of_group(table: AthleteTable) -> String {
     let ((first, second), name) = (table.ids, table.name);
-    let statement = format!(
+    format!(
         "SELECT CAST({first} AS SIGNED), CAST({second} AS SIGNED) FROM {name}
          WHERE {second} = ? AND athlete_id = ?"
-    );
-    let values = [Value::Int(key), Value::Int(athlete_id)];
-    connection.rows(&statement, &values).await
+    )
 }
 
 /// Deletes rows that were found, of which there are few enough for one statement. Call it within a transaction that
@@ -167,14 +160,10 @@ pub(crate) async fn delete(
     if rows.is_empty() {
         return Ok(());
     }
-    let mut firsts: Vec<i64> = rows.iter().map(|row| row.0).collect();
-    firsts.sort_unstable();
-    firsts.dedup();
+    let firsts = ascending(rows.iter().map(|row| row.0));
     let ((first, _), name, only) = (table.ids, table.name, table.only);
     if table == FOLLOWS {
-        let mut followed: Vec<i64> = rows.iter().map(|row| row.1).collect();
-        followed.sort_unstable();
-        followed.dedup();
+        let followed = keys(rows);
         let statement = "DELETE FROM follows WHERE follower_id IN ? AND followed_id IN ?
             AND (follower_id = ? OR followed_id = ?)";
         let values = [
@@ -194,8 +183,5 @@ pub(crate) async fn delete(
 
 /// The second ids of rows, ascending, each once.
 pub(crate) fn keys(rows: &[(i64, i64)]) -> Vec<i64> {
-    let mut keys: Vec<i64> = rows.iter().map(|row| row.1).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    keys
+    ascending(rows.iter().map(|row| row.1))
 }

@@ -2,90 +2,58 @@
 
 use schemas::access::Scopes;
 
-use super::admin::bounded;
-use super::connection::{Sql, SqlConnection, Value, undecodable};
+use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, undecodable};
 use crate::keys::{Action, ApiKey, KeptKey, KeyDigest, Rotated};
 
 pub(crate) const READING: &str = "reading keys";
 pub(crate) const CHANGING: &str = "changing keys";
 pub(crate) const ACTIONS: &str = "reading what administrators did";
 
-const KEYS: &str = "SELECT id, name, scopes, digest, made_at_ms, made_by, expires_at_ms,
+pub(super) const KEYS: &str = "SELECT id, name, scopes, digest, made_at_ms, made_by, expires_at_ms,
         revoked_at_ms, revoked_by, replaced_by, used_at_ms
     FROM api_keys";
 
-type KeyRow = (
-    String,
-    String,
-    String,
-    String,
-    i64,
-    String,
-    Option<i64>,
-    Option<i64>,
-    Option<String>,
-    Option<String>,
-    Option<i64>,
-);
-
-fn kept(row: KeyRow) -> Sql<KeptKey> {
-    let (id, name, scopes, digest, made_at_ms, made_by, expires_at_ms, ..) = &row;
-    let digest = KeyDigest::of_text(digest);
-    let digest = digest.ok_or_else(|| undecodable(format!("the digest of the key {id}")))?;
-    let scopes = scopes.parse::<Scopes>();
-    let scopes = scopes.map_err(|error| undecodable(format!("the key {id}: {error}")))?;
-    Ok(KeptKey {
-        digest,
-        key: ApiKey {
-            id: id.clone(),
-            name: name.clone(),
-            scopes,
-            made_at_ms: *made_at_ms,
-            made_by: made_by.clone(),
-            expires_at_ms: *expires_at_ms,
-            revoked_at_ms: row.7,
-            revoked_by: row.8,
-            replaced_by: row.9,
-            used_at_ms: row.10,
-        },
-    })
+impl FromSqlRow for KeptKey {
+    fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
+        let id: String = row.get("id")?;
+        let digest = KeyDigest::of_text(&row.get::<String>("digest")?);
+        let digest = digest.ok_or_else(|| undecodable(format!("the digest of the key {id}")))?;
+        let scopes = row.get::<String>("scopes")?.parse::<Scopes>();
+        let scopes = scopes.map_err(|error| undecodable(format!("the key {id}: {error}")))?;
+        Ok(Self {
+            digest,
+            key: ApiKey {
+                id,
+                name: row.get("name")?,
+                scopes,
+                made_at_ms: row.get("made_at_ms")?,
+                made_by: row.get("made_by")?,
+                expires_at_ms: row.get("expires_at_ms")?,
+                revoked_at_ms: row.get("revoked_at_ms")?,
+                revoked_by: row.get("revoked_by")?,
+                replaced_by: row.get("replaced_by")?,
+                used_at_ms: row.get("used_at_ms")?,
+            },
+        })
+    }
 }
 
-pub(crate) async fn any(connection: &mut SqlConnection<'_>) -> Sql<bool> {
-    let found: Vec<(i64,)> = connection
-        .rows("SELECT number FROM api_keys ORDER BY number LIMIT 1", &[])
-        .await?;
-    Ok(!found.is_empty())
+impl FromSqlRow for Action {
+    fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
+        Ok(Self {
+            number: row.get("number")?,
+            at_ms: row.get("at_ms")?,
+            actor: row.get("actor")?,
+            action: row.get("action")?,
+            target: row.get("target")?,
+            detail: row.get("detail")?,
+        })
+    }
 }
 
 pub(crate) async fn key(connection: &mut SqlConnection<'_>, id: &str) -> Sql<Option<KeptKey>> {
     let statement = format!("{KEYS} WHERE id = ?");
-    let rows: Vec<KeyRow> = connection.rows(&statement, &[Value::Text(id)]).await?;
-    rows.into_iter().next().map(kept).transpose()
-}
-
-pub(crate) async fn keys(
-    connection: &mut SqlConnection<'_>,
-    before: Option<&str>,
-    limit: usize,
-) -> Sql<Vec<ApiKey>> {
-    let limit = Value::Int(bounded(limit));
-    let rows: Vec<KeyRow> = match before {
-        None => {
-            let statement = format!("{KEYS} ORDER BY number DESC LIMIT ?");
-            connection.rows(&statement, &[limit]).await?
-        }
-        Some(before) => {
-            let statement = format!(
-                "{KEYS} WHERE number < (SELECT number FROM api_keys WHERE id = ?)
-                 ORDER BY number DESC LIMIT ?"
-            );
-            connection
-                .rows(&statement, &[Value::Text(before), limit])
-                .await?
-        }
-    };
-    rows.into_iter().map(|row| Ok(kept(row)?.key)).collect()
+    connection.row(&statement, &[Value::Text(id)]).await
 }
 
 /// Adds a key and records it; call it within a transaction that writes, as all that change something.
@@ -209,8 +177,8 @@ pub(crate) async fn record_once(
 ) -> Sql<()> {
     // A try before this one may have done it, and not have heard so.
     let statement = "SELECT number FROM admin_actions WHERE id = ?";
-    let found: Vec<(i64,)> = connection.rows(statement, &[Value::Text(id)]).await?;
-    if !found.is_empty() {
+    let found: Option<i64> = connection.row(statement, &[Value::Text(id)]).await?;
+    if found.is_some() {
         return Ok(());
     }
     insert_action(connection, Some(id), action).await
@@ -238,31 +206,4 @@ async fn insert_action(
     ];
     connection.run(statement, &values).await?;
     Ok(())
-}
-
-pub(crate) async fn actions(
-    connection: &mut SqlConnection<'_>,
-    before: Option<i64>,
-    limit: usize,
-) -> Sql<Vec<Action>> {
-    let statement = "SELECT number, at_ms, actor, action, target, detail FROM admin_actions
-        WHERE number < ? ORDER BY number DESC LIMIT ?";
-    let values = [
-        Value::Int(before.unwrap_or(i64::MAX)),
-        Value::Int(bounded(limit)),
-    ];
-    type Row = (i64, i64, String, String, String, Option<String>);
-    let rows: Vec<Row> = connection.rows(statement, &values).await?;
-    let actions = rows.into_iter().map(|row| {
-        let (number, at_ms, actor, action, target, detail) = row;
-        Action {
-            number,
-            at_ms,
-            actor,
-            action,
-            target,
-            detail,
-        }
-    });
-    Ok(actions.collect())
 }

@@ -45,6 +45,7 @@ mod rows;
 #[cfg(feature = "sql")]
 mod server;
 mod sqlite;
+mod task_stream;
 mod user_query;
 mod versions;
 #[cfg(feature = "sql")]
@@ -54,6 +55,21 @@ mod view_columns;
 use database::Purpose;
 #[cfg(feature = "sql")]
 use fault::Meaning;
+
+/// A migration: the name of its file, and the statements.
+#[cfg(feature = "sql")]
+type Migration = (&'static str, &'static str);
+
+/// The migrations of a dialect, by the names of files in its folder.
+#[cfg(feature = "sql")]
+macro_rules! migrations {
+    ($($name:literal),+ $(,)?) => {
+        &[$(($name, include_str!(concat!("migrations/", $name, ".sql")))),+]
+    };
+}
+
+#[cfg(feature = "sql")]
+use migrations;
 
 pub use api_key_store::ApiKeyStore;
 pub use entity_store::EntityStore;

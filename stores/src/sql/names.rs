@@ -25,6 +25,17 @@ pub(crate) fn given(of: Named) -> Result<()> {
     )))
 }
 
+/// The table and the first condition for names of a kind, with the condition's values.
+fn rows_of(of: Named) -> (&'static str, Vec<Value<'static>>) {
+    match of {
+        Named::Athlete => ("athletes WHERE NOT is_deleted", Vec::new()),
+        Named::Application => ("applications WHERE name IS NOT NULL", Vec::new()),
+        Named::Owner | Named::Track | Named::Segment => {
+            ("names WHERE kind = ?", vec![Value::Text(of.name())])
+        }
+    }
+}
+
 pub(crate) async fn names(
     connection: &mut SqlConnection<'_>,
     of: Named,
@@ -32,25 +43,15 @@ pub(crate) async fn names(
 ) -> Sql<Vec<(i64, String)>> {
     let mut found: BTreeMap<i64, String> = BTreeMap::new();
     for ids in ids.chunks(AT_ONCE) {
-        let (kind, ids) = (Value::Text(of.name()), Value::Ints(ids));
-        let rows: Vec<(i64, String)> = match of {
-            Named::Athlete => {
-                let statement = "SELECT CAST(id AS SIGNED), name FROM athletes
-                                 WHERE id IN ? AND name IS NOT NULL AND NOT is_deleted";
-                connection.rows(statement, &[ids]).await?
-            }
-            Named::Application => {
-                let statement = "SELECT CAST(id AS SIGNED), name FROM applications
-                                 WHERE id IN ? AND name IS NOT NULL";
-                connection.rows(statement, &[ids]).await?
-            }
-            Named::Owner | Named::Track | Named::Segment => {
-                let statement = "SELECT CAST(id AS SIGNED), name FROM names
-                                 WHERE kind = ? AND id IN ? AND name IS NOT NULL";
-                connection.rows(statement, &[kind, ids]).await?
-            }
-        };
-        found.extend(rows);
+        let (rows, mut values) = rows_of(of);
+        values.push(Value::Ints(ids));
+        let statement =
+            format!("SELECT CAST(id AS SIGNED), name FROM {rows} AND id IN ? AND name IS NOT NULL");
+        found.extend(
+            connection
+                .rows::<(i64, String)>(&statement, &values)
+                .await?,
+        );
     }
     Ok(found.into_iter().collect())
 }
@@ -70,16 +71,8 @@ pub(crate) async fn find(
         text.replace(sign, &format!("!{sign}"))
     });
     let (within, first) = (format!("%{plain}%"), format!("{plain}%"));
-    let kind = Value::Text(of.name());
-    let mut values = vec![Value::Text(&within), Value::Text(&first)];
-    let rows = match of {
-        Named::Athlete => "athletes WHERE NOT is_deleted",
-        Named::Application => "applications WHERE name IS NOT NULL",
-        Named::Owner | Named::Track | Named::Segment => {
-            values.insert(0, kind);
-            "names WHERE kind = ?"
-        }
-    };
+    let (rows, mut values) = rows_of(of);
+    values.extend([Value::Text(&within), Value::Text(&first)]);
     values.push(Value::Int(i64::try_from(limit).unwrap_or(i64::MAX)));
     // What makes letters small does so on both sides. A view may have a row twice.
     let statement = format!(

@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 
 use super::admin::bounded;
-use super::connection::{Sql, SqlConnection, Value};
-use crate::notices::{Claimed, Notice, NoticesWaiting, Outcome, THRESHOLDS};
+use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending};
+use crate::notices::{Claimed, Notice, Outcome, THRESHOLDS};
 
 /// After a capacity changed, while the counter is held: thresholds are noted anew, those that are reached
 /// at once.
@@ -38,74 +38,30 @@ pub(crate) async fn arm(connection: &mut SqlConnection<'_>, id: i64, now_ms: i64
     Ok(())
 }
 
-const NOTICES: &str = "SELECT n.id, n.application_id, n.threshold, n.athlete_capacity, n.connected,
+pub(super) const READING: &str = "reading notices of capacities";
+
+/// Notices, as `n`.
+pub(super) const NOTICES: &str =
+    "SELECT n.id, n.application_id, n.threshold, n.athlete_capacity, n.connected,
         n.made_at_ms, n.topic_at_ms, n.webhook_at_ms, n.failed_at_ms, n.tries, n.last_error
     FROM capacity_notices n";
 
-type Row = (
-    i64,
-    i64,
-    i64,
-    i64,
-    i64,
-    i64,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    i64,
-    Option<String>,
-);
-
-fn notice(row: Row) -> Notice {
-    let (id, application_id, threshold, athlete_capacity, connected, made_at_ms, ..) = row;
-    let (.., topic_at_ms, webhook_at_ms, failed_at_ms, tries, last_error) = row;
-    Notice {
-        id,
-        application_id,
-        threshold,
-        athlete_capacity,
-        connected,
-        made_at_ms,
-        topic_at_ms,
-        webhook_at_ms,
-        failed_at_ms,
-        tries,
-        last_error,
+impl FromSqlRow for Notice {
+    fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
+        Ok(Self {
+            id: row.get("id")?,
+            application_id: row.get("application_id")?,
+            threshold: row.get("threshold")?,
+            athlete_capacity: row.get("athlete_capacity")?,
+            connected: row.get("connected")?,
+            made_at_ms: row.get("made_at_ms")?,
+            topic_at_ms: row.get("topic_at_ms")?,
+            webhook_at_ms: row.get("webhook_at_ms")?,
+            failed_at_ms: row.get("failed_at_ms")?,
+            tries: row.get("tries")?,
+            last_error: row.get("last_error")?,
+        })
     }
-}
-
-pub(crate) async fn notices(
-    connection: &mut SqlConnection<'_>,
-    application_id: Option<i64>,
-    before: Option<i64>,
-    limit: usize,
-) -> Sql<Vec<Notice>> {
-    let mut statement = format!("{NOTICES} WHERE n.id < ?");
-    let mut values = vec![Value::Int(before.unwrap_or(i64::MAX))];
-    if let Some(id) = application_id {
-        statement.push_str(" AND n.application_id = ?");
-        values.push(Value::Int(id));
-    }
-    statement.push_str(" ORDER BY n.id DESC LIMIT ?");
-    values.push(Value::Int(bounded(limit)));
-    let rows: Vec<Row> = connection.rows(&statement, &values).await?;
-    Ok(rows.into_iter().map(notice).collect())
-}
-
-/// How many are not done.
-pub(crate) async fn waiting(
-    connection: &mut SqlConnection<'_>,
-    now_ms: i64,
-) -> Sql<NoticesWaiting> {
-    let statement = "SELECT count(*),
-            count(CASE WHEN next_try_ms <= ? AND claimed_until_ms <= ? THEN 1 END)
-        FROM capacity_notices WHERE done = 0";
-    let found: Vec<(i64, i64)> = connection.rows(statement, &[Value::Int(now_ms); 2]).await?;
-    let (all, due) = found.first().copied().unwrap_or_default();
-    Ok(NoticesWaiting {
-        all: all.unsigned_abs(),
-        due: due.unsigned_abs(),
-    })
 }
 
 /// Name, owner and whether the capacity is enforced of those of some applications that are there; `ids` are few enough for
@@ -143,21 +99,19 @@ pub(crate) async fn claim(
         Value::Int(now_ms),
         Value::Int(bounded(limit)),
     ];
-    let rows: Vec<Row> = connection.rows(&statement, &values).await?;
-    let mut ids: Vec<i64> = rows.iter().map(|row| row.1).collect();
-    ids.sort_unstable();
-    ids.dedup();
+    let notices: Vec<Notice> = connection.rows(&statement, &values).await?;
+    let ids = ascending(notices.iter().map(|of| of.application_id));
     let applications = applications(connection, &ids).await?;
-    let mut claimed = Vec::with_capacity(rows.len());
-    for row in rows {
-        let id = Value::Int(row.0);
+    let mut claimed = Vec::with_capacity(notices.len());
+    for notice in notices {
+        let id = Value::Int(notice.id);
         let statement = "UPDATE capacity_notices SET claimed_until_ms = ?
                          WHERE id = ? AND done = 0 AND claimed_until_ms <= ?";
         let values = [Value::Int(until_ms), id, Value::Int(now_ms)];
         if connection.run(statement, &values).await? == 0 {
             continue;
         }
-        let (name, owner, is_enforced) = match applications.get(&row.1) {
+        let (name, owner, is_enforced) = match applications.get(&notice.application_id) {
             Some((name, owner, enforced)) => {
                 // A view may give any text; it holds up no other notice.
                 let text = || serde_json::Value::String(owner.clone());
@@ -168,7 +122,7 @@ pub(crate) async fn claim(
         };
         claimed.push(Claimed {
             until_ms,
-            notice: notice(row),
+            notice,
             name,
             owner,
             is_enforced,

@@ -18,13 +18,15 @@ use schemas::entities::Group;
 use schemas::source::Source;
 
 use super::away;
-use super::connection::{Dialect, Sql, SqlConnection, Value, undecodable};
+use super::connection::{
+    Dialect, FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending, undecodable,
+};
 #[cfg(feature = "mysql")]
 use super::mysql;
 #[cfg(feature = "postgres")]
 use super::postgres;
 use super::sqlite;
-use crate::canon::{NOTIFICATIONS_MAX, Notification, Waiting};
+use crate::canon::{NOTIFICATIONS_MAX, Notification};
 
 /// So many numbers are named by one statement.
 pub(crate) const AT_ONCE: usize = 8192;
@@ -54,9 +56,7 @@ pub(crate) async fn lock_athletes(
     athletes: impl Iterator<Item = i64>,
     alone: bool,
 ) -> Sql<()> {
-    let mut buckets: Vec<i64> = athletes.map(|id| id & (BUCKETS - 1)).collect();
-    buckets.sort_unstable();
-    buckets.dedup();
+    let buckets = ascending(athletes.map(|id| id & (BUCKETS - 1)));
     if buckets.is_empty() {
         return Ok(());
     }
@@ -75,7 +75,7 @@ pub(crate) async fn lock_athletes(
             let statement = format!(
                 "SELECT bucket FROM athlete_locks WHERE bucket IN ? ORDER BY bucket {held}"
             );
-            let _held: Vec<(i64,)> = connection
+            let _held: Vec<i64> = connection
                 .rows(&statement, &[Value::Ints(&buckets)])
                 .await?;
             Ok(())
@@ -124,20 +124,11 @@ pub(crate) async fn tell(
             sqlite::tell(connection, &groups, &athletes, now_ms).await?
         }
     };
-    let mut told = notifications(rows)?;
+    let told = rows.into_iter().map(notification);
+    let mut told: Vec<Notification> = told.collect::<Sql<_>>()?;
     let more = told.len() > NOTIFICATIONS_MAX;
     told.truncate(NOTIFICATIONS_MAX);
     Ok((told, more))
-}
-
-/// The largest number of a row of a source that names athletes, if there is one.
-pub(crate) async fn newest_named(
-    connection: &mut SqlConnection<'_>,
-    source: &str,
-) -> Sql<Option<i64>> {
-    let statement = "SELECT max(id) FROM outbox WHERE source = ?";
-    let found: Option<(Option<i64>,)> = connection.row(statement, &[Value::Text(source)]).await?;
-    Ok(found.and_then(|(newest,)| newest))
 }
 
 /// Puts the groups of efforts of some athletes in their place, of the rows from one number up to another, and leaves word that
@@ -180,10 +171,7 @@ pub(crate) struct Named {
 impl Named {
     /// The athletes, ascending, each once.
     pub(crate) fn athletes(&self) -> Vec<i64> {
-        let mut athletes: Vec<i64> = self.rows.iter().map(|row| row.1).collect();
-        athletes.sort_unstable();
-        athletes.dedup();
-        athletes
+        ascending(self.rows.iter().map(|row| row.1))
     }
 }
 
@@ -201,8 +189,7 @@ pub(crate) async fn named(
         Value::Int(newest),
         Value::Int(i64::try_from(ATHLETES_AT_ONCE).unwrap_or(i64::MAX)),
     ];
-    let found: Vec<(i64,)> = connection.rows(statement, &values).await?;
-    let ids: Vec<i64> = found.into_iter().map(|(id,)| id).collect();
+    let ids: Vec<i64> = connection.rows(statement, &values).await?;
     let next = ids.last().and_then(|last| last.checked_add(1));
     let next = next.filter(|_| ids.len() == ATHLETES_AT_ONCE);
     if ids.is_empty() {
@@ -223,43 +210,9 @@ pub(crate) async fn named(
     Ok(Named { rows, next })
 }
 
-/// What waits in the outbox for the log of a source.
-pub(crate) async fn waiting(connection: &mut SqlConnection<'_>, source: Source) -> Sql<Waiting> {
-    let statement = "SELECT count(*), max(id) FROM outbox WHERE source = ?";
-    let found: Option<(i64, Option<i64>)> = connection
-        .row(statement, &[Value::Text(source.name())])
-        .await?;
-    let (notifications, newest) = found.unwrap_or_default();
-    Ok(Waiting {
-        notifications: notifications.unsigned_abs(),
-        newest: newest.unwrap_or_default(),
-    })
-}
-
-/// What waits in the outbox for the log of a source up to a number, oldest first.
-pub(crate) async fn pending(
-    connection: &mut SqlConnection<'_>,
-    source: Source,
-    newest: i64,
-    limit: usize,
-) -> Sql<Vec<Notification>> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let statement = "SELECT id, source, group_key, member FROM outbox
-                     WHERE source = ? AND id <= ? ORDER BY id LIMIT ?";
-    let values = [
-        Value::Text(source.name()),
-        Value::Int(newest),
-        Value::Int(limit),
-    ];
-    notifications(connection.rows(statement, &values).await?)
-}
-
 /// Takes notifications out of the outbox, in the order of their numbers.
 pub(crate) async fn notified(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<()> {
-    let mut ids = ids.to_vec();
-    ids.sort_unstable();
-    ids.dedup();
-    for ids in ids.chunks(AT_ONCE) {
+    for ids in ascending(ids.iter().copied()).chunks(AT_ONCE) {
         away::take_out(connection, ids).await?;
     }
     Ok(())
@@ -268,13 +221,16 @@ pub(crate) async fn notified(connection: &mut SqlConnection<'_>, ids: &[i64]) ->
 /// A row of the outbox: number, source, key and member.
 pub(crate) type Row = (i64, String, i64, i64);
 
-fn notifications(rows: Vec<Row>) -> Sql<Vec<Notification>> {
-    let notification = |(id, source, key, member): Row| {
-        Ok(Notification {
-            id,
-            source: source.parse().map_err(undecodable)?,
-            group: Group { key, member },
-        })
-    };
-    rows.into_iter().map(notification).collect()
+impl FromSqlRow for Notification {
+    fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
+        notification(Row::from_row(row)?)
+    }
+}
+
+fn notification((id, source, key, member): Row) -> Sql<Notification> {
+    Ok(Notification {
+        id,
+        source: source.parse().map_err(undecodable)?,
+        group: Group { key, member },
+    })
 }

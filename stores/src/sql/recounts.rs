@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::admin::bounded;
-use super::connection::{Sql, SqlConnection, Value};
+use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value};
 use crate::recounts::{Countable, Recount, Recounted};
 
 /// The athletes of some applications, whoever counts them: one row for each application that has any.
@@ -12,50 +11,24 @@ const COUNTED: &str = "SELECT CAST(a.application_id AS SIGNED), count(DISTINCT a
     WHERE a.revoked_at_us IS NULL AND NOT COALESCE(t.is_deleted, FALSE) AND a.application_id IN ?
     GROUP BY a.application_id";
 
-const COUNTABLES: &str = "SELECT CAST(p.id AS SIGNED), CAST(p.athlete_capacity AS SIGNED),
-        r.connected, r.counted_at_ms
+/// What is known of applications, which are `p`.
+pub(super) const COUNTABLES: &str = "SELECT CAST(p.id AS SIGNED) AS id,
+        CAST(p.athlete_capacity AS SIGNED) AS athlete_capacity, r.connected, r.counted_at_ms
     FROM applications p LEFT JOIN recounts r ON r.application_id = p.id";
 
-type CountableRow = (i64, i64, Option<i64>, Option<i64>);
-
-fn countable((application_id, athlete_capacity, connected, at_ms): CountableRow) -> Countable {
-    Countable {
-        application_id,
-        athlete_capacity,
-        recounted: connected
-            .zip(at_ms)
-            .map(|(connected, counted_at_ms)| Recounted {
+impl FromSqlRow for Countable {
+    fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
+        let connected: Option<i64> = row.get("connected")?;
+        let recounted = connected.zip(row.get("counted_at_ms")?);
+        Ok(Self {
+            application_id: row.get("id")?,
+            athlete_capacity: row.get("athlete_capacity")?,
+            recounted: recounted.map(|(connected, counted_at_ms)| Recounted {
                 connected: connected.unsigned_abs(),
                 counted_at_ms,
             }),
+        })
     }
-}
-
-/// What is known of applications; `ids` are few enough for one statement.
-pub(crate) async fn countables(
-    connection: &mut SqlConnection<'_>,
-    ids: &[i64],
-) -> Sql<Vec<Countable>> {
-    if ids.is_empty() {
-        return Ok(Vec::new());
-    }
-    let statement = format!("{COUNTABLES} WHERE p.id IN ? ORDER BY p.id");
-    let rows: Vec<CountableRow> = connection.rows(&statement, &[Value::Ints(ids)]).await?;
-    Ok(rows.into_iter().map(countable).collect())
-}
-
-pub(crate) async fn countables_after(
-    connection: &mut SqlConnection<'_>,
-    after: Option<i64>,
-    limit: usize,
-) -> Sql<Vec<Countable>> {
-    let Some(from) = after.map_or(Some(i64::MIN), |after| after.checked_add(1)) else {
-        return Ok(Vec::new());
-    };
-    let statement = format!("{COUNTABLES} WHERE p.id >= ? ORDER BY p.id LIMIT ?");
-    let values = [Value::Int(from), Value::Int(bounded(limit))];
-    let rows: Vec<CountableRow> = connection.rows(&statement, &values).await?;
-    Ok(rows.into_iter().map(countable).collect())
 }
 
 /// Draws a ticket for each of some applications, ascending and few enough for one statement; call it within a
@@ -123,12 +96,4 @@ pub(crate) async fn record(connection: &mut SqlConnection<'_>, recounts: &[Recou
         connection.run(statement, &values.map(Value::Int)).await?;
     }
     Ok(())
-}
-
-/// The applications of a call, ascending and each once: so locks are taken in one order.
-pub(crate) fn in_order(ids: &[i64]) -> Vec<i64> {
-    let mut ids = ids.to_vec();
-    ids.sort_unstable();
-    ids.dedup();
-    ids
 }

@@ -22,11 +22,9 @@ const SIZES: [usize; 4] = [512, 64, 8, 1];
 /// A column of rows to write.
 #[derive(Debug)]
 pub(crate) enum Column {
-    Ints(Vec<i64>),
-    IntsOrNull(Vec<Option<i64>>),
-    FloatsOrNull(Vec<Option<f64>>),
-    Texts(Vec<String>),
-    TextsOrNull(Vec<Option<String>>),
+    Ints(Vec<Option<i64>>),
+    Floats(Vec<Option<f64>>),
+    Texts(Vec<Option<String>>),
     Booleans(Vec<bool>),
 }
 
@@ -85,20 +83,24 @@ pub(crate) async fn write(
     }
 }
 
-fn ints<T>(rows: &[&T], of: impl Fn(&T) -> i64) -> Column {
-    Column::Ints(rows.iter().map(|row| of(row)).collect())
+fn ints<T>(rows: &[T], of: impl Fn(&T) -> i64) -> Column {
+    Column::Ints(rows.iter().map(|row| Some(of(row))).collect())
 }
 
-fn booleans<T>(rows: &[&T], of: impl Fn(&T) -> bool) -> Column {
-    Column::Booleans(rows.iter().map(|row| of(row)).collect())
+fn ints_or_null<T>(rows: &[T], of: impl Fn(&T) -> Option<i64>) -> Column {
+    Column::Ints(rows.iter().map(of).collect())
 }
 
-fn texts<T>(rows: &[&T], of: impl Fn(&T) -> String) -> Column {
-    Column::Texts(rows.iter().map(|row| of(row)).collect())
+fn booleans<T>(rows: &[T], of: impl Fn(&T) -> bool) -> Column {
+    Column::Booleans(rows.iter().map(of).collect())
 }
 
-fn texts_or_null<T>(rows: &[&T], of: impl Fn(&T) -> Option<String>) -> Column {
-    Column::TextsOrNull(rows.iter().map(|row| of(row)).collect())
+fn texts<T>(rows: &[T], of: impl Fn(&T) -> String) -> Column {
+    Column::Texts(rows.iter().map(|row| Some(of(row))).collect())
+}
+
+fn texts_or_null<T>(rows: &[T], of: impl Fn(&T) -> Option<String>) -> Column {
+    Column::Texts(rows.iter().map(of).collect())
 }
 
 impl Rows {
@@ -137,15 +139,14 @@ impl Rows {
     }
 
     pub(crate) fn athletes(rows: &[&Athlete]) -> Self {
-        let birth_years = rows.iter().map(|row| row.birth_year).collect();
         let weights = rows.iter().map(|row| row.weight_kg).collect();
-        let gender = |row: &Athlete| row.gender.map(|gender: Gender| gender.letter().to_owned());
+        let gender = |row: &&Athlete| row.gender.map(|gender: Gender| gender.letter().to_owned());
         let columns = vec![
             ("id", ints(rows, |row| row.id)),
             ("name", texts_or_null(rows, |row| row.name.clone())),
             ("gender", texts_or_null(rows, gender)),
-            ("birth_year", Column::IntsOrNull(birth_years)),
-            ("weight_kg", Column::FloatsOrNull(weights)),
+            ("birth_year", ints_or_null(rows, |row| row.birth_year)),
+            ("weight_kg", Column::Floats(weights)),
             ("country", texts_or_null(rows, |row| row.country.clone())),
             ("is_deleted", booleans(rows, |row| row.is_deleted)),
             ("version", ints(rows, |row| row.version)),
@@ -185,13 +186,12 @@ impl Rows {
     }
 
     pub(crate) fn authorizations(rows: &[&Authorization]) -> Self {
-        let revoked = rows.iter().map(|row| row.revoked_at_us).collect();
         let columns = vec![
             ("id", ints(rows, |row| row.id)),
             ("application_id", ints(rows, |row| row.application_id)),
             ("athlete_id", ints(rows, |row| row.athlete_id)),
             ("created_at_us", ints(rows, |row| row.created_at_us)),
-            ("revoked_at_us", Column::IntsOrNull(revoked)),
+            ("revoked_at_us", ints_or_null(rows, |row| row.revoked_at_us)),
             ("version", ints(rows, |row| row.version)),
         ];
         Self {
@@ -212,49 +212,36 @@ impl Rows {
     }
 
     /// Counters of applications that have none.
-    pub(crate) fn counters(applications: Vec<i64>) -> Self {
-        let count = applications.len();
+    pub(crate) fn counters(applications: &[i64]) -> Self {
         let columns = vec![
-            ("application_id", Column::Ints(applications)),
-            ("athletes", Column::Ints(vec![0; count])),
+            ("application_id", ints(applications, |id| *id)),
+            ("athletes", ints(applications, |_| 0)),
         ];
-        Self::new("connected", &["application_id"], columns, count)
+        Self::new(
+            "connected",
+            &["application_id"],
+            columns,
+            applications.len(),
+        )
     }
 
     /// Pairs of applications and deleted athletes, with no authorization yet.
     pub(crate) fn deleted_pairs(pairs: &[Group]) -> Self {
-        let count = pairs.len();
         let columns = vec![
-            (
-                "application_id",
-                Column::Ints(pairs.iter().map(|pair| pair.key).collect()),
-            ),
-            (
-                "athlete_id",
-                Column::Ints(pairs.iter().map(|pair| pair.member).collect()),
-            ),
-            ("live", Column::Ints(vec![0; count])),
-            ("is_away", Column::Booleans(vec![true; count])),
+            ("application_id", ints(pairs, |pair| pair.key)),
+            ("athlete_id", ints(pairs, |pair| pair.member)),
+            ("live", ints(pairs, |_| 0)),
+            ("is_away", booleans(pairs, |_| true)),
         ];
-        Self::new(
-            "connections",
-            &["application_id", "athlete_id"],
-            columns,
-            count,
-        )
+        let key = &["application_id", "athlete_id"];
+        Self::new("connections", key, columns, pairs.len())
     }
 
     /// Segments of athletes, which SQLite keeps beside the efforts.
     pub(crate) fn new_segments(groups: &[Group]) -> Self {
         let columns = vec![
-            (
-                "athlete_id",
-                Column::Ints(groups.iter().map(|group| group.member).collect()),
-            ),
-            (
-                "segment_id",
-                Column::Ints(groups.iter().map(|group| group.key).collect()),
-            ),
+            ("athlete_id", ints(groups, |group| group.member)),
+            ("segment_id", ints(groups, |group| group.key)),
         ];
         Self::new("new_athlete_segments", &[], columns, groups.len())
     }
@@ -262,30 +249,23 @@ impl Rows {
     /// Names of one kind.
     pub(crate) fn names_of(kind: &str, names: &[(i64, &str)]) -> Self {
         let columns = vec![
-            ("kind", Column::Texts(vec![kind.to_owned(); names.len()])),
-            (
-                "id",
-                Column::Ints(names.iter().map(|(id, _)| *id).collect()),
-            ),
-            (
-                "name",
-                Column::Texts(names.iter().map(|(_, name)| (*name).to_owned()).collect()),
-            ),
+            ("kind", texts(names, |_| kind.to_owned())),
+            ("id", ints(names, |(id, _)| *id)),
+            ("name", texts(names, |(_, name)| (*name).to_owned())),
         ];
         Self::new("names", &["kind", "id"], columns, names.len())
     }
 
     /// Notifications of groups, for the outbox.
     pub(crate) fn notifications(groups: &[(Source, Group)], now_ms: i64) -> Self {
-        let ints = |of: &dyn Fn(&Group) -> i64| {
-            Column::Ints(groups.iter().map(|(_, group)| of(group)).collect())
-        };
-        let sources = groups.iter().map(|(source, _)| source.name().to_owned());
         let columns = vec![
-            ("source", Column::Texts(sources.collect())),
-            ("group_key", ints(&|group| group.key)),
-            ("member", ints(&|group| group.member)),
-            ("made_at_ms", ints(&|_| now_ms)),
+            (
+                "source",
+                texts(groups, |(source, _)| source.name().to_owned()),
+            ),
+            ("group_key", ints(groups, |(_, group)| group.key)),
+            ("member", ints(groups, |(_, group)| group.member)),
+            ("made_at_ms", ints(groups, |_| now_ms)),
         ];
         Self::new("outbox", &[], columns, groups.len())
     }
@@ -393,13 +373,9 @@ impl InsertStatement<'_> {
         for row in self.from..self.from + self.size {
             for (_, column) in &self.rows.columns {
                 let added = match column {
-                    Column::Ints(values) => arguments.add(values.get(row).copied()),
-                    Column::IntsOrNull(values) => arguments.add(values.get(row).copied().flatten()),
-                    Column::FloatsOrNull(values) => {
-                        arguments.add(values.get(row).copied().flatten())
-                    }
-                    Column::Texts(values) => arguments.add(values.get(row).map(String::as_str)),
-                    Column::TextsOrNull(values) => {
+                    Column::Ints(values) => arguments.add(values.get(row).copied().flatten()),
+                    Column::Floats(values) => arguments.add(values.get(row).copied().flatten()),
+                    Column::Texts(values) => {
                         arguments.add(values.get(row).and_then(Option::as_deref))
                     }
                     Column::Booleans(values) => arguments.add(values.get(row).copied()),
@@ -418,7 +394,7 @@ mod tests {
     #[test]
     fn statements_cover_all_rows_in_order() {
         for count in [0, 1, 7, 8, 9, 511, 512, 513, 1025] {
-            let rows = Rows::counters((0..count).collect());
+            let rows = Rows::counters(&(0..count).collect::<Vec<i64>>());
             let mut next = 0;
             for insert in rows.insert_statements(Dialect::Sqlite, Conflict::Keep) {
                 assert_eq!(insert.from, next);

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use super::check;
-use super::connection::{OwnedConnection, Sql, SqlConnection};
+use super::connection::{OwnedConnection, Sql, SqlConnection, in_time};
 use super::database::{PooledConnection, Purpose};
 use super::fault::fault;
 #[cfg(feature = "mysql")]
@@ -169,10 +169,7 @@ impl Server {
                 )),
             }
         };
-        match timeout(wait, connecting).await {
-            Ok(done) => done,
-            Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
-        }
+        in_time(wait, connecting).await
     }
 
     /// Repeats a call until it succeeds or its time is over. Each call is idempotent, or recognizes its own commit after a lost

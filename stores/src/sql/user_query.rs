@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::stream::{self, BoxStream};
+use futures::stream::BoxStream;
 use sqlx::{
     AssertSqlSafe, Column, ColumnIndex, Database, Decode, Executor, Row, SqlSafeStr, SqlStr,
     Statement, Type,
 };
-use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::sync::mpsc::{self, Sender};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use super::connection::OwnedConnection;
 use super::connection::{Dialect, Sql};
 use super::database::{DedicatedConnection, OpenDatabase};
+use super::task_stream::task_stream;
 use crate::canon::{Answered, AnsweredRows};
 use crate::{Error, Result};
 
@@ -47,12 +48,12 @@ pub(super) async fn ask(database: OpenDatabase, query: &str, wait_ms: u64) -> Re
         let read = read(&mut connection, &table, &named, (&sender, until)).await;
         if let Err(error) = read {
             // The receiver may be gone.
-            sender.send(Err(error)).await.ok();
+            sender.send(Err(refused(&fault, error))).await.ok();
         }
     });
     Ok(Answered {
         columns,
-        rows: streamed(receiver, task, fault),
+        rows: task_stream(receiver, task, DOING),
     })
 }
 
@@ -100,7 +101,7 @@ async fn read(
     connection: &mut DedicatedConnection,
     table: &str,
     columns: &[String],
-    to: (&Sender<Sql<AnsweredRows>>, Instant),
+    to: (&Sender<Result<AnsweredRows>>, Instant),
 ) -> Sql<()> {
     let statement = AssertSqlSafe(as_texts(table, columns, connection.borrow().dialect()));
     match connection {
@@ -166,7 +167,7 @@ fn names(prepared: &impl Statement) -> Vec<String> {
 async fn pour<DB: Database>(
     mut rows: BoxStream<'_, Sql<DB::Row>>,
     columns: usize,
-    (sender, until): (&Sender<Sql<AnsweredRows>>, Instant),
+    (sender, until): (&Sender<Result<AnsweredRows>>, Instant),
 ) -> Sql<()>
 where
     for<'r> String: Decode<'r, DB> + Type<DB>,
@@ -190,26 +191,6 @@ where
             }
         }
     }
-}
-
-/// The rows as a stream.
-fn streamed(
-    receiver: Receiver<Sql<AnsweredRows>>,
-    task: JoinSet<()>,
-    fault: impl Fn(sqlx::Error) -> Error + Send + 'static,
-) -> BoxStream<'static, Result<AnsweredRows>> {
-    let next = |state: Option<(Receiver<_>, JoinSet<()>, _)>| async move {
-        let (mut receiver, mut task, fault) = state?;
-        match receiver.recv().await {
-            Some(Ok(rows)) => Some((Ok(rows), Some((receiver, task, fault)))),
-            Some(Err(error)) => Some((Err(refused(&fault, error)), None)),
-            None => match task.join_next().await {
-                Some(Err(error)) => Some((Err(Error::broken(DOING, error)), None)),
-                _ => None,
-            },
-        }
-    };
-    stream::unfold(Some((receiver, task, fault)), next).boxed()
 }
 
 /// Errors of the query are `Refused`; other errors are the store's.

@@ -10,6 +10,7 @@ use super::connection::{Dialect, OwnedConnection, Sql, SqlConnection};
 use super::mysql;
 #[cfg(feature = "postgres")]
 use super::postgres;
+use super::rows::{Column, Rows};
 
 /// What a column has to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,82 +25,31 @@ pub(crate) enum Kind {
     Boolean,
 }
 
-type Columns = &'static [(&'static str, Kind)];
+impl Kind {
+    fn of(name: &str, column: &Column) -> Self {
+        match column {
+            Column::Ints(_) if name.ends_with("_us") => Self::Micros,
+            Column::Ints(_) => Self::Number,
+            Column::Floats(_) => Self::Fraction,
+            Column::Texts(_) => Self::Text,
+            Column::Booleans(_) => Self::Boolean,
+        }
+    }
+}
 
-use Kind::{Boolean, Fraction, Micros, Number, Text};
-
-/// What is read of each table that an app may replace.
-const TABLES: [(&str, Columns); 8] = [
-    (
-        "applications",
-        &[
-            ("id", Number),
-            ("name", Text),
-            ("owner", Text),
-            ("athlete_capacity", Number),
-            ("version", Number),
-        ],
-    ),
-    (
-        "athletes",
-        &[
-            ("id", Number),
-            ("name", Text),
-            ("gender", Text),
-            ("birth_year", Number),
-            ("weight_kg", Fraction),
-            ("country", Text),
-            ("is_deleted", Boolean),
-            ("version", Number),
-        ],
-    ),
-    (
-        "authorizations",
-        &[
-            ("id", Number),
-            ("application_id", Number),
-            ("athlete_id", Number),
-            ("created_at_us", Micros),
-            ("revoked_at_us", Micros),
-            ("version", Number),
-        ],
-    ),
-    (
-        "clubs",
-        &[
-            ("club_id", Number),
-            ("athlete_id", Number),
-            ("is_deleted", Boolean),
-            ("version", Number),
-        ],
-    ),
-    ("disqualified", &[("athlete_id", Number)]),
-    (
-        "efforts",
-        &[
-            ("id", Number),
-            ("segment_id", Number),
-            ("athlete_id", Number),
-            ("activity_id", Number),
-            ("elapsed_time_s", Number),
-            ("started_at_us", Micros),
-            ("tz", Text),
-            ("is_hidden", Boolean),
-            ("is_deleted", Boolean),
-            ("version", Number),
-        ],
-    ),
-    (
-        "follows",
-        &[
-            ("follower_id", Number),
-            ("followed_id", Number),
-            ("is_deleted", Boolean),
-            ("version", Number),
-        ],
-    ),
-    ("names", &[("kind", Text), ("id", Number), ("name", Text)]),
-];
+/// The tables that an app may replace, with their columns and without rows.
+fn replaceable() -> [Rows; 8] {
+    [
+        Rows::applications(&[]),
+        Rows::athletes(&[]),
+        Rows::authorizations(&[]),
+        Rows::memberships(&[]),
+        Rows::disqualified(&[]),
+        Rows::efforts(&[]),
+        Rows::follows(&[]),
+        Rows::names_of("", &[]),
+    ]
+}
 
 /// A column that is there: its table, its name, its type as the server calls it to people, and to us.
 pub(crate) type There = (String, String, String, String);
@@ -135,8 +85,8 @@ pub(crate) async fn views(
         // The tables of a file are always ours.
         _ => return Ok((BTreeSet::new(), Vec::new())),
     };
-    let views: Vec<(String,)> = connection.rows(catalog.views, &[]).await?;
-    let views: BTreeSet<String> = views.into_iter().map(|(name,)| name).collect();
+    let views: Vec<String> = connection.rows(catalog.views, &[]).await?;
+    let views = BTreeSet::from_iter(views);
     if views.is_empty() {
         return Ok((views, Vec::new()));
     }
@@ -146,17 +96,18 @@ pub(crate) async fn views(
         .map(|(table, column, shown, kind)| ((&**table, &**column), (&**shown, &**kind)))
         .collect();
     let mut flaws = Vec::new();
-    for (table, columns) in TABLES {
+    for Rows { table, columns, .. } in replaceable() {
         if !views.contains(table) {
             continue;
         }
-        for (column, kind) in columns {
+        for (column, values) in &columns {
+            let kind = Kind::of(column, values);
             let is = match there.get(&(table, *column)) {
-                Some((_, is)) if (catalog.fits)(*kind, is) => continue,
+                Some((_, is)) if (catalog.fits)(kind, is) => continue,
                 Some((shown, _)) => format!("is of the type {shown}"),
                 None => "is missing".to_owned(),
             };
-            let expected = (catalog.expected)(*kind);
+            let expected = (catalog.expected)(kind);
             flaws.push(format!(
                 "the column {column} of the view {table} {is}; it has to be {expected}"
             ));
@@ -172,10 +123,7 @@ pub(crate) async fn slow(own: &mut OwnedConnection, views: &BTreeSet<String>) ->
         ("efforts", "segment_id"),
         ("authorizations", "application_id"),
     ] {
-        if !views.contains(table) {
-            continue;
-        }
-        if !is_indexed(own, table, key).await? {
+        if views.contains(table) && !is_indexed(own, table, key).await? {
             flaws.push(format!(
                 "the rows of the view {table} are not found by {key} through an index, so all are read for each group: make an index on {key}, athlete_id and id, and let the view give these columns as they are, without a cast"
             ));

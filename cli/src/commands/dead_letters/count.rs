@@ -1,11 +1,9 @@
 //! `dead-letters count`: how many letters there are of each kind of reason.
 
-use schemas::dead_letter::LetterId;
-use schemas::source::Source;
+use schemas::shown::moment;
 use serde::Serialize;
 use stores::dead_letters::{self, Asked, Counts, KindCount};
 
-use super::moment;
 use crate::commands::Context;
 use crate::installation::Installation;
 
@@ -19,30 +17,7 @@ struct Counted {
     /// Whether these were all.
     complete: bool,
     /// By source, the most frequent kind of each first.
-    counts: Vec<OfKind>,
-}
-
-#[derive(Debug, Serialize)]
-struct OfKind {
-    source: Source,
-    kind: String,
-    letters: u64,
-    first_at_ms: i64,
-    last_at_ms: i64,
-    example: LetterId,
-}
-
-impl From<KindCount> for OfKind {
-    fn from(counted: KindCount) -> Self {
-        Self {
-            source: counted.source,
-            kind: counted.kind,
-            letters: counted.letters,
-            first_at_ms: counted.first_at_ms,
-            last_at_ms: counted.last_at_ms,
-            example: counted.example,
-        }
-    }
+    counts: Vec<KindCount>,
 }
 
 impl From<Counts> for Counted {
@@ -51,7 +26,7 @@ impl From<Counts> for Counted {
             letters: counts.letters,
             looked_at: counts.looked_at,
             complete: counts.is_complete,
-            counts: counts.kinds.into_iter().map(OfKind::from).collect(),
+            counts: counts.kinds,
         }
     }
 }
@@ -72,22 +47,20 @@ impl Counted {
         if self.letters == 0 {
             return "no dead letters\n".to_owned();
         }
-        let mut text: String = self.counts.iter().map(OfKind::line).collect();
+        let mut text: String = self.counts.iter().map(line).collect();
         text.push_str(&format!("{} dead letters\n", self.letters));
         text
     }
 }
 
-impl OfKind {
-    fn line(&self) -> String {
-        format!(
-            "{:>8}  {}  {}\n          {} to {}, such as {}\n",
-            self.letters,
-            self.source,
-            self.kind,
-            moment(self.first_at_ms),
-            moment(self.last_at_ms),
-            self.example
-        )
-    }
+fn line(of: &KindCount) -> String {
+    format!(
+        "{:>8}  {}  {}\n          {} to {}, such as {}\n",
+        of.letters,
+        of.source,
+        of.kind,
+        moment(of.first_at_ms),
+        moment(of.last_at_ms),
+        of.example
+    )
 }

@@ -1,9 +1,10 @@
 //! `dead-letters list`: the newest letters.
 
+use schemas::shown::moment;
 use serde::Serialize;
 use stores::dead_letters::{Asked, Newest};
 
-use super::{Shown, moment};
+use super::Shown;
 use crate::commands::Context;
 use crate::installation::Installation;
 

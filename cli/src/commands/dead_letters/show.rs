@@ -2,10 +2,11 @@
 
 use anyhow::Context as _;
 use schemas::dead_letter::{LetterId, kind_of};
+use schemas::shown::moment;
 use serde::Serialize;
 use stores::dead_letters::find;
 
-use super::{Shown, moment, unknown};
+use super::{Shown, unknown};
 use crate::commands::Context;
 use crate::failure::usage;
 use crate::installation::Installation;

@@ -10,10 +10,9 @@ use std::time::Duration;
 use futures::TryStreamExt;
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Row};
-use tokio::time::timeout;
 
 use super::SNAPSHOT;
-use crate::sql::connection::{Dialect, OwnedConnection, Sql};
+use crate::sql::connection::{Dialect, OwnedConnection, Sql, in_time};
 use crate::sql::decode::Grouped;
 use crate::sql::dump::{ALL, Begun, KEYS_AT_ONCE, Part, Parts, Sink};
 
@@ -82,10 +81,7 @@ pub(crate) async fn key_after(
     let asking = sqlx::query_scalar(AssertSqlSafe(statement))
         .persistent(false)
         .fetch_optional(connection);
-    match timeout(Duration::from_millis(wait_ms), asking).await {
-        Ok(done) => done,
-        Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
-    }
+    in_time(Duration::from_millis(wait_ms), asking).await
 }
 
 /// The statement that reads a part.
@@ -125,15 +121,10 @@ pub(crate) async fn pour(
     let wait = Duration::from_millis(wait_ms);
     let query = sqlx::query(AssertSqlSafe(reading(of, is_view, part))).persistent(false);
     let mut rows = query.fetch(connection);
-    loop {
-        let Ok(row) = timeout(wait, rows.try_next()).await else {
-            return Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()));
-        };
-        let Some(row) = row? else {
-            return Ok(());
-        };
+    while let Some(row) = in_time(wait, rows.try_next()).await? {
         if !sink.push(&row).await? {
-            return Ok(());
+            break;
         }
     }
+    Ok(())
 }

@@ -20,39 +20,21 @@ use crate::sql::decode::{Columns, Grouped};
 use crate::sql::outbox::{AT_ONCE, Row as Told};
 use crate::sql::rows::{Column, Conflict, Rows};
 use crate::sql::view_columns::Kind;
-use crate::sql::{Meaning, Purpose, SqlOptions, SqlTls};
+use crate::sql::{Meaning, Migration, Purpose, SqlOptions, SqlTls, migrations};
 
-/// The migrations, in their order: a name and the statements.
-pub(crate) const MIGRATIONS: [(&str, &str); 11] = [
-    ("tables", include_str!("migrations/0001_tables.sql")),
-    ("triggers", include_str!("migrations/0002_triggers.sql")),
-    (
-        "disqualified",
-        include_str!("migrations/0003_disqualified.sql"),
-    ),
-    (
-        "applications",
-        include_str!("migrations/0004_applications.sql"),
-    ),
-    (
-        "deleted athletes",
-        include_str!("migrations/0005_deleted_athletes.sql"),
-    ),
-    ("recounts", include_str!("migrations/0006_recounts.sql")),
-    ("keys", include_str!("migrations/0007_keys.sql")),
-    ("names", include_str!("migrations/0008_names.sql")),
-    (
-        "ids of actions",
-        include_str!("migrations/0009_action_ids.sql"),
-    ),
-    (
-        "owners in changes of applications",
-        include_str!("migrations/0010_owner_changes.sql"),
-    ),
-    (
-        "call tokens",
-        include_str!("migrations/0011_call_tokens.sql"),
-    ),
+/// The migrations, in their order.
+pub(crate) const MIGRATIONS: &[Migration] = migrations![
+    "0001_tables",
+    "0002_triggers",
+    "0003_disqualified",
+    "0004_applications",
+    "0005_deleted_athletes",
+    "0006_recounts",
+    "0007_keys",
+    "0008_names",
+    "0009_action_ids",
+    "0010_owner_changes",
+    "0011_call_tokens",
 ];
 
 /// The names of this schema that are views.
@@ -140,21 +122,20 @@ pub(crate) async fn connect(
         format!("max_execution_time = {statement_ms}")
     };
     let lock_s = options.lock_timeout_ms.div_ceil(1000).max(1);
+    let more = match purpose {
+        Purpose::Dump => format!(", net_write_timeout = {DUMP_WRITE_S}"),
+        Purpose::Calls | Purpose::Migrate => String::new(),
+    };
     let settings = format!(
         "SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION';
          SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
          SET @backstitch_tells = 'no';
-         SET SESSION {statement_max}, innodb_lock_wait_timeout = {lock_s}, wait_timeout = {WAIT_S};"
+         SET SESSION {statement_max}, innodb_lock_wait_timeout = {lock_s},
+             wait_timeout = {WAIT_S}{more};"
     );
     sqlx::raw_sql(AssertSqlSafe(settings))
         .execute(&mut connection)
         .await?;
-    if purpose == Purpose::Dump {
-        let settings = format!("SET SESSION net_write_timeout = {DUMP_WRITE_S}");
-        sqlx::raw_sql(AssertSqlSafe(settings))
-            .execute(&mut connection)
-            .await?;
-    }
     Ok(connection)
 }
 
@@ -202,7 +183,7 @@ pub(crate) async fn tell(
     let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
     let made_by = random.cast_signed();
     let rows = Rows::notifications(groups, now_ms)
-        .with("made_by", Column::Ints(vec![made_by; groups.len()]));
+        .with("made_by", Column::Ints(vec![Some(made_by); groups.len()]));
     let mut first = None;
     for insert in rows.insert_statements(Dialect::MySql, Conflict::Fail) {
         let query = sqlx::query_with(insert.statement(), insert.arguments::<MySqlArguments>()?);

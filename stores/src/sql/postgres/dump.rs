@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
-use tokio::time::timeout;
 
 use super::counted::{counted, ranges, shares};
 use crate::sql::Purpose;
-use crate::sql::connection::{Dialect, OwnedConnection, Sql, undecodable};
+use crate::sql::connection::{Dialect, OwnedConnection, Sql, in_time, undecodable};
 use crate::sql::decode::Grouped;
 use crate::sql::dump::{ALL, Begun, Part, Parts, Sink};
 use crate::sql::server::Server;
@@ -181,7 +180,7 @@ pub(crate) async fn key_after(
         .bind(from.unwrap_or(i64::MIN))
         .bind(i64::try_from(rows).unwrap_or(i64::MAX))
         .fetch_optional(connection);
-    in_time(wait_ms, asking).await
+    in_time(Duration::from_millis(wait_ms), asking).await
 }
 
 /// The statement that reads a part.
@@ -221,13 +220,14 @@ pub(crate) async fn pour(
     sink: &mut Sink,
     wait_ms: u64,
 ) -> Sql<()> {
+    let wait = Duration::from_millis(wait_ms);
     let statement = format!("DECLARE dump NO SCROLL CURSOR FOR {}", reading(of, part));
     let declaring = sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *connection);
-    in_time(wait_ms, declaring).await?;
+    in_time(wait, declaring).await?;
     let statement = format!("FETCH FORWARD {FETCHED_ROWS} FROM dump");
     loop {
         let asking = sqlx::query(AssertSqlSafe(statement.clone())).fetch_all(&mut *connection);
-        let rows: Vec<PgRow> = in_time(wait_ms, asking).await?;
+        let rows: Vec<PgRow> = in_time(wait, asking).await?;
         for row in &rows {
             if !sink.push(row).await? {
                 return Ok(());
@@ -238,13 +238,6 @@ pub(crate) async fn pour(
         }
     }
     let closing = sqlx::raw_sql("CLOSE dump").execute(connection);
-    in_time(wait_ms, closing).await?;
+    in_time(wait, closing).await?;
     Ok(())
-}
-
-async fn in_time<T>(wait_ms: u64, asking: impl Future<Output = Sql<T>>) -> Sql<T> {
-    match timeout(Duration::from_millis(wait_ms), asking).await {
-        Ok(done) => done,
-        Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
-    }
 }

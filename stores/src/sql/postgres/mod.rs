@@ -18,43 +18,22 @@ use crate::sql::decode::{Columns, Grouped};
 use crate::sql::outbox::Row as Told;
 use crate::sql::rows::{Column, Conflict, Rows};
 use crate::sql::view_columns::Kind;
-use crate::sql::{Meaning, Purpose, SqlOptions, SqlTls};
+use crate::sql::{Meaning, Migration, Purpose, SqlOptions, SqlTls, migrations};
 
-/// The migrations, in their order: a name and the statements.
-pub(crate) const MIGRATIONS: [(&str, &str); 12] = [
-    ("tables", include_str!("migrations/0001_tables.sql")),
-    ("triggers", include_str!("migrations/0002_triggers.sql")),
-    (
-        "disqualified",
-        include_str!("migrations/0003_disqualified.sql"),
-    ),
-    (
-        "applications",
-        include_str!("migrations/0004_applications.sql"),
-    ),
-    (
-        "connections",
-        include_str!("migrations/0005_connections.sql"),
-    ),
-    (
-        "deleted athletes",
-        include_str!("migrations/0006_deleted_athletes.sql"),
-    ),
-    ("recounts", include_str!("migrations/0007_recounts.sql")),
-    ("keys", include_str!("migrations/0008_keys.sql")),
-    ("names", include_str!("migrations/0009_names.sql")),
-    (
-        "ids of actions",
-        include_str!("migrations/0010_action_ids.sql"),
-    ),
-    (
-        "owners in changes of applications",
-        include_str!("migrations/0011_owner_changes.sql"),
-    ),
-    (
-        "call tokens",
-        include_str!("migrations/0012_call_tokens.sql"),
-    ),
+/// The migrations, in their order.
+pub(crate) const MIGRATIONS: &[Migration] = migrations![
+    "0001_tables",
+    "0002_triggers",
+    "0003_disqualified",
+    "0004_applications",
+    "0005_connections",
+    "0006_deleted_athletes",
+    "0007_recounts",
+    "0008_keys",
+    "0009_names",
+    "0010_action_ids",
+    "0011_owner_changes",
+    "0012_call_tokens",
 ];
 
 /// The names of this schema that are views.
@@ -269,10 +248,8 @@ pub(crate) async fn write(
     for (index, (_, column)) in rows.columns.iter().enumerate() {
         let (added, kind) = match column {
             Column::Ints(values) => (arguments.add(values), "bigint"),
-            Column::IntsOrNull(values) => (arguments.add(values), "bigint"),
-            Column::FloatsOrNull(values) => (arguments.add(values), "double precision"),
+            Column::Floats(values) => (arguments.add(values), "double precision"),
             Column::Texts(values) => (arguments.add(values), "text"),
-            Column::TextsOrNull(values) => (arguments.add(values), "text"),
             Column::Booleans(values) => (arguments.add(values), "boolean"),
         };
         added.map_err(sqlx::Error::Encode)?;

@@ -6,17 +6,17 @@
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use futures::StreamExt;
-use futures::stream::{self, BoxStream};
+use futures::stream::BoxStream;
 use sqlx::{AssertSqlSafe, SqliteConnection};
-use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::sync::mpsc::{self, Sender};
 use tokio::task::JoinSet;
 
 use super::rows::{DecodedRows, Place, Text, columns};
+use crate::Result;
 use crate::embedded::db::Opened;
 use crate::sql::connection::{Dialect, json_array};
 use crate::sql::decode::Grouped;
-use crate::{Error, Result};
+use crate::sql::task_stream::task_stream;
 
 /// A page is so many batches, so that rows that lie side by side in the file are read together,
 const PAGE_BATCHES: usize = 8;
@@ -62,25 +62,7 @@ pub(crate) async fn dump(
     let (sender, receiver) = mpsc::channel(BATCHES_AHEAD);
     let mut task = JoinSet::new();
     task.spawn(run(pages, batch_rows, sender));
-    Ok(stream::unfold(Some((receiver, task)), next).boxed())
-}
-
-/// The next batch. The task ends when the stream is dropped, and the transaction with it.
-async fn next(
-    dump: Option<(Receiver<Result<RecordBatch>>, JoinSet<()>)>,
-) -> Option<(
-    Result<RecordBatch>,
-    Option<(Receiver<Result<RecordBatch>>, JoinSet<()>)>,
-)> {
-    let (mut receiver, mut task) = dump?;
-    if let Some(batch) = receiver.recv().await {
-        let left = batch.is_ok().then_some((receiver, task));
-        return Some((batch, left));
-    }
-    match task.join_next().await? {
-        Ok(()) => None,
-        Err(error) => Some((Err(Error::broken(DOING, error)), None)),
-    }
+    Ok(task_stream(receiver, task, DOING))
 }
 
 async fn run(mut pages: Pages, batch_rows: usize, sender: Sender<Result<RecordBatch>>) {

@@ -97,12 +97,8 @@ pub(super) async fn tell(
         .fetch_one(&mut *connection)
         .await?;
     let rows = Rows::notifications(groups, now_ms);
-    write(
-        &mut SqlConnection::Sqlite(connection),
-        &rows,
-        Conflict::Fail,
-    )
-    .await?;
+    let mut writer = SqlConnection::Sqlite(connection);
+    write(&mut writer, &rows, Conflict::Fail).await?;
     if !athletes.is_empty() {
         sort_segments(connection).await?;
         sqlx::query(
@@ -131,12 +127,8 @@ pub(super) async fn add_segments(connection: &mut SqliteConnection, groups: &[Gr
         return Ok(());
     }
     let rows = Rows::new_segments(groups);
-    write(
-        &mut SqlConnection::Sqlite(connection),
-        &rows,
-        Conflict::Fail,
-    )
-    .await?;
+    let mut writer = SqlConnection::Sqlite(connection);
+    write(&mut writer, &rows, Conflict::Fail).await?;
     let unsorted: Option<i64> = sqlx::query_scalar("SELECT max(id) FROM new_athlete_segments")
         .fetch_one(&mut *connection)
         .await?;
