@@ -14,7 +14,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::min_struct::min;
 use crate::spill::SpillFolder;
-use crate::{Error, Result, sketch};
+use crate::{Error, Result, sketch, truncate};
 
 /// What a query engine may use.
 #[derive(Debug, Clone)]
@@ -121,6 +121,7 @@ pub(crate) fn session(runtime: Arc<RuntimeEnv>) -> SessionContext {
     let session = SessionContext::new_with_state(state);
     session.register_udaf(min());
     session.register_udf(sketch::function());
+    session.register_udf(truncate::function());
     session
 }
 

@@ -22,6 +22,7 @@ mod sums;
 pub mod tables;
 mod tally;
 pub mod tree;
+mod truncate;
 
 pub use board::Board;
 pub use catalog::Catalog;

@@ -10,7 +10,7 @@ use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan};
 use schemas::key::KeyKind;
 use schemas::time::Width;
 
-use crate::COUNT;
+use crate::{COUNT, truncate};
 
 /// What a plan that only adds up is made of.
 pub(crate) struct Sums<'a> {
@@ -167,12 +167,7 @@ pub(crate) fn bucket_of(expr: &Expr) -> Option<(Width, &Column)> {
                 _ => return None,
             }
         }
-        ("date_trunc", ScalarValue::Utf8(Some(unit))) => match unit.as_str() {
-            "hour" => Width::Hour,
-            "day" => Width::Day,
-            "month" => Width::Month,
-            _ => return None,
-        },
+        ("date_trunc", ScalarValue::Utf8(Some(unit))) => truncate::width(unit)?,
         _ => return None,
     };
     Some((width, column))

@@ -1,0 +1,145 @@
+//! `date_trunc` as views use it most: a time in UTC to its hour, day or month. The query engine asks a calendar
+//! for each value; here it is arithmetic. Whatever else is truncated goes to the function of the engine.
+
+use std::sync::Arc;
+
+use arrow::array::AsArray;
+use arrow::datatypes::{DataType, FieldRef, TimeUnit, TimestampMillisecondType};
+use datafusion::common::{Result, ScalarValue};
+use datafusion::functions::datetime::date_trunc;
+use datafusion::logical_expr::sort_properties::{ExprProperties, SortProperties};
+use datafusion::logical_expr::{
+    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+};
+use schemas::time::Width;
+
+/// The function of the engine with what is quicker.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Truncate {
+    engine: Arc<ScalarUDF>,
+}
+
+/// The SQL function, in the place of the engine's.
+pub(crate) fn function() -> ScalarUDF {
+    ScalarUDF::new_from_impl(Truncate {
+        engine: date_trunc(),
+    })
+}
+
+/// The width of what a unit truncates to, of those that buckets have. Its quarter is that of a year.
+pub(crate) fn width(unit: &str) -> Option<Width> {
+    match unit {
+        "hour" => Some(Width::Hour),
+        "day" => Some(Width::Day),
+        "month" => Some(Width::Month),
+        _ => None,
+    }
+}
+
+impl Truncate {
+    /// The width and the times, where it is arithmetic.
+    fn simple(args: &[ColumnarValue]) -> Option<ColumnarValue> {
+        let [
+            ColumnarValue::Scalar(ScalarValue::Utf8(Some(unit))),
+            ColumnarValue::Array(times),
+        ] = args
+        else {
+            return None;
+        };
+        let width = width(unit)?;
+        let DataType::Timestamp(TimeUnit::Millisecond, Some(zone)) = times.data_type() else {
+            return None;
+        };
+        if zone.as_ref() != "UTC" {
+            return None;
+        }
+        let millis = times.as_primitive::<TimestampMillisecondType>();
+        let floor = |at: i64| width.floor(at.div_euclid(1000)).saturating_mul(1000);
+        let floored = millis.unary::<_, TimestampMillisecondType>(floor);
+        let floored = floored.with_timezone(Arc::clone(zone));
+        Some(ColumnarValue::Array(Arc::new(floored)))
+    }
+}
+
+impl ScalarUDFImpl for Truncate {
+    fn name(&self) -> &str {
+        self.engine.name()
+    }
+
+    fn aliases(&self) -> &[String] {
+        self.engine.aliases()
+    }
+
+    fn signature(&self) -> &Signature {
+        self.engine.signature()
+    }
+
+    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
+        self.engine.return_type(types)
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
+        self.engine.return_field_from_args(args)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        match Self::simple(&args.args) {
+            Some(truncated) => Ok(truncated),
+            None => self.engine.invoke_with_args(args),
+        }
+    }
+
+    fn output_ordering(&self, input: &[ExprProperties]) -> Result<SortProperties> {
+        self.engine.output_ordering(input)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Array, ArrayRef, RecordBatch, TimestampMillisecondArray};
+    use datafusion::prelude::SessionContext;
+    use futures::FutureExt;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What a query over times gives.
+    fn asked(context: &SessionContext, times: &ArrayRef, expression: &str) -> ArrayRef {
+        let rows = RecordBatch::try_from_iter([("at", Arc::clone(times))]).unwrap();
+        context.deregister_table("t").unwrap();
+        context.register_batch("t", rows).unwrap();
+        let query = format!("SELECT {expression} AS at FROM t");
+        let answered = async { context.sql(&query).await.unwrap().collect().await.unwrap() };
+        let batches = answered.now_or_never().expect("nothing is waited for");
+        let [rows] = batches.as_slice() else {
+            panic!("{batches:?}");
+        };
+        Arc::clone(rows.column(0))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+
+        // The engine goes from 1678 to 2261.
+        #[test]
+        fn it_gives_what_the_engine_gives(
+            millis in prop::collection::vec(
+                prop::option::of(-9_214_560_000_000_i64..=9_183_110_400_000), 1..50
+            )
+        ) {
+            let (engine, ours) = (SessionContext::new(), SessionContext::new());
+            ours.register_udf(function());
+            let times = TimestampMillisecondArray::from(millis);
+            for zone in [None, Some("UTC"), Some("Europe/Berlin"), Some("+00:00")] {
+                let times: ArrayRef = Arc::new(times.clone().with_timezone_opt(zone));
+                for unit in ["minute", "hour", "day", "week", "month", "quarter", "Month"] {
+                    let expression = format!("date_trunc('{unit}', at)");
+                    let expected = asked(&engine, &times, &expression);
+                    let found = asked(&ours, &times, &expression);
+                    prop_assert_eq!(found.data_type(), expected.data_type());
+                    prop_assert_eq!(&found, &expected, "{} {:?}", unit, zone);
+                }
+            }
+        }
+    }
+}
