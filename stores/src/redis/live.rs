@@ -283,10 +283,11 @@ impl LiveWrite for RedisLive {
             let next = match record {
                 None => Record::new(next),
                 // Nothing is let go.
-                Some(record) if kept(&record.slot) == kept(&next) => Record {
-                    slot: next,
-                    ..record.clone()
-                },
+                Some(record) if kept(&record.slot) == kept(&next) => {
+                    let mut record = record.clone();
+                    record.slot = next;
+                    record
+                }
                 Some(record) => record.with_slot(next),
             };
             Decided::Changes(Box::new(next), seen)
