@@ -125,12 +125,12 @@ impl Server for Cassandra {
     }
 
     async fn migrate(&self) -> Result<Vec<String>> {
-        let made = Self::migrate(self.options(), self.namespace()).await?;
+        let made = Self::migrate(&self.options, &self.namespace).await?;
         Ok(told(made, "brought the keyspace up to date"))
     }
 
     async fn flaws(&self) -> Result<Vec<String>> {
-        Self::flaws(self.options(), self.namespace()).await
+        Self::flaws(&self.options, &self.namespace).await
     }
 }
 

@@ -279,7 +279,7 @@ impl Taken {
         let (token, name) = (&self.token, &self.name);
         let values = (self.seconds(), token, &self.holder, name, token);
         let renewed = self.cql.agree_at_once(doing, text, values);
-        renewed.await?.is_applied()
+        renewed.await?.applied()
     }
 
     async fn give_back(&self) -> Result<(), Error> {
@@ -287,6 +287,6 @@ impl Taken {
         let text = "DELETE held_by, holder FROM leases WHERE name = ? IF held_by = ?";
         let values = (&self.name, &self.token);
         let given_back = self.cql.agree_at_once(doing, text, values);
-        given_back.await?.is_applied().map(drop)
+        given_back.await?.applied().map(drop)
     }
 }

@@ -57,8 +57,8 @@ pub use crate::options::CassandraOptions;
 #[derive(Debug, Clone)]
 pub struct Cassandra {
     cql: Arc<Cql>,
-    options: CassandraOptions,
-    namespace: Namespace,
+    pub(crate) options: CassandraOptions,
+    pub(crate) namespace: Namespace,
 }
 
 impl Cassandra {
@@ -89,14 +89,6 @@ impl Cassandra {
             cql: Arc::new(Cql::new(&self.options, None)),
             ..self.clone()
         }
-    }
-
-    pub(crate) const fn options(&self) -> &CassandraOptions {
-        &self.options
-    }
-
-    pub(crate) const fn namespace(&self) -> &Namespace {
-        &self.namespace
     }
 
     /// Its stores, which share a session.

@@ -141,7 +141,7 @@ impl Records for CassandraRecords {
                     seen_version.map(u64::cast_signed),
                 );
                 let values = (versions.0, &text, scope, name, versions.1);
-                self.cql.agree(doing, change, values).await?.is_applied()
+                self.cql.agree(doing, change, values).await?.applied()
             })
             .await
     }

@@ -52,7 +52,7 @@ pub(super) enum Outcome {
 
 impl Outcome {
     /// Whether it was applied.
-    pub(super) fn is_applied(self) -> Result<bool> {
+    pub(super) fn applied(self) -> Result<bool> {
         match self {
             Self::Applied => Ok(true),
             Self::NotApplied(_) => Ok(false),
@@ -351,7 +351,7 @@ impl Cql {
         text: &str,
         values: impl SerializeRow + Send + Sync,
     ) -> Result<bool> {
-        let tries = || async { self.agree(doing, text, &values).await?.is_applied() };
+        let tries = || async { self.agree(doing, text, &values).await?.applied() };
         self.patience.repeated_steps(doing, tries).await
     }
 

@@ -276,13 +276,21 @@ impl LiveWrite for RedisLive {
     ) -> Result<Option<Slot>> {
         let decide = |record: Option<&Record>| {
             let seen = record.map(|record| record.slot.clone());
-            match (rule(seen.as_ref()), record) {
-                (None, _) => Decided::Stays(seen),
-                (Some(next), None) => Decided::Changes(Box::new(Record::new(next)), seen),
-                (Some(next), Some(record)) => {
-                    Decided::Changes(Box::new(record.with_slot(next)), seen)
+            let Some(next) = rule(seen.as_ref()) else {
+                return Decided::Stays(seen);
+            };
+            let kept = |slot: &Slot| (slot.generation, slot.oldest);
+            let next = match record {
+                None => Record::new(next),
+                // Nothing is let go.
+                Some(record) if kept(&record.slot) == kept(&next) => {
+                    let mut record = record.clone();
+                    record.slot = next;
+                    record
                 }
-            }
+                Some(record) => record.with_slot(next),
+            };
+            Decided::Changes(Box::new(next), seen)
         };
         self.change_record(doing, slot, decide).await
     }

@@ -322,10 +322,6 @@ impl Record {
     pub(super) fn with_slot(&self, slot: Slot) -> Self {
         let mut next = self.clone();
         let (same, oldest) = (slot.generation == self.slot.generation, slot.oldest);
-        if same && oldest == self.slot.oldest {
-            next.slot = slot;
-            return next;
-        }
         for places in next.live.values_mut() {
             let gone = places.extract_if(.., |(_, epoch)| !same || *epoch < oldest);
             let gone = gone.filter(|(name, _)| number_of(name).is_none());
