@@ -79,6 +79,8 @@ impl CountsRead for CassandraCounts {
         let doing = "reading the last counts by day";
         let text = "SELECT day, epoch, count, before_epoch, before_count FROM board_days
                     WHERE job = ? AND key = ? AND day < ? LIMIT 1";
+        // Concurrent reads find it prepared.
+        self.cql.prepare(doing, text).await?;
         let calls = keys.iter().map(|(key, before)| async move {
             let row = self.cql.first(doing, text, (job, *key, *before)).await?;
             Ok(row.map(of_row))

@@ -313,6 +313,8 @@ pub(super) async fn nodes(
              ORDER BY name DESC, stamp_us DESC LIMIT 1"
     );
     let text = text.as_str();
+    // Concurrent reads find it prepared.
+    cql.prepare(doing, text).await?;
     let ask = names.iter().map(|name| async move {
         let values = (key, shard(name), name.as_slice());
         let row: Option<(Option<Bytes>,)> = cql.first(doing, text, values).await?;

@@ -75,7 +75,7 @@ impl Cassandra {
     /// Connects. Nothing is made.
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] if no node answers, [`Error::Broken`] for options that can't be used, and
+    /// [`crate::Error::Unavailable`] if no node answers, [`crate::Error::Broken`] for options that can't be used, and
     /// where the keyspace is missing, behind, or not what it should be: the message says what to do.
     pub async fn open(options: &CassandraOptions, namespace: &Namespace) -> Result<Self> {
         let this = Self::new(options, namespace);
@@ -149,7 +149,7 @@ impl Cassandra {
     /// What is wrong with the cluster and the keyspace, in sentences; nothing if all is well.
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] if no node answers, [`Error::Broken`] for options that can't be used.
+    /// [`crate::Error::Unavailable`] if no node answers, [`crate::Error::Broken`] for options that can't be used.
     pub async fn flaws(options: &CassandraOptions, namespace: &Namespace) -> Result<Vec<String>> {
         let this = Self::new(options, namespace).unchecked();
         let mut flaws = keyspace_flaws(&this.cql, &keyspace(namespace)).await?;
@@ -189,7 +189,7 @@ impl Cassandra {
     /// Deletes the keyspace and everything that is stored in it.
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] if no node answers, [`Error::Broken`] if the user may not.
+    /// [`crate::Error::Unavailable`] if no node answers, [`crate::Error::Broken`] if the user may not.
     pub async fn remove(options: &CassandraOptions, namespace: &Namespace) -> Result<()> {
         let this = Self::new(options, namespace).unchecked();
         let keyspace = keyspace(namespace);

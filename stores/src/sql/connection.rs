@@ -8,6 +8,7 @@ use std::error::Error as StdError;
 #[cfg(feature = "sql")]
 use std::time::Duration;
 
+use futures::{StreamExt, TryStreamExt};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments, AssertSqlSafe, Encode, Row, SqliteConnection, Type};
 #[cfg(feature = "mysql")]
@@ -154,7 +155,7 @@ impl SqlConnection<'_> {
         })
     }
 
-    /// All rows that a statement finds.
+    /// All rows that a statement finds, decoded as they arrive: the driver's rows are larger.
     pub(crate) async fn rows<T: FromSqlRow>(
         &mut self,
         statement: &str,
@@ -165,27 +166,24 @@ impl SqlConnection<'_> {
             Self::Postgres(connection) => {
                 let (text, arguments) = postgres_statement(statement, values)?;
                 let query = sqlx::query_with(AssertSqlSafe(text), arguments);
-                let rows = query.fetch_all(&mut **connection).await?;
-                rows.iter()
-                    .map(|row| T::from_row(&SqlRow::Postgres(row)))
-                    .collect()
+                let rows = query.fetch(&mut **connection);
+                let rows = rows.map(|row| T::from_row(&SqlRow::Postgres(&row?)));
+                rows.try_collect().await
             }
             #[cfg(feature = "mysql")]
             Self::MySql(connection) => {
                 let (text, arguments) = mysql_statement(statement, values)?;
                 let query = sqlx::query_with(AssertSqlSafe(text), arguments);
-                let rows = query.fetch_all(&mut **connection).await?;
-                rows.iter()
-                    .map(|row| T::from_row(&SqlRow::MySql(row)))
-                    .collect()
+                let rows = query.fetch(&mut **connection);
+                let rows = rows.map(|row| T::from_row(&SqlRow::MySql(&row?)));
+                rows.try_collect().await
             }
             Self::Sqlite(connection) => {
                 let (text, arguments) = sqlite_statement(statement, values)?;
                 let query = sqlx::query_with(AssertSqlSafe(text), arguments);
-                let rows = query.fetch_all(&mut **connection).await?;
-                rows.iter()
-                    .map(|row| T::from_row(&SqlRow::Sqlite(row)))
-                    .collect()
+                let rows = query.fetch(&mut **connection);
+                let rows = rows.map(|row| T::from_row(&SqlRow::Sqlite(&row?)));
+                rows.try_collect().await
             }
         }
     }

@@ -118,6 +118,7 @@ pub(crate) trait Readable {
     fn authorization(&self) -> Sql<AuthorizationRow>;
 }
 
+#[cfg(feature = "sql")]
 macro_rules! readable {
     ($row:ty) => {
         impl Readable for $row {
