@@ -35,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 pub use found::Summary;
 use found::{Shared, lock};
 pub use rhythm::busy;
+use traffic::Traffic;
 use verify::Verifier;
 
 /// Events that the recount can hold in memory.
@@ -152,15 +153,15 @@ impl Demo {
     /// # Errors
     /// Those of the installation. A difference is no error: it is in the summary.
     pub async fn run(mut self, end: &CancellationToken) -> anyhow::Result<Option<Summary>> {
-        let (shared, stop) = (&self.shared, end.child_token());
+        let (shared, traffic) = (&self.shared, Traffic::new(end));
         let given = async {
-            let given = traffic::live(shared, &mut *self.lines, &stop).await;
+            let given = traffic.run(shared, &mut *self.lines).await;
             given.inspect_err(|_| end.cancel())
         };
         let compared = async {
             let mut verifier = Verifier::new(shared, &self.before);
             let compared = match shared.setup.seconds {
-                Some(seconds) => verifier.run(seconds, &stop, end).await,
+                Some(seconds) => verifier.run(seconds, &traffic, end).await,
                 None => verifier.change_applications(end).await,
             };
             compared.inspect_err(|_| end.cancel())

@@ -138,8 +138,37 @@ async fn plays_history(shared: &Shared, lines: &mut dyn Lines) -> anyhow::Result
     shared.give(Source::Plays, &given).await
 }
 
+/// Live traffic, which can be stopped.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    stop: CancellationToken,
+    ended: CancellationToken,
+}
+
+impl Traffic {
+    /// Traffic that also stops when `end` is cancelled.
+    pub(crate) fn new(end: &CancellationToken) -> Self {
+        Self {
+            stop: end.child_token(),
+            ended: CancellationToken::new(),
+        }
+    }
+
+    /// Appends live lines until it is stopped.
+    pub(crate) async fn run(&self, shared: &Shared, lines: &mut dyn Lines) -> anyhow::Result<()> {
+        let _ended = self.ended.clone().drop_guard();
+        live(shared, lines, &self.stop).await
+    }
+
+    /// Stops, and returns after the last line is in the log: the caller may then read its ends.
+    pub(crate) async fn end(&self) {
+        self.stop.cancel();
+        self.ended.cancelled().await;
+    }
+}
+
 /// Gives live lines until `stop`.
-pub(crate) async fn live(
+async fn live(
     shared: &Shared,
     lines: &mut dyn Lines,
     stop: &CancellationToken,

@@ -22,7 +22,7 @@ use crate::client::Parameters;
 use crate::found::{RUNS_MIN, Row, Shared, lock};
 use crate::ledger::Ledger;
 use crate::questions::Question;
-use crate::traffic::sleep;
+use crate::traffic::{Traffic, sleep};
 use crate::{ATHLETES, SEGMENTS, applications, rows};
 
 /// How long to wait for batch runs beyond the time of the demo.
@@ -72,7 +72,7 @@ impl<'a> Verifier<'a> {
     pub(crate) async fn run(
         &mut self,
         seconds: u64,
-        traffic: &CancellationToken,
+        traffic: &Traffic,
         end: &CancellationToken,
     ) -> anyhow::Result<()> {
         let (begun, span) = (Instant::now(), Duration::from_secs(seconds));
@@ -90,7 +90,7 @@ impl<'a> Verifier<'a> {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        traffic.cancel();
+        traffic.end().await;
         if !end.is_cancelled() {
             self.ask_about_all_plays().await?;
             self.ask_about_rows(true).await?;

@@ -201,7 +201,7 @@ async fn efforts(
     let stored = stored(connection, Grouped::Efforts, rows).await?;
     let mut decided = Decided::of(rows, stored, rejected);
     let touched = put(connection, &mut decided, Rows::efforts).await?;
-    if let SqlConnection::Sqlite(connection) = connection {
+    if let Some(connection) = connection.as_sqlite() {
         let new = decided.groups(|row| decided.is_new(row));
         sqlite::add_segments(connection, &new).await?;
     }

@@ -132,6 +132,15 @@ pub(crate) enum SqlConnection<'a> {
 }
 
 impl SqlConnection<'_> {
+    /// The connection, if its server is SQLite.
+    pub(crate) fn as_sqlite(&mut self) -> Option<&mut SqliteConnection> {
+        match self {
+            Self::Sqlite(connection) => Some(connection),
+            #[cfg(any(feature = "postgres", feature = "mysql"))]
+            _ => None,
+        }
+    }
+
     /// Runs a statement and returns how many rows it changed.
     pub(crate) async fn run(&mut self, statement: &str, values: &[Value<'_>]) -> Sql<u64> {
         Ok(match self {

@@ -61,7 +61,7 @@ async fn stored(
         );
         return connection.rows(&statement, &[Value::Ints(&firsts)]).await;
     }
-    if let SqlConnection::Sqlite(connection) = connection {
+    if let Some(connection) = connection.as_sqlite() {
         return sqlite::pair_versions(connection, (name, first, second), ids).await;
     }
     let seconds: Vec<i64> = ids.iter().map(|id| id.1).collect();
