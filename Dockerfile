@@ -1,8 +1,8 @@
-# The binary in an image without root. docs/deployment.md says how to use it.
+# An image with the binary, which runs without root. docs/deployment.md describes its use.
 FROM rust:1.95.0-bookworm AS build
 WORKDIR /src
 COPY . .
-# The same command as deploy/release, with what several machines need.
+# The same command as deploy/release, with the feature `scale` for batch runs on several machines.
 RUN cargo build --locked --config deploy/dist-link.toml --profile dist --package backstitch --features openssl-vendored,scale
 
 FROM debian:bookworm-slim

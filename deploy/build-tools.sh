@@ -1,4 +1,5 @@
-# The tools that every build needs: a C compiler, and the Rust of rust-toolchain.toml. Read by ./demo, ./test and .ci/run.
+# Installs the tools that every build needs: a C compiler, and the Rust version of rust-toolchain.toml. Sourced by ./demo, ./test and
+# .ci/run.
 # shellcheck shell=bash
 
 tools_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -9,32 +10,32 @@ mkdir -p "$cache"
 # shellcheck source=need.sh
 . "$tools_root/deploy/need.sh"
 
-# build_tools WHO: makes sure that a C compiler and Rust are there.
+# build_tools SCRIPT: installs a C compiler and Rust if they are missing.
 build_tools() {
-    local who="$1" channel
-    need "$who" cc build-essential
+    local script="$1" channel
+    need "$script" cc build-essential
     channel="$(sed -n 's/^channel = "\(.*\)"$/\1/p' "$tools_root/rust-toolchain.toml")"
-    # Where rustup installs, before a new login sets the path.
+    # rustup installs here, but only a new login adds the folder to the path.
     [ ! -d "${CARGO_HOME:-$HOME/.cargo}/bin" ] || PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
     if ! command -v cargo >/dev/null && ! command -v rustup >/dev/null; then
-        install_rustup "$who"
+        install_rustup "$script"
     fi
     if command -v rustup >/dev/null; then
         (cd "$tools_root" && RUSTUP_AUTO_INSTALL=0 cargo --version >/dev/null 2>&1) || {
-            say "$who" "installing Rust $channel"
+            say "$script" "installing Rust $channel"
             rustup toolchain install "$channel" --profile minimal --component clippy --component rustfmt
         }
     fi
     rust_is_at_least "$channel" ||
-        fail "$who" "Rust $channel or newer is needed; install it by rustup: $rustup_command"
+        fail "$script" "Rust $channel or newer is required; install it with rustup: $rustup_command"
 }
 
-# The crates and features of ./test and .ci/run: all, with the system's OpenSSL. One set for all steps, so that each
+# Cargo options of ./test and .ci/run: all crates and features, with the system's OpenSSL. All steps use the same set, so that each
 # dependency is compiled once.
 # shellcheck disable=SC2034
 everything=(--locked --workspace --features backstitch/scale --features tests/scale)
 
-# cargo-nextest limits the time of each test and reports it. A wheel brings it compiled; to compile it takes minutes.
+# cargo-nextest limits and reports the time of each test. It is installed as a compiled wheel, because compiling it takes minutes.
 need_nextest() {
     local list="$tools_root/tests/nextest.txt"
     cargo nextest --version >/dev/null 2>&1 ||
@@ -43,14 +44,14 @@ need_nextest() {
 
 rustup_command="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal"
 
-# Debian 13, Ubuntu 24.04 and newer have a package; elsewhere the user decides.
+# Debian 13, Ubuntu 24.04 and newer have a package. On other systems, the user must install Rust.
 install_rustup() {
-    local who="$1"
+    local script="$1"
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        say "$who" 'installing rustup'
+        say "$script" 'installing rustup'
         ! apt_install rustup >"$cache/install-rustup.log" 2>&1 || return 0
     fi
-    fail "$who" "Rust is missing; install it with 'sudo apt-get install rustup', or: $rustup_command"
+    fail "$script" "Rust is missing; install it with 'sudo apt-get install rustup', or: $rustup_command"
 }
 
 # rust_is_at_least VERSION

@@ -1,10 +1,10 @@
-# What looks at the demo from outside has in common. It is read by scripts, not run.
+# Starts the demo for scripts that test it from outside. Sourced by scripts, not run.
 # shellcheck shell=bash
 
-# demo WHO: starts the demo that was built, and waits until it answers. $demo is its process, $address where it answers, $work a folder with
-# what it logs ($work/log) and holds ($work/data); both go at the end.
+# demo SCRIPT: starts the built demo, and waits until it responds. Sets $demo to its process id, $address to its URL, and $work to a
+# folder with its log ($work/log) and data ($work/data). At exit, the process is stopped and the folder deleted.
 demo() {
-    local who="$1"
+    local script="$1"
     work="$(mktemp -d)"
     demo=
     end() {
@@ -13,16 +13,16 @@ demo() {
         rm -rf "$work"
     }
     trap end EXIT
-    "${CARGO_TARGET_DIR:-target}/debug/backstitch" demo --json --data-dir "$work/data" --listen 127.0.0.1:0 >"$work/said" 2>"$work/log" &
+    "${CARGO_TARGET_DIR:-target}/debug/backstitch" demo --json --data-dir "$work/data" --listen 127.0.0.1:0 >"$work/output" 2>"$work/log" &
     demo=$!
     for _ in $(seq 300); do
-        [ ! -s "$work/said" ] || break
+        [ ! -s "$work/output" ] || break
         kill -0 "$demo" 2>/dev/null || break
         sleep 0.2
     done
-    address="$(grep -o 'http://[0-9.:]*' "$work/said" | head -1 || true)"
+    address="$(grep -o 'http://[0-9.:]*' "$work/output" | head -1 || true)"
     if [ -z "$address" ]; then
         cat "$work/log" >&2
-        fail "$who" 'the demo does not run'
+        fail "$script" 'the demo did not start; its log is above'
     fi
 }

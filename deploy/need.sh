@@ -1,6 +1,6 @@
-# What the scripts here share: messages, and commands that are installed where they are missing. It is read by them, not run.
+# Functions that the scripts share: messages, and installation of missing commands. Sourced by scripts, not run.
 # shellcheck shell=bash
-# Who reads it has set $dir and $cache.
+# The script that sources this file sets $dir and $cache.
 # shellcheck disable=SC2154
 
 say() { printf '%s: %s\n' "$1" "$2" >&2; }
@@ -10,7 +10,7 @@ fail() {
     exit 1
 }
 
-# Servers are not on the path of every user, and PostgreSQL is on that of none.
+# Server commands are not on the path of every user, and PostgreSQL's are on no path.
 add_server_paths() {
     local folder
     for folder in /usr/sbin "$(compgen -G '/usr/lib/postgresql/*/bin' | sort -V | tail -1 || true)"; do
@@ -18,35 +18,35 @@ add_server_paths() {
     done
 }
 
-# need WHO COMMAND PACKAGE…: makes sure that a command is there.
+# need SCRIPT COMMAND PACKAGE…: installs packages if a command is missing.
 need() {
-    local who="$1" command="$2"
+    local script="$1" command="$2"
     shift 2
     add_server_paths
     command -v "$command" >/dev/null && return
-    need_package "$who" "$@"
+    need_package "$script" "$@"
     add_server_paths
-    command -v "$command" >/dev/null || fail "$who" "$command is still missing"
+    command -v "$command" >/dev/null || fail "$script" "$command is still missing"
 }
 
-# need_package WHO PACKAGE…: installs packages. The output of apt-get goes into the folder $dir.
+# need_package SCRIPT PACKAGE…: installs packages. Writes the output of apt-get to a file in $dir.
 need_package() {
-    local who="$1"
+    local script="$1"
     shift
-    [ "$(id -u)" = 0 ] || fail "$who" "$* is missing; install it: sudo apt-get install $*"
-    command -v apt-get >/dev/null || fail "$who" "$* is missing, and there is no apt-get to install it"
-    say "$who" "installing $*"
-    apt_install "$@" >"$dir/install-$who.log" 2>&1 || fail "$who" "cannot install $*; see $dir/install-$who.log"
+    [ "$(id -u)" = 0 ] || fail "$script" "$* is missing; install it: sudo apt-get install $*"
+    command -v apt-get >/dev/null || fail "$script" "$* is missing, and there is no apt-get to install it"
+    say "$script" "installing $*"
+    apt_install "$@" >"$dir/install-$script.log" 2>&1 || fail "$script" "cannot install $*; see $dir/install-$script.log"
 }
 
-# apt_install PACKAGE…: installs packages without starting their services. Several scripts may do so at once.
+# apt_install PACKAGE…: installs packages without starting their services. Waits if another script is installing packages.
 apt_install() {
     local lock=(-o DPkg::Lock::Timeout=600)
     apt-get "${lock[@]}" update -q
     RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get "${lock[@]}" install -q -y --no-install-recommends "$@"
 }
 
-# once_at_a_time TARGET COMMAND…: runs a command that makes the folder TARGET, unless it is there.
+# once_at_a_time TARGET COMMAND…: runs a command that creates the folder TARGET, unless it exists. Only one process at a time runs it.
 once_at_a_time() {
     local target="$1"
     shift
@@ -58,17 +58,17 @@ once_at_a_time() {
     ) 6>"$target.lock"
 }
 
-# jars WHO POM: the jars that a list names, fetched once for each version of it into the folder $cache.
+# jars SCRIPT POM: downloads the jars of a POM once for each version of the POM, and prints their folder in $cache.
 jars() {
-    local who="$1" pom="$2" target
-    need "$who" java default-jre-headless
-    target="$cache/jars/$who-$(sha256sum "$pom" | cut -c1-12)"
+    local script="$1" pom="$2" target
+    need "$script" java default-jre-headless
+    target="$cache/jars/$script-$(sha256sum "$pom" | cut -c1-12)"
     if [ ! -d "$target" ]; then
-        need "$who" mvn maven
-        say "$who" "fetching its jars"
+        need "$script" mvn maven
+        say "$script" "fetching its jars"
     fi
     once_at_a_time "$target" mvn -q -B -f "$pom" dependency:copy-dependencies -DoutputDirectory="$target.new" \
-        >"$dir/install-$who.log" 2>&1 || fail "$who" "cannot fetch the jars; see $dir/install-$who.log"
+        >"$dir/install-$script.log" 2>&1 || fail "$script" "cannot fetch the jars; see $dir/install-$script.log"
     printf '%s' "$target"
 }
 
@@ -78,13 +78,14 @@ make_venv() {
     python3 -m venv "$folder" && "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
 }
 
-# venv WHO KEY ARGUMENT…: the folder of a Python with what pip installs by these arguments, made once for each key in the folder $cache.
+# venv SCRIPT KEY ARGUMENT…: creates a Python environment with the packages of pip's arguments once for each key, and prints its folder
+# in $cache.
 venv() {
-    local who="$1" target="$cache/$1-$2"
+    local script="$1" target="$cache/$1-$2"
     shift 2
-    need "$who" pip3 python3-pip python3-venv
-    [ -d "$target" ] || say "$who" "installing $* with pip"
+    need "$script" pip3 python3-pip python3-venv
+    [ -d "$target" ] || say "$script" "installing $* with pip"
     once_at_a_time "$target" make_venv "$target.new" "$@" \
-        >"$dir/install-$who.log" 2>&1 || fail "$who" "pip cannot install $*; see $dir/install-$who.log"
+        >"$dir/install-$script.log" 2>&1 || fail "$script" "pip cannot install $*; see $dir/install-$script.log"
     printf '%s' "$target"
 }

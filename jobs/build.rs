@@ -1,4 +1,4 @@
-//! The views are built into the binary; a change of one must rebuild it.
+//! Views are embedded into the binary, so a changed view must rebuild it.
 fn main() {
     println!("cargo::rerun-if-changed=views");
 }

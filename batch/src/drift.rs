@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use schemas::key::KeyShape;
 use schemas::named;
-use schemas::seam::{Cut, Epoch, Runs, Slot, whole};
+use schemas::seam::{Cut, Epoch, PartitionState, Runs, is_readable};
 use serde::Serialize;
 
 use crate::{Error, Result};
@@ -31,20 +31,20 @@ impl Between<'_> {
         &self,
         view: &str,
         partition: usize,
-        slot: Option<&Slot>,
+        slot: Option<&PartitionState>,
     ) -> Option<String> {
         let Self { since, until, .. } = *self;
         let Some(slot) = slot else {
-            return Some(format!("there is no live state of partition {partition}"));
+            return Some(format!("partition {partition} has no live state"));
         };
         let cut = self.cuts.get(partition).map(|cut| cut.next_offset);
         let bound = slot.bounds.get(&until).map(|cut| cut.next_offset);
         if bound.is_none() || bound != cut {
             return Some(format!(
-                "live state of partition {partition} began anew, and has not come to the cut of run {until} again"
+                "live state of partition {partition} was rebuilt and has not reached the cut of run {until} yet"
             ));
         }
-        if whole(slot, partition, since, self.runs, view) {
+        if is_readable(slot, partition, since, self.runs, view) {
             return None;
         }
         let begin = slot.bounds.get(&since).map(|cut| cut.next_offset);
@@ -55,7 +55,7 @@ impl Between<'_> {
                 )
             }
             _ => format!(
-                "live state of partition {partition} does not hold everything since run {since}"
+                "live state of partition {partition} does not include all events since run {since}"
             ),
         })
     }

@@ -1,4 +1,4 @@
-//! What can stop a run.
+//! Errors of the batch layer.
 
 use datafusion::error::DataFusionError;
 use jobs::Job;
@@ -7,69 +7,69 @@ use stores::archive::REMEDY;
 
 use crate::restore::Applied;
 
-/// The result of the batch layer's work.
+/// The result type of the batch layer.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error that ends a run. The message says what, where and what to do.
+/// An error that ends a run. The message says what failed, where, why, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A store.
+    /// A store failed.
     #[error(transparent)]
     Store(#[from] stores::Error),
-    /// A view's query.
+    /// A view's query failed.
     #[error(transparent)]
     Job(#[from] jobs::Error),
-    /// Another run or backfill is under way: what, of which source, and whose.
+    /// Another run or backfill holds the lease. Names the work, its source and its process.
     #[error("{0}. Wait for it to end, then try again")]
     Busy(String),
-    /// A request that can't be carried out.
+    /// A request that cannot be executed.
     #[error("{0}")]
     Request(String),
-    /// A comparison that can't be made as things stand: it says what has to come first.
+    /// A comparison that is not possible yet; the message says what must happen first.
     #[error("{0}")]
-    NotYet(String),
-    /// The epoch could not be ended.
+    NotReady(String),
+    /// The epoch could not be ended in a partition.
     #[error("run {epoch}: {what}")]
-    Roll {
+    EndEpoch {
         /// The run.
         epoch: Epoch,
-        /// Which partition stands in the way, and what to do.
+        /// The partition, the reason, and what to do.
         what: String,
     },
     /// The result failed its check.
     #[error(
-        "run {epoch} failed its check and was not published: {what}. What was there before goes on serving; look at the result, then run again, with --force to publish in spite of it"
+        "run {epoch} failed its check and was not published: {what}. The previous rows remain in use. Inspect the findings, then run again; --force publishes despite a failed check"
     )]
     Check {
         /// The run.
         epoch: Epoch,
-        /// What does not hold.
+        /// The findings of the check.
         what: String,
     },
-    /// A file of the archive or of a result is not what its manifest says.
+    /// A file of the archive or of a result does not match its manifest.
     #[error("{path}: {what}. {REMEDY}")]
     Damaged {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The damage.
         what: String,
     },
-    /// What ended a restoration that had put something right before.
-    #[error("{error}. Before that {applied}: this stands")]
-    Partly {
-        /// What ended it.
+    /// A reconciliation failed after it had repaired something.
+    #[error("{error}. Before that {applied}; these changes remain")]
+    PartlyApplied {
+        /// The error.
         error: Box<Self>,
-        /// What had been put right.
+        /// The repairs.
         applied: Box<Applied>,
     },
-    /// Workers elsewhere could not carry a task out: what happened, and what to do.
+    /// Remote workers could not run a task; the message says what to do.
     #[error("{0}")]
     Workers(String),
     /// The run was asked to stop.
-    #[error("stopped; run it again and it goes on where it was")]
+    #[error("stopped; the next run continues where this one stopped")]
     Stopped,
-    /// A fault of this program.
-    #[error("{0}; this is a fault of Backstitch, please report it")]
+    /// A bug of Backstitch.
+    #[error("{0}; this is a bug in Backstitch, please report it")]
     Fault(String),
 }
 
@@ -78,23 +78,23 @@ impl Error {
         Self::Fault(format!("{what}: {error}"))
     }
 
-    /// Whether the same may go through later, without anybody doing anything.
-    pub(crate) fn may_pass(&self) -> bool {
+    /// Returns whether a later attempt may succeed without intervention.
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Store(error) => error.kind() == stores::ErrorKind::Retry,
             Self::Busy(_)
-            | Self::NotYet(_)
+            | Self::NotReady(_)
             | Self::Stopped
-            | Self::Roll { .. }
+            | Self::EndEpoch { .. }
             | Self::Workers(_) => true,
-            Self::Partly { error, .. } => error.may_pass(),
+            Self::PartlyApplied { error, .. } => error.is_transient(),
             _ => false,
         }
     }
 
-    /// The archive's file that was found damaged and what shows it, if that is what went wrong.
+    /// Returns the path and the description of the damaged archive file, if that is the cause.
     pub(crate) fn damaged_file(&self) -> Option<(String, String)> {
-        if let Self::Partly { error, .. } = self {
+        if let Self::PartlyApplied { error, .. } = self {
             return error.damaged_file();
         }
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
@@ -111,22 +111,22 @@ impl Error {
         None
     }
 
-    /// The same error, after something was put right.
-    pub(crate) fn after(self, applied: Applied) -> Self {
+    /// Adds the repairs that preceded the error.
+    pub(crate) fn with_applied(self, applied: Applied) -> Self {
         if applied == Applied::default() {
             return self;
         }
-        let (error, later) = self.apart();
-        Self::Partly {
+        let (error, later) = self.split_applied();
+        Self::PartlyApplied {
             error: Box::new(error),
             applied: Box::new(applied.and(later)),
         }
     }
 
-    /// What went wrong, and what had been put right before.
-    pub(crate) fn apart(self) -> (Self, Applied) {
+    /// Splits into the error and the repairs that preceded it.
+    pub(crate) fn split_applied(self) -> (Self, Applied) {
         match self {
-            Self::Partly { error, applied } => (*error, *applied),
+            Self::PartlyApplied { error, applied } => (*error, *applied),
             error => (error, Applied::default()),
         }
     }
@@ -139,13 +139,13 @@ impl Error {
     }
 }
 
-/// The error for a log that is not the one that results were made of.
-pub(crate) fn lost_log(what: String) -> Error {
+/// Returns the error for a log that differs from the one that results were computed from.
+pub(crate) fn lost_log_error(what: String) -> Error {
     Error::Request(format!("{what}. {}", stores::log::LOST_REMEDY))
 }
 
-/// The error of a view's query.
-pub(crate) fn failed_of<K>(job: &Job<K>) -> impl Fn(DataFusionError) -> jobs::Error + Copy {
+/// Returns a function that wraps errors of a view's query.
+pub(crate) fn query_error<K>(job: &Job<K>) -> impl Fn(DataFusionError) -> jobs::Error + Copy {
     |source| jobs::Error::Query {
         job: job.name().to_owned(),
         source,
@@ -157,27 +157,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_what_was_done_before() {
+    fn error_lists_preceding_repairs() {
         let applied = |rows, restoration| Applied {
             rows,
             restoration,
             ..Applied::default()
         };
-        let plain = Error::Stopped.after(Applied::default());
+        let plain = Error::Stopped.with_applied(Applied::default());
         assert!(matches!(plain, Error::Stopped), "{plain}");
         let error = stores::Error::DamagedFile {
             path: "a/b".to_owned(),
             why: "it is short".to_owned(),
         };
         let error = Error::from(error)
-            .after(applied(2, None))
-            .after(applied(1, Some(7)));
+            .with_applied(applied(2, None))
+            .with_applied(applied(1, Some(7)));
         let text = error.to_string();
-        assert!(text.contains("3 rows were written anew"), "{text}");
+        assert!(text.contains("3 rows were rewritten"), "{text}");
         assert!(text.contains("restoration 7"), "{text}");
         let (path, _) = error.damaged_file().expect("a file");
-        assert_eq!((path.as_str(), error.may_pass()), ("a/b", false));
-        assert!(Error::Stopped.after(applied(1, None)).may_pass());
-        assert!(matches!(error.apart().0, Error::Store(_)));
+        assert_eq!((path.as_str(), error.is_transient()), ("a/b", false));
+        assert!(Error::Stopped.with_applied(applied(1, None)).is_transient());
+        assert!(matches!(error.split_applied().0, Error::Store(_)));
     }
 }

@@ -1,8 +1,9 @@
-//! Runs the tasks of a run: on threads of this process, or on workers elsewhere.
+//! Runs tasks on threads of this process or on remote workers.
 //!
-//! A worker elsewhere gets a task as text ([`Request`]), and runs it with the same code on the same archive, where what the
-//! tasks of a stage share is written as a [`Note`](crate::task::Note). A task may run anywhere, and more than once: each try
-//! writes files of its own, and only those count that the output names which was taken.
+//! A remote worker receives a task as JSON ([`Request`]) and runs it with the same code on the same
+//! archive. The shared input of a stage is stored there as a
+//! [`StageInputFile`](crate::task::StageInputFile). A task may run anywhere, and more than once:
+//! each attempt writes its own files, and only files named by the accepted output count.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,49 +13,50 @@ use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::side_by_side::side_by_side;
-use crate::task::{Output, Request, Response, Shared, Task};
+use crate::concurrency::run_concurrently;
+use crate::task::{Output, Request, Response, StageInput, Task};
 use crate::{Error, Result, manifest_file};
 
-/// Tries of a task that fails for a reason that may pass.
+/// Attempts of a task that fails for a transient reason.
 const TRIES_MAX: u32 = 3;
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Workers elsewhere, on other machines perhaps.
+/// A client of workers in other processes, possibly on other machines.
 #[async_trait]
 pub trait Workers: fmt::Debug + Send + Sync {
-    /// How many tasks may be under way at the same time.
-    fn at_once(&self) -> usize;
+    /// Returns how many tasks may run at the same time.
+    fn concurrency_max(&self) -> usize;
 
-    /// Has a task carried out by a worker, and returns the answer of [`Worker::carry_out`](crate::Worker::carry_out).
-    /// Cancels the task when `stop` is cancelled.
+    /// Runs a task on a worker and returns the response of
+    /// [`Worker::run_task`](crate::Worker::run_task). Cancels the task when `stop` is cancelled.
     ///
     /// # Errors
-    /// [`Error::Workers`] if no worker has come to its end, [`Error::Stopped`].
-    async fn carry_out(&self, task: &str, stop: &CancellationToken) -> Result<String>;
+    /// [`Error::Workers`] if no worker finished the task, and [`Error::Stopped`].
+    async fn run_task(&self, task: &str, stop: &CancellationToken) -> Result<String>;
 
-    /// Cancels what is still under way.
-    async fn call_off(&self);
+    /// Cancels all unfinished tasks.
+    async fn cancel(&self);
 }
 
-/// Runs tasks.
+/// Where tasks run.
 #[derive(Debug, Clone)]
 pub(crate) enum Executor {
-    /// This process, with so many threads.
+    /// This process, with this number of threads.
     Local(usize),
-    /// Workers elsewhere.
+    /// Remote workers.
     Remote(Arc<dyn Workers>),
 }
 
 impl Executor {
-    /// Runs the tasks of a stage, several at once, and passes each with its output to `take`, in the order in which they
-    /// end. After `stop` is cancelled no further task begins, and the call ends with those that had begun.
+    /// Runs the tasks of a stage concurrently, and passes each with its output to `take` in the
+    /// order of completion. After `stop` is cancelled, no further task starts, and the call returns
+    /// when the running ones have ended.
     ///
     /// # Errors
-    /// The first error of a task or of `take`, which ends the others; [`Error::Stopped`].
+    /// The first error of a task or of `take`, which cancels the others; [`Error::Stopped`].
     pub(crate) async fn run(
         &self,
-        shared: Shared,
+        shared: StageInput,
         tasks: Vec<Task>,
         stop: &CancellationToken,
         mut take: impl FnMut(Task, Output) -> Result<()> + Send,
@@ -70,58 +72,57 @@ impl Executor {
                         Ok((task, output))
                     }
                 });
-                side_by_side(*threads, tasks, stop, take).await
+                run_concurrently(*threads, tasks, stop, take).await
             }
             Self::Remote(workers) => {
                 let (archive, files) = shared.archive();
-                // The note of a run that was killed is deleted with its results.
-                let note = format!("{files}-note-{}.json", Uuid::new_v4());
-                manifest_file::create(archive, &note, &shared.note()).await?;
+                // If the run is killed, the next run deletes this file with the results.
+                let input_path = format!("{files}-note-{}.json", Uuid::new_v4());
+                manifest_file::create(archive, &input_path, &shared.to_file()).await?;
                 let tasks = tasks.into_iter().map(|task| {
-                    let request = Request::new(&note, &task);
+                    let request = Request::new(&input_path, &task);
                     let (workers, stop) = (Arc::clone(workers), stop.clone());
                     async move {
-                        let output = send(&*workers, &request, &stop).await?;
+                        let output = run_remotely(&*workers, &request, &stop).await?;
                         Ok((task, output))
                     }
                 });
-                let done = side_by_side(workers.at_once(), tasks, stop, take).await;
-                if done.is_err() {
-                    workers.call_off().await;
+                let outcome = run_concurrently(workers.concurrency_max(), tasks, stop, take).await;
+                if outcome.is_err() {
+                    workers.cancel().await;
                 }
-                if let Err(error) = archive.delete(&note).await {
-                    tracing::debug!(note, %error, "the note of a run stays");
+                if let Err(error) = archive.delete(&input_path).await {
+                    tracing::debug!(input_path, %error, "cannot delete the input of a stage; the next run does");
                 }
-                done
+                outcome
             }
         }
     }
 }
 
-/// Has one task carried out.
-async fn send(
+/// Runs one task on a remote worker, with retries.
+async fn run_remotely(
     workers: &dyn Workers,
     request: &Request,
     stop: &CancellationToken,
 ) -> Result<Output> {
-    let request =
-        serde_json::to_string(request).map_err(|e| Error::fault("writing a task down", e))?;
+    let request = serde_json::to_string(request).map_err(|e| Error::fault("encoding a task", e))?;
     let mut tries = 1;
     loop {
-        let response = workers.carry_out(&request, stop).await?;
+        let response = workers.run_task(&request, stop).await?;
         let response = serde_json::from_str(&response)
-            .map_err(|e| Error::fault("reading what a worker answered", e))?;
+            .map_err(|e| Error::fault("decoding the response of a worker", e))?;
         let failure = match response {
             Response::Done(output) => return Ok(output),
             Response::Failed(failure) => failure,
         };
-        if !failure.may_pass || tries == TRIES_MAX {
+        if !failure.is_transient || tries == TRIES_MAX {
             return Err(failure.into());
         }
-        tracing::warn!(tries, error = failure.what, "a task is tried again");
+        tracing::warn!(tries, error = failure.what, "a task failed, retrying");
         tries += 1;
         tokio::select! {
-            () = tokio::time::sleep(PAUSE) => {}
+            () = tokio::time::sleep(RETRY_PAUSE) => {}
             () = stop.cancelled() => return Err(Error::Stopped),
         }
     }

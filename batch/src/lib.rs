@@ -1,12 +1,13 @@
-//! The batch layer: rolls the epoch, archives, recomputes exactly, checks, publishes what differs,
-//! completes, lets go of live epochs, and says how far live state had drifted.
+//! The batch layer. A run ends the epoch, archives the log, recomputes the views, checks and
+//! publishes what differs, records itself complete, prunes live epochs, and reports the drift of
+//! live state.
 //!
-//! A run may die at any point and be run again: what it had recorded stands, what it had not is
-//! made anew, and readers are right throughout. This crate knows no store's client and nothing of
-//! the other layers.
+//! A run may die at any point. The next run keeps recorded work and repeats the rest, and answers
+//! stay exact meanwhile. This crate uses no database client and nothing of the other layers.
 
 mod archive;
 mod board;
+mod concurrency;
 mod drift;
 mod erase;
 mod error;
@@ -20,7 +21,6 @@ mod results;
 mod retention;
 mod run;
 mod seal;
-mod side_by_side;
 mod snapshot;
 mod table;
 mod tally;
@@ -29,18 +29,18 @@ mod worker;
 
 pub use archive::{ArchiveReport, Backfill, BackfillReport};
 pub use drift::{Cause, Drift, DriftedKey, ViewDrift};
-pub use erase::{ErasePorts, EraseRequest, Erased, Eraser, Finding, Receipt};
-pub(crate) use error::failed_of;
+pub use erase::{ErasePorts, EraseRequest, ErasedPlace, Eraser, Finding, Receipt};
+pub(crate) use error::query_error;
 pub use error::{Error, Result};
 pub use executor::Workers;
-pub use options::{BatchOptions, BatchPorts, EditionOptions, Progress, RunRequest};
+pub use options::{BatchOptions, BatchPorts, Progress, RunRequest, VersionOptions};
 pub use report::{RunReport, Seconds};
 pub use restore::{
     Address, Applied, Cause as RestoreCause, ChangesFile, Difference, Expected, OfCause,
     Outcome as RestoreOutcome, Policy, Reconciled, Recorded, Restoration, RestorationKind,
     RestoreReport, RestoreRequest, Scheduled, ScheduledView, When,
 };
-pub use retention::{Amount, HeldBack, Kind, KindReport, Retention, RetentionOptions};
+pub use retention::{Amount, DataKind, KindReport, RetainedItems, Retention, RetentionOptions};
 pub use run::Batch;
 pub use snapshot::SnapshotReport;
 pub use worker::Worker;

@@ -1,5 +1,5 @@
-//! Manifests as files: a line of JSON, and a line with its checksum. A flipped bit in a number is a
-//! number too.
+//! Manifest files: a line of JSON, and a line with its checksum. The checksum is needed because a
+//! flipped bit in a number may yield another valid number.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -9,15 +9,17 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{Error, Result};
 
-/// Creates the file of a manifest, whose path no other file has.
+/// Creates a manifest file at a new path.
 pub(crate) async fn create(archive: &Archive, path: &str, manifest: &impl Serialize) -> Result<()> {
     match archive.create(path, to_bytes(manifest)?).await? {
         Created::New => Ok(()),
-        Created::Exists => Err(Error::Fault(format!("{path} is there already"))),
+        Created::Exists => Err(Error::Fault(format!(
+            "cannot create {path}: it exists already"
+        ))),
     }
 }
 
-/// Reads the manifest of a file; `None` if there is no such file.
+/// Reads a manifest file; `None` if it does not exist.
 pub(crate) async fn read<T: DeserializeOwned>(archive: &Archive, path: &str) -> Result<Option<T>> {
     let Some(bytes) = archive.get(path).await? else {
         return Ok(None);
@@ -26,13 +28,13 @@ pub(crate) async fn read<T: DeserializeOwned>(archive: &Archive, path: &str) -> 
     Ok(Some(manifest))
 }
 
-/// Reads the manifest of a file that was listed.
+/// Reads a manifest file that was listed before.
 pub(crate) async fn read_listed<T: DeserializeOwned>(archive: &Archive, path: &str) -> Result<T> {
     let found = read(archive, path).await?;
-    found.ok_or_else(|| Error::damaged(path, "it was listed, and is gone"))
+    found.ok_or_else(|| Error::damaged(path, "it was listed, but no longer exists"))
 }
 
-/// The bytes of a manifest's file.
+/// Encodes a manifest with its checksum.
 pub(crate) fn to_bytes(manifest: &impl Serialize) -> Result<Bytes> {
     let mut bytes =
         serde_json::to_vec(manifest).map_err(|e| Error::fault("writing a manifest", e))?;
@@ -41,14 +43,14 @@ pub(crate) fn to_bytes(manifest: &impl Serialize) -> Result<Bytes> {
     Ok(Bytes::from(bytes))
 }
 
-/// The manifest in a file, or what is wrong with it.
+/// Decodes a manifest, or describes the damage.
 pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let (body, checksum) = bytes.split_at(end.unwrap_or(bytes.len()));
     if checksum != checksum_line(body).as_bytes() {
-        return Err("its checksum is wrong".to_owned());
+        return Err("its checksum does not match".to_owned());
     }
-    serde_json::from_slice(body).map_err(|error| format!("not a manifest: {error}"))
+    serde_json::from_slice(body).map_err(|error| format!("it is not a valid manifest: {error}"))
 }
 
 fn checksum_line(body: &[u8]) -> String {
@@ -60,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_flipped_bit_is_believed() {
+    fn detects_every_flipped_bit() {
         let bytes = to_bytes(&vec![12, 345]).expect("bytes");
         assert_eq!(from_bytes(&bytes), Ok(vec![12, 345]));
         for bit in 0..bytes.len() * 8 {

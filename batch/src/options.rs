@@ -1,4 +1,4 @@
-//! What the batch layer is given, and what can be set.
+//! Ports, settings and requests of the batch layer.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -8,8 +8,8 @@ use jobs::tree;
 use schemas::clock::Clock;
 use schemas::options;
 use stores::archive::Archive;
-use stores::canon::CanonRead;
 use stores::counts::CountsWrite;
+use stores::entities::EntityRead;
 use stores::erasures::Suppressions;
 use stores::lease::Leases;
 use stores::live::LiveWrite;
@@ -18,97 +18,100 @@ use stores::records::Records;
 use stores::registry::Schemas;
 use stores::views::ViewsWrite;
 
-/// The stores that the batch layer works with.
+/// The stores that the batch layer uses.
 #[derive(Debug, Clone)]
 pub struct BatchPorts {
-    /// The log that it archives.
+    /// The log to archive.
     pub log: Arc<dyn LogRead>,
-    /// The live state whose epochs it ends and lets go of.
+    /// Live state, whose epochs runs end and prune.
     pub live: Arc<dyn LiveWrite>,
-    /// The rows and run records that it writes.
+    /// Rows and run records.
     pub views: Arc<dyn ViewsWrite>,
     /// Counts of members by day.
     pub counts: Arc<dyn CountsWrite>,
     /// Records of reconciliations, schedules, approvals, corrections and alerts.
     pub records: Arc<dyn Records>,
-    /// The canonical rows that snapshots are taken of.
-    pub canon: Arc<dyn CanonRead>,
-    /// Snapshots and results.
+    /// The entity store, of which runs take snapshots.
+    pub entities: Arc<dyn EntityRead>,
+    /// Events, snapshots and results.
     pub archive: Archive,
-    /// Whose events count without them.
+    /// The list of erased people.
     pub suppressions: Suppressions,
-    /// What keeps two runs apart.
+    /// Leases that exclude concurrent runs.
     pub leases: Arc<dyn Leases>,
-    /// The schemas of records of Avro.
+    /// The schemas of Avro records.
     pub schemas: Arc<dyn Schemas>,
-    /// The present moment.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
 }
 
 options! {
-    /// What can be set.
+    /// Settings of the batch layer.
     pub struct BatchOptions {
-        /// How long readers that saw the run before may go on before live epochs are let go.
+        /// How long readers may use what a run replaced before it is deleted and live epochs are
+        /// pruned.
         pub grace_ms: u64 = 2_000,
-        /// How long to wait for a partition that can't end its epoch yet.
+        /// How long to wait for a partition that cannot end its epoch yet.
         pub roll_wait_ms: u64 = 10_000,
-        /// How long the speed layer may stand still before a run publishes boards: of members that it has been
-        /// told of and has not come to, what stood before. And before a run covers what it has not told to
-        /// others: that is lost if live state is.
+        /// How long a run of boards waits for the speed layer without progress. Then the run
+        /// publishes the present entries of members with pending notifications. Changes below the
+        /// cut that the speed layer has not published are lost if live state is lost.
         pub speed_wait_ms: u64 = 1_000,
-        /// Events in one file of the archive, about.
+        /// Approximate events in one archive file.
         pub archive_rows_max: usize = 1_000_000,
-        /// Bytes of records that go into one file of the archive, about: bounds the memory for it.
+        /// Approximate bytes of records in one archive file. Bounds the memory for it.
         pub archive_bytes_max: usize = 256 * 1024 * 1024,
-        /// How long files stay that were merged into larger ones, for who reads or copies the archive meanwhile.
+        /// How long compacted files remain, for processes that read or copy the archive.
         pub archive_merged_wait_ms: u64 = 3_600_000,
-        /// How long events wait for enough others to fill a file, where the archiver follows the log.
+        /// How long an archiver that follows the log waits for events to fill a file.
         pub archive_wait_ms: u64 = 30_000,
-        /// Events or rows that one task reads, about: the days of a task are computed together.
+        /// Approximate events or rows that one task reads. The days of a task are computed
+        /// together.
         pub task_rows_max: u64 = 1_000_000,
-        /// How long an executor elsewhere may take for a task before it is given to another one.
+        /// How long a remote executor may take for a task before another one gets it.
         pub task_seconds_max: u64 = 3_600,
-        /// Whether executors elsewhere also write the rows of tallies: they need the store of the views then.
+        /// True if remote executors also write the rows of aggregates. They need the view store
+        /// then.
         pub executors_publish: bool = false,
-        /// Rows of one file of a snapshot, about: they are computed together, in memory. The rows of one
-        /// key are never divided.
+        /// Approximate rows of one snapshot file, which are computed together in memory. The rows
+        /// of one key are never divided.
         pub snapshot_rows_max: u64 = 250_000,
-        /// Bytes of one file of a result, about: bounds the memory for it.
+        /// Approximate bytes of one result file. Bounds the memory for it.
         pub result_bytes_max: usize = 64 * 1024 * 1024,
-        /// Rows that are published in one step.
+        /// Rows that are written in one step.
         pub publish_rows: usize = 50_000,
-        /// Bytes of what another system, or a query of the canonical store, says is expected, at most: so much of it lies
-        /// on the disk.
+        /// Maximum size of the expected values that another system or a query of the entity store
+        /// supplies. They are stored on disk.
         pub expected_bytes_max: u64 = 8 * 1024 * 1024 * 1024,
-        /// How long that may take.
+        /// How long supplying the expected values may take.
         pub expected_wait_ms: u64 = 600_000,
-        /// Who holds the leases of this process, for people: the process and its machine. This is no
+        /// The holder's name in the leases of this process: the process and its machine. Not a
         /// setting.
         #[serde(skip)]
         pub holder: String = format!("process {}", std::process::id()),
-        /// Rows of live state or of a table that are read together where both are compared. This is no setting.
+        /// Rows of live state or of a table that a comparison reads at once. Not a setting.
         #[serde(skip)]
         pub scan_rows: usize = 20_000,
-        /// Boards that had fewer rows than this say nothing about a trend. This is no setting.
+        /// Boards with fewer rows are not checked for a decrease. Not a setting.
         #[serde(skip)]
         pub check_rows_min: u64 = 1_000,
-        /// How editions of boards are made. This is no setting: editions share nodes only with those that
-        /// were made in the same way.
+        /// How versions of boards are built. Not a setting: versions share nodes only if they were
+        /// built in the same way.
         #[serde(skip)]
-        pub editions: EditionOptions = EditionOptions::default(),
+        pub versions: VersionOptions = VersionOptions::default(),
     }
 }
 
-/// How editions of boards are made.
+/// How versions of boards are built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EditionOptions {
-    /// How rows are cut into nodes.
+pub struct VersionOptions {
+    /// How rows are divided into nodes.
     pub tree: tree::Options,
-    /// Nodes of one key that are held back until its head is known, in bytes, about.
+    /// Approximate bytes of nodes of one key that are buffered until its head is known.
     pub nodes_bytes_max: usize,
 }
 
-impl Default for EditionOptions {
+impl Default for VersionOptions {
     fn default() -> Self {
         Self {
             tree: tree::Options::default(),
@@ -117,33 +120,33 @@ impl Default for EditionOptions {
     }
 }
 
-/// What a run is asked to do.
+/// The request of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunRequest {
-    /// Only these jobs, at the newest run's cuts; all, at new cuts, if empty.
+    /// The jobs to compute at the newest run's cuts. Empty: all jobs at new cuts.
     pub jobs: Vec<String>,
-    /// Recompute everything, not only the time buckets that were touched.
+    /// Recomputes everything, not only what changed.
     pub full: bool,
-    /// Publish even if a check fails.
+    /// Publishes even if a check fails.
     pub force: bool,
-    /// Keys of boards that are computed and written in any case, also what seems to be there.
+    /// Keys of boards to compute and write even if they seem unchanged.
     pub rewrite: BTreeSet<i64>,
-    /// Of these keys nothing is kept of an earlier day.
+    /// True if the heads of the rewritten keys drop the root of the earlier day.
     pub forget_earlier: bool,
 }
 
 impl RunRequest {
-    /// Whether the run computes a job.
-    pub(crate) fn wants(&self, job: &str) -> bool {
+    /// Returns whether the run computes a job.
+    pub(crate) fn includes(&self, job: &str) -> bool {
         self.jobs.is_empty() || self.jobs.iter().any(|name| name == job)
     }
 }
 
-/// Who is told how far a run has come.
+/// Receives the progress of a run.
 pub trait Progress: Debug + Send + Sync {
-    /// A stage begins, with so many things to do (0: not known).
+    /// Starts a stage with `total` items (0 if unknown).
     fn stage(&self, name: &str, total: u64);
-    /// So many things of the stage are done.
+    /// Adds `done` finished items of the stage.
     fn advance(&self, done: u64);
 }
 

@@ -1,11 +1,12 @@
-//! Reading what a store gives page by page.
+//! Reads a store's listing page by page.
 
 use futures::{Stream, stream};
 
 use crate::Result;
 
-/// The pages of a store, each from the key of the last item of the page before on, until one is empty.
-pub(crate) fn pages<T, K, F>(
+/// Streams the pages of a store until one is empty. Each read starts after the key of the last item
+/// of the page before.
+pub(crate) fn stream_pages<T, K, F>(
     mut read: impl FnMut(Option<K>) -> F,
     key: fn(&T) -> K,
 ) -> impl Stream<Item = Result<Vec<T>>>

@@ -1,4 +1,4 @@
-//! What a run did, and how long its stages took.
+//! The report of a run, and the timing of its stages.
 
 use std::time::Instant;
 
@@ -11,34 +11,34 @@ use tracing::Span;
 use crate::Progress;
 use crate::drift::Drift;
 
-/// What a run did.
+/// The report of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct RunReport {
-    /// The run's number, which is the epoch that it covers up to.
+    /// The run's number, which is its epoch.
     pub epoch: Epoch,
-    /// By partition: the run covers everything below this offset.
+    /// By partition: the run covers all records below this offset.
     pub cuts: Vec<Offset>,
     /// The jobs that were computed.
     pub jobs: Vec<String>,
-    /// Whether everything was recomputed, not only what was touched.
+    /// True if everything was recomputed, not only what changed.
     pub full: bool,
     /// Records that were read from the archive.
     pub rows_read: u64,
-    /// Of these, records of an event that had been read before.
+    /// Records among them that repeat an event.
     pub duplicates: u64,
     /// Rows of views that were written.
     pub rows_written: u64,
-    /// Rows of views that stayed as they were.
+    /// Rows of views that were unchanged.
     pub rows_skipped: u64,
-    /// Seconds, by stage in the order of the stages.
+    /// Seconds by stage, in the order of the stages.
     pub seconds: Seconds,
-    /// How far live state had drifted since the run before.
+    /// The drift of live state since the previous run.
     pub drift: Drift,
-    /// What a person should know.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
-    /// What the check found that the run was abandoned for.
+    /// The findings of the check, because of which the run was abandoned.
     pub faults: Vec<String>,
-    /// What stopped the last try; nothing once the run is complete.
+    /// The error of the last attempt; none once the run is complete.
     pub error: Option<String>,
 }
 
@@ -52,10 +52,10 @@ impl Serialize for Seconds {
     }
 }
 
-/// Times the stages of a run, and tells them.
+/// Measures the stages of a run and reports the progress.
 pub(crate) struct Stages<'a> {
     pub(crate) progress: &'a dyn Progress,
-    /// The span ends with its stage.
+    /// Name, start and span of the current stage. The span ends with it.
     current: Option<(&'static str, Instant, Span)>,
     seconds: Seconds,
 }
@@ -69,23 +69,23 @@ impl<'a> Stages<'a> {
         }
     }
 
-    /// A stage begins; the one before ends.
+    /// Starts a stage and ends the previous one.
     pub(crate) fn begin(&mut self, name: &'static str, total: u64) {
         self.stop();
-        tracing::debug!(stage = name, "begins");
+        tracing::debug!(stage = name, "stage started");
         self.progress.stage(name, total);
         let span = tracing::info_span!(target: traces::TARGET, "stage", otel.name = name, total);
         self.current = Some((name, Instant::now(), span));
     }
 
-    /// The last stage ends: what each one took.
+    /// Ends the last stage and returns the seconds of all.
     pub(crate) fn end(mut self) -> Seconds {
         self.stop();
         self.seconds
     }
 
-    /// What the stages took that have ended.
-    pub(crate) fn so_far(&self) -> Seconds {
+    /// Returns the seconds of the ended stages.
+    pub(crate) fn ended(&self) -> Seconds {
         self.seconds.clone()
     }
 
@@ -97,8 +97,8 @@ impl<'a> Stages<'a> {
 }
 
 impl RunReport {
-    /// Tells metrics and the log.
-    pub(crate) fn tell(&self, source: Source) {
+    /// Updates the metrics and writes a log line.
+    pub(crate) fn emit(&self, source: Source) {
         let report = self;
         let labels = || [("source", source.name())];
         let total: f64 = report.seconds.0.iter().map(|(_, seconds)| seconds).sum();

@@ -1,5 +1,5 @@
-//! Results: what a try of a run computed for a view. Their manifests, and which of them a table
-//! holds.
+//! Results: the rows that an attempt of a run computed for each view, their manifests, and which
+//! results a table contains.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,26 +8,26 @@ use schemas::source::Source;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stores::archive::Archive;
-use stores::lease::Held as Lease;
+use stores::lease::LeaseGuard as Lease;
 use stores::views::TableResults;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::run::{expect_held, go_on};
+use crate::run::{check_stop, verify_lease};
 use crate::{Result, manifest_file};
 
-/// What is known of the rows that a view's table holds.
+/// The results from which the rows of a view's table were written.
 #[derive(Debug, Clone)]
-pub(crate) struct Held<M> {
+pub(crate) struct PublishedState<M> {
     /// The published result.
     pub(crate) published: Option<M>,
-    /// Results that may have been published in part since.
+    /// Results that a later run may have published in part.
     pub(crate) dirty: Vec<M>,
-    /// Whether a result is missing that is among the rows: then the others are not given either.
+    /// True if one of these results is missing; then the other fields are empty.
     pub(crate) is_unknown: bool,
 }
 
-impl<M> Default for Held<M> {
+impl<M> Default for PublishedState<M> {
     fn default() -> Self {
         Self {
             published: None,
@@ -37,25 +37,27 @@ impl<M> Default for Held<M> {
     }
 }
 
-/// What names the rows of a view's result and the files that hold them.
+/// The manifest of a view's result: names the result and its files.
 pub(crate) trait Manifest: Serialize + DeserializeOwned {
-    /// The view.
+    /// Returns the name of the view.
     fn view(&self) -> &str;
-    /// The name of the result.
+    /// Returns the name of the result.
     fn result(&self) -> &str;
-    /// The files.
+    /// Returns the paths of the files.
     fn files(&self) -> BTreeSet<String>;
 }
 
-/// The name of the result of each view.
-pub(crate) fn names_of<M: Manifest>(manifests: &BTreeMap<String, M>) -> BTreeMap<String, String> {
+/// Returns the result's name for each view.
+pub(crate) fn result_names<M: Manifest>(
+    manifests: &BTreeMap<String, M>,
+) -> BTreeMap<String, String> {
     let names = manifests.values();
     names
         .map(|manifest| (manifest.view().to_owned(), manifest.result().to_owned()))
         .collect()
 }
 
-/// The name of a new result.
+/// Returns a name for a new result.
 pub(crate) fn result_name(epoch: Epoch) -> String {
     format!("{epoch:010}-{}", Uuid::new_v4())
 }
@@ -65,18 +67,18 @@ pub(crate) fn result_name(epoch: Epoch) -> String {
 pub(crate) struct Results<'a> {
     pub(crate) archive: &'a Archive,
     pub(crate) source: Source,
-    /// What keeps other runs of the source away.
+    /// The lease that excludes other runs of the source.
     pub(crate) lease: &'a dyn Lease,
 }
 
-/// What there was of results at one moment.
-pub(crate) struct Listed {
+/// The manifests and files of results at one moment.
+pub(crate) struct ResultListing {
     manifests: Vec<String>,
     files: Vec<String>,
 }
 
 impl Results<'_> {
-    /// Where a run's files go.
+    /// Returns the folder of result files.
     pub(crate) fn data_folder(&self) -> String {
         format!("results/{}/data", self.source)
     }
@@ -89,37 +91,37 @@ impl Results<'_> {
         format!("{}/{result}.json", self.manifests_folder(view))
     }
 
-    /// Writes a manifest down.
+    /// Stores a manifest.
     pub(crate) async fn create(&self, manifest: &impl Manifest) -> Result<()> {
         let path = self.manifest_path(manifest.view(), manifest.result());
         manifest_file::create(self.archive, &path, manifest).await
     }
 
-    /// What is known of the rows of each view's table. Views without any are not there.
-    pub(crate) async fn held<M: Manifest>(
+    /// Returns the published state of each view that has published or started results.
+    pub(crate) async fn published_states<M: Manifest>(
         &self,
         tables: &BTreeMap<String, TableResults>,
-    ) -> Result<BTreeMap<String, Held<M>>> {
+    ) -> Result<BTreeMap<String, PublishedState<M>>> {
         let files: BTreeSet<String> = self.files().await?.into_iter().collect();
-        let mut held = BTreeMap::new();
+        let mut states = BTreeMap::new();
         for (view, table) in tables {
-            let mut of_view = Held::<M>::default();
+            let mut state = PublishedState::<M>::default();
             for result in table.published.iter().chain(&table.begun) {
                 let manifest: Option<M> = self.load(view, result).await?;
-                let whole = manifest.filter(|manifest| manifest.files().is_subset(&files));
-                match whole {
-                    None => of_view.is_unknown = true,
-                    found if table.published.as_ref() == Some(result) => of_view.published = found,
-                    found => of_view.dirty.extend(found),
+                let intact = manifest.filter(|manifest| manifest.files().is_subset(&files));
+                match intact {
+                    None => state.is_unknown = true,
+                    intact if table.published.as_ref() == Some(result) => state.published = intact,
+                    intact => state.dirty.extend(intact),
                 }
             }
-            if of_view.is_unknown {
-                of_view.published = None;
-                of_view.dirty.clear();
+            if state.is_unknown {
+                state.published = None;
+                state.dirty.clear();
             }
-            held.insert(view.clone(), of_view);
+            states.insert(view.clone(), state);
         }
-        Ok(held)
+        Ok(states)
     }
 
     async fn load<M: Manifest>(&self, view: &str, result: &str) -> Result<Option<M>> {
@@ -130,54 +132,58 @@ impl Results<'_> {
         match manifest_file::from_bytes(&bytes) {
             Ok(manifest) => Ok(Some(manifest)),
             Err(error) => {
-                tracing::warn!(path, %error, "a result's manifest is damaged: everything is written anew");
+                tracing::warn!(path, %error, "the manifest of a result is damaged; the run writes all rows of the view again");
                 Ok(None)
             }
         }
     }
 
-    /// The results that there are, before it is asked which of them a table holds. No other run has
-    /// begun when they were listed.
-    pub(crate) async fn listed(&self) -> Result<Listed> {
+    /// Lists all results. Call this before reading which results the tables refer to. The lease
+    /// check at the end proves that no other run had started before the listing.
+    pub(crate) async fn list(&self) -> Result<ResultListing> {
         let prefix = format!("results/{}/views", self.source);
-        let listed = Listed {
+        let listing = ResultListing {
             manifests: self.archive.list(&prefix).await?,
             files: self.files().await?,
         };
-        expect_held(self.lease).await?;
-        Ok(listed)
+        verify_lease(self.lease).await?;
+        Ok(listing)
     }
 
-    /// Deletes those of the results that no table holds rows of: those of tries that died before they
-    /// published, of runs before, of views that are gone, of other databases. `held` is of a moment
-    /// after the listing: a run that began since has made results that are not among these, and takes
-    /// none of these over but what is held.
-    pub(crate) async fn remove_others<M: Manifest>(
+    /// Deletes listed results that no table refers to: those of failed attempts, earlier runs,
+    /// deleted views, and other databases.
+    ///
+    /// `states` must have been read after the listing. A run that started since has its own
+    /// results, which are not listed, and reuses only results in `states`.
+    pub(crate) async fn delete_unreferenced<M: Manifest>(
         &self,
-        listed: Listed,
-        held: &BTreeMap<String, Held<M>>,
+        listing: ResultListing,
+        states: &BTreeMap<String, PublishedState<M>>,
         stop: &CancellationToken,
     ) -> Result<()> {
-        let named = self.named(held);
-        let listed = listed.manifests.into_iter().chain(listed.files);
-        for path in listed.filter(|path| !named.contains(path)) {
-            go_on(stop)?;
+        let referenced = self.referenced_paths(states);
+        let paths = listing.manifests.into_iter().chain(listing.files);
+        for path in paths.filter(|path| !referenced.contains(path)) {
+            check_stop(stop)?;
             self.archive.delete(&path).await?;
         }
         Ok(())
     }
 
-    /// The manifests and files that tables hold rows of. What is left of a table's results where one is missing is
-    /// read by nobody.
-    pub(crate) fn named<M: Manifest>(&self, held: &BTreeMap<String, Held<M>>) -> BTreeSet<String> {
-        let mut named = BTreeSet::new();
-        for held in held.values() {
-            for manifest in held.published.iter().chain(&held.dirty) {
-                named.insert(self.manifest_path(manifest.view(), manifest.result()));
-                named.extend(manifest.files());
+    /// Returns the paths of all manifests and files that tables refer to. If one result of a table
+    /// is missing, its other results are unused.
+    pub(crate) fn referenced_paths<M: Manifest>(
+        &self,
+        states: &BTreeMap<String, PublishedState<M>>,
+    ) -> BTreeSet<String> {
+        let mut paths = BTreeSet::new();
+        for state in states.values() {
+            for manifest in state.published.iter().chain(&state.dirty) {
+                paths.insert(self.manifest_path(manifest.view(), manifest.result()));
+                paths.extend(manifest.files());
             }
         }
-        named
+        paths
     }
 
     async fn files(&self) -> Result<Vec<String>> {
@@ -185,18 +191,18 @@ impl Results<'_> {
     }
 }
 
-/// The smaller cut of each partition.
-pub(crate) fn earlier(least: Option<Vec<Cut>>, cuts: &[Cut]) -> Vec<Cut> {
-    let Some(least) = least else {
+/// Returns the smaller cut of each partition.
+pub(crate) fn earliest_cuts(earliest: Option<Vec<Cut>>, cuts: &[Cut]) -> Vec<Cut> {
+    let Some(earliest) = earliest else {
         return cuts.to_vec();
     };
-    let both = least.into_iter().zip(cuts);
-    let least = both.map(|(a, b)| {
+    let both = earliest.into_iter().zip(cuts);
+    let earliest = both.map(|(a, b)| {
         if a.next_offset <= b.next_offset {
             a
         } else {
             *b
         }
     });
-    least.collect()
+    earliest.collect()
 }

@@ -1,33 +1,35 @@
-//! A run from beginning to end.
+//! The batch layer: runs, archiving, and the steps that all sources share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jobs::tables::Generation;
+use jobs::tables::TableGeneration;
 use jobs::{Catalog, Engine, Layers};
 use schemas::seam::{Cut, Epoch, Offset, Run, RunState};
 use schemas::source::{Source, SourceKind};
 use schemas::traces;
 use stores::ErrorKind;
-use stores::erasures::Suppressed;
-use stores::lease::Held as Lease;
-use stores::live::SlotId;
+use stores::erasures::SuppressedPeople;
+use stores::lease::LeaseGuard as Lease;
+use stores::live::PartitionId;
 use stores::views::ViewShape;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::archive::{ArchiveReport, Archiver, Due, FileEntry, FileSize, Version, collect_garbage};
-use crate::error::lost_log;
+use crate::archive::{
+    ArchiveReport, Archiver, FileEntry, FileSize, GarbageScope, Version, collect_garbage,
+};
+use crate::error::lost_log_error;
 use crate::executor::{Executor, Workers};
 use crate::report::{RunReport, Stages};
-use crate::results::{Held, Manifest, Results};
-use crate::seal::{recognise_cuts, sealed_run};
+use crate::results::{Manifest, PublishedState, Results};
+use crate::seal::{seal_run, verify_cuts};
 use crate::{BatchOptions, BatchPorts, Error, Progress, Result, RunRequest, board, tally};
 
 const GARBAGE_ROWS: usize = 20_000;
-/// What a run keeps in memory of files that it has read.
-pub(crate) const KNOWN_BYTES: u64 = 64 << 20;
+/// Bytes of archive files that a run caches.
+pub(crate) const FILE_CACHE_BYTES: u64 = 64 << 20;
 const ARCHIVE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The batch layer.
@@ -37,14 +39,23 @@ pub struct Batch {
     pub(crate) catalog: Catalog,
     pub(crate) engine: Engine,
     pub(crate) options: BatchOptions,
-    /// Who carries tasks out, if that is not this process.
+    /// Remote workers that run tasks; without them this process does.
     pub(crate) workers: Option<Arc<dyn Workers>>,
 }
 
+/// The tables that a run has published.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PublishedTables<'a> {
+    pub(crate) source: Source,
+    pub(crate) epoch: Epoch,
+    pub(crate) stamp_us: i64,
+    pub(crate) tables: &'a [String],
+}
+
 impl Batch {
-    /// The batch layer of an installation.
+    /// Creates the batch layer of an installation.
     #[must_use]
-    pub const fn build(
+    pub const fn new(
         ports: BatchPorts,
         catalog: Catalog,
         engine: Engine,
@@ -59,7 +70,7 @@ impl Batch {
         }
     }
 
-    /// The same, with the tasks of runs carried out by workers elsewhere.
+    /// Runs the tasks of later runs on remote workers.
     #[must_use]
     pub fn with_workers(self, workers: Arc<dyn Workers>) -> Self {
         Self {
@@ -68,7 +79,7 @@ impl Batch {
         }
     }
 
-    /// Runs the tasks of a run.
+    /// Returns the executor of a run's tasks.
     pub(crate) fn executor(&self) -> Executor {
         match &self.workers {
             Some(workers) => Executor::Remote(Arc::clone(workers)),
@@ -76,7 +87,7 @@ impl Batch {
         }
     }
 
-    /// Writes the rows of aggregates.
+    /// Returns the executor that writes the rows of aggregates.
     pub(crate) fn publishing_executor(&self) -> Executor {
         match self.executor() {
             Executor::Remote(workers) if self.options.executors_publish => {
@@ -86,55 +97,55 @@ impl Batch {
         }
     }
 
-    /// Creates the first version of an archive that an older version of Backstitch wrote. Returns false if there is no such
-    /// archive.
+    /// Migrates an archive that an older version of Backstitch wrote. Returns false if there is
+    /// none.
     ///
     /// # Errors
-    /// Those of the archive, [`Error::Damaged`] if a record of the older layout is missing or damaged, and [`Error::Busy`] if a
-    /// run or a backfill is under way.
-    pub async fn take_over_archive(&self, source: Source) -> Result<bool> {
+    /// Errors of the archive, [`Error::Damaged`] if a record of the older layout is missing or
+    /// damaged, and [`Error::Busy`] if a run or a backfill is under way.
+    pub async fn migrate_archive(&self, source: Source) -> Result<bool> {
         if !Version::has_older_layout(&self.ports.archive, source).await? {
             return Ok(false);
         }
         let what = format!(
-            "a run or a backfill of {source} is under way; the archive is taken over without"
+            "a run or a backfill of {source} is under way, and the archive cannot be migrated meanwhile"
         );
         let mut leases = Vec::new();
         for lease in [format!("batch-{source}"), format!("backfill-{source}")] {
-            leases.push(self.acquire(&lease, &what).await?);
+            leases.push(self.acquire_lease(&lease, &what).await?);
         }
-        let taken_over = Version::take_over(&self.ports.archive, source).await;
+        let taken_over = Version::migrate(&self.ports.archive, source).await;
         for lease in leases {
-            lease.let_go().await;
+            lease.release().await;
         }
         taken_over
     }
 
-    /// Makes the tables of a source's views that are not there.
+    /// Creates the missing tables of a source's views.
     ///
     /// # Errors
-    /// Those of the views' store.
-    pub async fn make_views(&self, source: Source) -> Result<()> {
+    /// Errors of the views' store.
+    pub async fn create_views(&self, source: Source) -> Result<()> {
         let version = Version::newest(&self.ports.archive, source).await?;
-        let (of, _) = self.generation(&version).await?;
-        self.make_tables(source, of).await
+        let (generation, _) = self.generation(&version).await?;
+        self.create_tables(source, generation).await
     }
 
-    /// The generation of rows computed from an archive version now, and the erased listeners.
+    /// Returns the generation of rows computed from `version` now, and the erased people.
     pub(crate) async fn generation(
         &self,
         version: &Version,
-    ) -> Result<(Generation, Arc<Suppressed>)> {
-        let suppressed = self.ports.suppressions.now().await?;
-        let of = Generation {
+    ) -> Result<(TableGeneration, Arc<SuppressedPeople>)> {
+        let suppressed = self.ports.suppressions.current().await?;
+        let generation = TableGeneration {
             backfills: version.backfills(),
             erasures: suppressed.newest_listener(),
         };
-        Ok((of, suppressed))
+        Ok((generation, suppressed))
     }
 
-    /// Deletes files of the archive that nothing needs any more; with `redacted` also those that may name an erased listener,
-    /// whose readers have had the grace to end.
+    /// Deletes archive files that are no longer needed. With `redacted` also deletes those that may
+    /// name an erased listener; the grace period of their readers must be over.
     pub(crate) async fn collect_archive_garbage(
         &self,
         source: Source,
@@ -142,23 +153,27 @@ impl Batch {
     ) -> Result<()> {
         let now_ms = self.ports.clock.now_ms();
         let wait_ms = i64::try_from(self.options.archive_merged_wait_ms).unwrap_or(i64::MAX);
-        let due = Due {
+        let due = GarbageScope {
             before_ms: now_ms.saturating_sub(wait_ms),
             redacted,
         };
         collect_garbage(&self.ports.archive, source, due, now_ms).await
     }
 
-    /// Makes the tables of a source's views, whose rows are of a generation.
-    pub(crate) async fn make_tables(&self, source: Source, of: Generation) -> Result<()> {
-        let tallies = self.catalog.of_layer(source, Layers::Batch);
-        let boards = self.catalog.boards_of_layer(source, Layers::Batch);
-        let shapes: Vec<ViewShape> = tallies
+    /// Creates the missing tables of a source's views for a generation.
+    pub(crate) async fn create_tables(
+        &self,
+        source: Source,
+        generation: TableGeneration,
+    ) -> Result<()> {
+        let aggregates = self.catalog.jobs_in_layer(source, Layers::Batch);
+        let boards = self.catalog.boards_in_layer(source, Layers::Batch);
+        let shapes: Vec<ViewShape> = aggregates
             .flat_map(|job| {
-                let kept = tally::kept_shape(job, of);
-                std::iter::once(tally::shape(job, of)).chain(kept)
+                let mirror_shape = tally::kept_shape(job, generation);
+                std::iter::once(tally::shape(job, generation)).chain(mirror_shape)
             })
-            .chain(boards.map(|job| board::shape(job)))
+            .chain(boards.map(|job| board::view_shape(job)))
             .collect();
         for shape in shapes {
             self.ports.views.ensure_view(source, &shape).await?;
@@ -166,12 +181,12 @@ impl Batch {
         Ok(())
     }
 
-    /// Copies the log of a source to the archive until `shutdown`, a file whenever there is enough
-    /// for one or the oldest of it has waited for long; with `until_caught_up` only up to where the
-    /// log ends now.
+    /// Copies the log of a source to the archive until `shutdown`, or with `until_caught_up` up to
+    /// the current end of the log. Writes a file when enough events are waiting, or when the oldest
+    /// one has waited for `archive_wait_ms`.
     ///
     /// # Errors
-    /// [`Error::Request`] if the archive was made from another log, and those of the stores.
+    /// [`Error::Request`] if the archive was written from another log, and those of the stores.
     pub async fn archive(
         &self,
         source: Source,
@@ -181,27 +196,27 @@ impl Batch {
         let mut report = ArchiveReport::default();
         let mut archiver = self.archiver(source).await?;
         if let Err(error) = self.collect_archive_garbage(source, false).await {
-            tracing::warn!(%source, %error, "files of the archive that nothing needs stay");
+            tracing::warn!(%source, %error, "cannot delete unused archive files; the next archiver or run deletes them");
         }
         let longest_wait = Duration::from_millis(self.options.archive_wait_ms);
-        // Since when there has been something to archive.
-        let mut waiting: Option<Instant> = None;
+        // When the oldest unarchived event was first seen.
+        let mut waiting_since: Option<Instant> = None;
         loop {
             let copied = async {
-                let ends = self.spans(source).await?;
-                let behind = archiver.behind(&ends);
-                if behind == 0 {
-                    waiting = None;
+                let ends = self.partition_ends(source).await?;
+                let lag = archiver.lag(&ends);
+                if lag == 0 {
+                    waiting_since = None;
                     return Ok(ArchiveReport::default());
                 }
-                let since = *waiting.get_or_insert_with(Instant::now);
-                let enough = behind >= self.options.archive_rows_max as u64;
-                if !until_caught_up && !enough && since.elapsed() < longest_wait {
+                let since = *waiting_since.get_or_insert_with(Instant::now);
+                let is_enough = lag >= self.options.archive_rows_max as u64;
+                if !until_caught_up && !is_enough && since.elapsed() < longest_wait {
                     return Ok(ArchiveReport::default());
                 }
-                let ends: Vec<Cut> = ends.into_iter().map(end_of).collect();
-                let copied = archiver.up_to(&ends, &(), &shutdown).await?;
-                waiting = None;
+                let ends: Vec<Cut> = ends.into_iter().map(cut_at).collect();
+                let copied = archiver.archive_up_to(&ends, &(), &shutdown).await?;
+                waiting_since = None;
                 Ok(copied)
             };
             match copied.await {
@@ -209,7 +224,7 @@ impl Batch {
                 Err(Error::Store(error))
                     if !until_caught_up && error.kind() == ErrorKind::Retry =>
                 {
-                    tracing::warn!(%source, %error, "archiving is tried again");
+                    tracing::warn!(%source, %error, "archiving failed, retrying");
                 }
                 Err(error) => return Err(error),
             }
@@ -223,30 +238,30 @@ impl Batch {
         }
     }
 
-    /// Whether anything of a source has come yet, as far as its log tells. The log of notifications may
-    /// be made before there is any.
+    /// Returns whether the log of a source has received any record. The topic of notifications may
+    /// exist before it has one.
     ///
     /// # Errors
-    /// Those of the stores.
+    /// Errors of the stores.
     pub async fn has_log(&self, source: Source) -> Result<bool> {
-        let ends = self.spans(source).await?;
+        let ends = self.partition_ends(source).await?;
         let runs = self.ports.views.runs(source).await?.runs;
-        let has_come = match source.kind() {
-            SourceKind::Facts => !ends.is_empty(),
+        let has_records = match source.kind() {
+            SourceKind::Events => !ends.is_empty(),
             SourceKind::Entities => ends.iter().any(|end| *end > 0),
         };
-        Ok(has_come || runs.partitions() > 0)
+        Ok(has_records || runs.partitions() > 0)
     }
 
-    /// Looks whether the archive of a source is whole and of this log, and answers how many files
-    /// and events it has. What the files hold is not read.
+    /// Verifies that no listed archive file is missing and that the archive belongs to this log.
+    /// Returns the numbers of files and events. Does not read the files.
     ///
     /// # Errors
-    /// [`Error::Damaged`] names the first file that is missing, [`Error::Request`]
-    /// says that the log is another one.
+    /// [`Error::Damaged`] for the first missing file, and [`Error::Request`] if the log is another
+    /// one.
     pub async fn check_archive(&self, source: Source) -> Result<(usize, u64)> {
         let mut archiver = self.archiver(source).await?;
-        archiver.recognise_log().await?;
+        archiver.verify_log().await?;
         let (archive, version) = (&self.ports.archive, archiver.version());
         if let Some(path) = version.missing_files(archive, source).await?.first() {
             return Err(Error::damaged(path, "it is missing"));
@@ -257,12 +272,12 @@ impl Batch {
         Ok((files, events))
     }
 
-    /// Runs: finishes the run that died, or makes a new one.
+    /// Executes a run: continues an interrupted one, or starts a new one.
     ///
     /// # Errors
-    /// [`Error::Busy`] if another run is under way, [`Error::Check`] if the result was not
-    /// published, those of the stores and of queries. Whatever happens, readers stay right, and
-    /// the run can be run again.
+    /// [`Error::Busy`] if another run is under way, [`Error::Check`] if the result failed its
+    /// check, and those of the stores and of queries. Answers stay exact after any error, and the
+    /// run can be repeated.
     pub async fn run(
         &self,
         source: Source,
@@ -270,50 +285,50 @@ impl Batch {
         progress: &dyn Progress,
         stop: &CancellationToken,
     ) -> Result<RunReport> {
-        let held = self.lease(source).await?;
+        let lease = self.acquire_run_lease(source).await?;
         let stop = stop.child_token();
-        let remembering = self.remembering();
+        let with_cache = self.with_file_cache();
         let results = Results {
-            archive: &remembering.ports.archive,
+            archive: &with_cache.ports.archive,
             source,
-            lease: &*held,
+            lease: &*lease,
         };
         let span = tracing::info_span!(
             target: traces::TARGET, "batch run", %source, otel.status_code = tracing::field::Empty,
         );
-        let work = remembering.run_held(results, request, progress, &stop);
+        let work = with_cache.run_with_lease(results, request, progress, &stop);
         let work = Box::pin(work).instrument(span.clone());
-        let mut done = while_held(&*held, &stop, work).await;
-        if done.is_err() {
+        let mut outcome = run_under_lease(&*lease, &stop, work).await;
+        if outcome.is_err() {
             span.record("otel.status_code", "ERROR");
         }
-        if !held.lost().is_cancelled() {
-            done = self.tidied(done).await;
-            if let Err(error) = &done
+        if !lease.lost().is_cancelled() {
+            outcome = self.delete_damaged_file(outcome).await;
+            if let Err(error) = &outcome
                 && request.jobs.is_empty()
             {
-                self.note_stopped(source, error).await;
+                self.record_error(source, error).await;
             }
         }
-        held.let_go().await;
-        done
+        lease.release().await;
+        outcome
     }
 
-    /// The same, with memory for the files that one run reads: the pieces of a view are many, and most
-    /// are small neighbours in one file.
-    fn remembering(&self) -> Self {
-        let mut remembering = self.clone();
-        remembering.ports.archive = self.ports.archive.remembering(KNOWN_BYTES);
-        remembering
+    /// Returns a copy that caches archive files: a view has many time partitions, and most are
+    /// small and share a file with their neighbors.
+    fn with_file_cache(&self) -> Self {
+        let mut with_cache = self.clone();
+        with_cache.ports.archive = self.ports.archive.with_cache(FILE_CACHE_BYTES);
+        with_cache
     }
 
-    /// Notes in the record of the run that is not finished what stopped this try, for people. Where that can't be done
-    /// nothing rests on it.
-    async fn note_stopped(&self, source: Source, error: &Error) {
+    /// Records the error in the report of the open run. A failure is only logged, since nothing
+    /// depends on the record.
+    async fn record_error(&self, source: Source, error: &Error) {
         if matches!(error, Error::Stopped) {
             return;
         }
-        let noted = async {
+        let recorded = async {
             let runs = self.ports.views.runs(source).await?.runs;
             let Some(run) = runs.open() else {
                 return Ok(());
@@ -326,62 +341,63 @@ impl Batch {
             };
             self.record_report(source, &report).await
         };
-        if let Err(error) = noted.await {
-            tracing::debug!(%source, %error, "what stopped a run was not noted");
+        if let Err(error) = recorded.await {
+            tracing::debug!(%source, %error, "cannot record the error of a run");
         }
     }
 
-    /// What became of a run, after a file that it found damaged was deleted.
-    async fn tidied(&self, done: Result<RunReport>) -> Result<RunReport> {
-        let Some((path, why)) = done.as_ref().err().and_then(Error::damaged_file) else {
-            return done;
+    /// Deletes the file that a failed run found damaged, if the next run can recompute it.
+    async fn delete_damaged_file(&self, outcome: Result<RunReport>) -> Result<RunReport> {
+        let Some((path, why)) = outcome.as_ref().err().and_then(Error::damaged_file) else {
+            return outcome;
         };
-        if self.has_deleted(&path).await? {
+        if self.delete_if_derived(&path).await? {
             return Err(Error::Request(format!(
-                "{path} was damaged or missing, and is deleted now: run again, and everything that rests on it is made anew"
+                "{path} was damaged or missing and has been deleted; run again to recompute it"
             )));
         }
-        // Not also what was being done: that is long, and says nothing.
+        // The context of the error is long and adds nothing.
         Err(stores::Error::DamagedFile { path, why }.into())
     }
 
-    /// Deletes a damaged file if the next try makes it anew, from what it was made of; whether it did.
-    pub(crate) async fn has_deleted(&self, path: &str) -> Result<bool> {
-        let of_plays = format!("results/{}/", Source::Plays);
-        let is_made_anew = path.starts_with("results/") || path.starts_with("snapshots/");
-        if !is_made_anew
-            || path.starts_with(&of_plays) && self.expired_bounds(Source::Plays).await?.is_some()
+    /// Deletes a damaged file if the next run recomputes it. Returns whether it was deleted.
+    pub(crate) async fn delete_if_derived(&self, path: &str) -> Result<bool> {
+        let plays_results = format!("results/{}/", Source::Plays);
+        let is_derived = path.starts_with("results/") || path.starts_with("snapshots/");
+        if !is_derived
+            || path.starts_with(&plays_results)
+                && self.expired_bounds(Source::Plays).await?.is_some()
         {
-            // What it is made of is gone, so nothing makes it anew: what is left of it stays.
+            // Expired events cannot be computed again, so the file must stay.
             return Ok(false);
         }
         self.ports.archive.delete(path).await?;
         Ok(true)
     }
 
-    /// The first and the last day of which events expired.
+    /// Returns the first and last day with expired events.
     pub(crate) async fn expired_bounds(&self, source: Source) -> Result<Option<(i64, i64)>> {
         let archive = &self.ports.archive;
         let version = Version::newest(archive, source).await?;
         version.expired_bounds(archive, source).await
     }
 
-    /// What keeps two runs of a source apart.
-    pub(crate) async fn lease(&self, source: Source) -> Result<Box<dyn Lease>> {
+    /// Acquires the lease that keeps two runs of a source apart.
+    pub(crate) async fn acquire_run_lease(&self, source: Source) -> Result<Box<dyn Lease>> {
         let lease = format!("batch-{source}");
         let what = format!("a batch run is under way for {source}");
-        self.acquire(&lease, &what).await
+        self.acquire_lease(&lease, &what).await
     }
 
-    /// Takes a lease for this process; `what` says what is under way where it is held.
-    pub(crate) async fn acquire(&self, lease: &str, what: &str) -> Result<Box<dyn Lease>> {
+    /// Acquires a lease. `what` describes the work of the current holder for the error message.
+    pub(crate) async fn acquire_lease(&self, lease: &str, what: &str) -> Result<Box<dyn Lease>> {
         let (leases, holder) = (&self.ports.leases, &self.options.holder);
         let acquired = leases.acquire(lease, holder).await?;
         acquired.map_err(|holder| Error::Busy(format!("{what}: {holder}")))
     }
 
-    /// The run itself, under the lease.
-    pub(crate) async fn run_held(
+    /// Executes a run while its lease is held.
+    pub(crate) async fn run_with_lease(
         &self,
         results: Results<'_>,
         request: &RunRequest,
@@ -391,7 +407,7 @@ impl Batch {
         let source = results.source;
         let mut stages = Stages::new(progress);
         let mut report = match source.kind() {
-            SourceKind::Facts => {
+            SourceKind::Events => {
                 let run = self.run_tallies(&results, request, &mut stages, stop);
                 run.await?
             }
@@ -401,40 +417,44 @@ impl Batch {
             }
         };
         report.seconds = stages.end();
-        report.tell(source);
+        report.emit(source);
         if request.jobs.is_empty() {
             self.record_report(source, &report).await?;
         }
         Ok(report)
     }
 
-    /// Notes what did not work of what follows a published run: the next one tidies up.
-    pub(crate) fn warn_after(source: Source, outcome: Result<()>, report: &mut RunReport) {
+    /// Adds a warning if the cleanup after publishing failed. The next run cleans up.
+    pub(crate) fn add_cleanup_warning(source: Source, outcome: Result<()>, report: &mut RunReport) {
         if let Err(error) = outcome {
-            tracing::warn!(%source, %error, "a run is published, and not all of what follows was done");
-            let warning = format!("published; what follows was not all done: {error}");
+            tracing::warn!(%source, %error, "the run is published, but its cleanup failed; the next run repeats it");
+            let warning = format!(
+                "the run is published, but its cleanup failed and is repeated by the next run: {error}"
+            );
             report.warnings.push(warning);
         }
     }
 
-    /// Records that views, and with them the run, are complete; `results` by view.
+    /// Records the published views as complete, and the run unless it computed single jobs.
+    /// `results` has the result of each view.
     pub(crate) async fn complete(
         &self,
         source: Source,
         request: &RunRequest,
-        at: (Epoch, i64),
+        epoch: Epoch,
+        stamp_us: i64,
         results: &BTreeMap<String, String>,
     ) -> Result<()> {
         let (run_ends, now_ms) = (request.jobs.is_empty(), self.ports.clock.now_ms());
         let views = &self.ports.views;
         Ok(views
-            .complete(source, at, results, run_ends, now_ms)
+            .complete(source, (epoch, stamp_us), results, run_ends, now_ms)
             .await?)
     }
 
-    /// Lets a result pass that has no faults or was forced; otherwise abandons the run and deletes the
-    /// files of the result.
-    pub(crate) async fn judge<M: Manifest>(
+    /// Accepts a result that has no faults or was forced. Otherwise abandons the run and deletes
+    /// the result's files.
+    pub(crate) async fn enforce_check<M: Manifest>(
         &self,
         results: &Results<'_>,
         request: &RunRequest,
@@ -449,19 +469,22 @@ impl Batch {
             report.warnings.extend(faults);
             return Ok(());
         }
-        let (source, epoch, what) = (results.source, report.epoch, faults.join("; "));
-        let mut refused = Error::Check { epoch, what };
+        let (source, epoch, faults_text) = (results.source, report.epoch, faults.join("; "));
+        let mut error = Error::Check {
+            epoch,
+            what: faults_text,
+        };
         if request.jobs.is_empty() {
             report.warnings.extend(faults.iter().cloned());
             report.faults = faults;
-            if let Err(error) = self.abandon(source, report).await {
-                refused = error;
+            if let Err(abandon_error) = self.abandon(source, report).await {
+                error = abandon_error;
             }
         }
-        if let Err(error) = self.remove_others::<M>(results, stop).await {
-            tracing::warn!(%source, %error, "the files of a result that failed its check stay");
+        if let Err(error) = self.delete_unreferenced_results::<M>(results, stop).await {
+            tracing::warn!(%source, %error, "cannot delete the result that failed its check; the next run does");
         }
-        Err(refused)
+        Err(error)
     }
 
     async fn abandon(&self, source: Source, report: &RunReport) -> Result<()> {
@@ -474,28 +497,28 @@ impl Batch {
         let value =
             serde_json::to_value(report).map_err(|e| Error::fault("writing a report", e))?;
         let views = &self.ports.views;
-        Ok(views.report(source, report.epoch, &value).await?)
+        Ok(views.set_report(source, report.epoch, &value).await?)
     }
 
-    /// What is known of the rows of each view's table now.
-    pub(crate) async fn held<M: Manifest>(
+    /// Returns the published state of each view.
+    pub(crate) async fn published_states<M: Manifest>(
         &self,
         results: &Results<'_>,
-    ) -> Result<BTreeMap<String, Held<M>>> {
+    ) -> Result<BTreeMap<String, PublishedState<M>>> {
         let tables = self.ports.views.results(results.source).await?;
-        results.held(&tables).await
+        results.published_states(&tables).await
     }
 
-    /// Deletes the results that no table holds rows of now; returns what is known of the others.
-    pub(crate) async fn remove_others<M: Manifest>(
+    /// Deletes the results that no table refers to. Returns the published state of each view.
+    pub(crate) async fn delete_unreferenced_results<M: Manifest>(
         &self,
         results: &Results<'_>,
         stop: &CancellationToken,
-    ) -> Result<BTreeMap<String, Held<M>>> {
-        let listed = results.listed().await?;
-        let held = self.held(results).await?;
-        results.remove_others(listed, &held, stop).await?;
-        Ok(held)
+    ) -> Result<BTreeMap<String, PublishedState<M>>> {
+        let listing = results.list().await?;
+        let states = self.published_states(results).await?;
+        results.delete_unreferenced(listing, &states, stop).await?;
+        Ok(states)
     }
 
     pub(crate) async fn archiver(&self, source: Source) -> Result<Archiver<'_>> {
@@ -503,49 +526,48 @@ impl Batch {
             rows_max: self.options.archive_rows_max,
             bytes_max: self.options.archive_bytes_max,
         };
-        let ports = &self.ports;
-        let log = (&*ports.log, &*ports.schemas, &ports.suppressions);
-        Archiver::open(log, (&ports.archive, source), size, &*ports.clock).await
+        Archiver::open(&self.ports, source, size).await
     }
 
-    /// Where each partition of the log ends.
-    pub(crate) async fn spans(&self, source: Source) -> Result<Vec<Offset>> {
+    /// Returns the end offset of each log partition.
+    pub(crate) async fn partition_ends(&self, source: Source) -> Result<Vec<Offset>> {
         let spans = self.ports.log.spans(source.topic()).await?;
         Ok(spans.iter().map(|span| span.end).collect())
     }
 
-    /// Whether there are all the jobs that are asked for.
-    pub(crate) fn check_names(have: &[&str], request: &RunRequest) -> Result<()> {
+    /// Checks that all requested jobs exist.
+    pub(crate) fn check_job_names(known: &[&str], request: &RunRequest) -> Result<()> {
         for name in &request.jobs {
-            if !have.contains(&name.as_str()) {
+            if !known.contains(&name.as_str()) {
                 return Err(Error::Request(format!(
-                    "there is no batch job {name:?}; there are {}",
-                    have.join(", ")
+                    "unknown batch job {name:?}; the jobs are {}",
+                    known.join(", ")
                 )));
             }
         }
         Ok(())
     }
 
-    pub(crate) async fn log_ends(&self, source: Source) -> Result<Vec<Offset>> {
-        let ends = self.spans(source).await?;
+    pub(crate) async fn checked_log_ends(&self, source: Source) -> Result<Vec<Offset>> {
+        let ends = self.partition_ends(source).await?;
         let recorded = self.ports.views.runs(source).await?.runs.partitions();
         if ends.is_empty() && recorded == 0 {
             return Err(Error::Request(format!(
-                "there is no log of {source} yet: run `backstitch ingest {source} FILE` first"
+                "the log of {source} does not exist yet: run `backstitch ingest {source} FILE` first"
             )));
         }
         if ends.len() < recorded {
-            return Err(lost_log(format!(
-                "the log of {source} has {} partitions, a run has cuts in {recorded}: the log was lost",
+            return Err(lost_log_error(format!(
+                "the log of {source} has {} partitions, but a recorded run has cuts in {recorded}: the log was lost",
                 ends.len()
             )));
         }
         Ok(ends)
     }
 
-    /// The run to carry out: a sealed one, or for single jobs the newest complete one once more.
-    pub(crate) async fn the_run(
+    /// Selects the run to execute: the sealed one, or for single jobs the newest complete one.
+    /// Verifies that its cuts belong to this log.
+    pub(crate) async fn select_run(
         &self,
         source: Source,
         request: &RunRequest,
@@ -553,7 +575,7 @@ impl Batch {
         stop: &CancellationToken,
     ) -> Result<Run> {
         let run = self.find_run(source, request, partitions, stop).await?;
-        recognise_cuts(&self.ports, source, &run.cuts).await?;
+        verify_cuts(&self.ports, source, &run.cuts).await?;
         Ok(run)
     }
 
@@ -566,12 +588,12 @@ impl Batch {
     ) -> Result<Run> {
         let partitions = u32::try_from(partitions).map_err(|e| Error::fault("partitions", e))?;
         if request.jobs.is_empty() {
-            return sealed_run(&self.ports, &self.options, source, partitions, stop).await;
+            return seal_run(&self.ports, &self.options, source, partitions, stop).await;
         }
         let runs = self.ports.views.runs(source).await?.runs;
         if let Some(open) = runs.open() {
             return Err(Error::Request(format!(
-                "run {} was not finished: finish it with `backstitch batch run`, then run single jobs",
+                "run {} is not complete: finish it with `backstitch batch run`, then run single jobs",
                 open.epoch
             )));
         }
@@ -579,71 +601,77 @@ impl Batch {
             && last.state == RunState::Abandoned
         {
             return Err(Error::Request(format!(
-                "run {} failed its check, so nothing can be added to the runs before it: run `backstitch batch run` first (with --force, if what its check finds is meant so), then single jobs",
+                "run {} failed its check, so single jobs cannot be added to an earlier run: run `backstitch batch run` first (with --force if the findings of the check are intended), then single jobs",
                 last.epoch
             )));
         }
         runs.get(runs.newest()).cloned().ok_or_else(|| {
             Error::Request(
-                "there is no complete run whose cuts a single job could use: run `backstitch batch run` first"
+                "single jobs use the cuts of a complete run, and there is none yet: run `backstitch batch run` first"
                     .to_owned(),
             )
         })
     }
 
-    /// Begins what follows a published run: forgets all tables of the source but `tables`, and waits until nobody reads
-    /// what was there before. Returns false if it is time to stop: the next run does what is left, since a run that stops may
-    /// have lost the lease.
-    pub(crate) async fn forget_others(
+    /// Starts the cleanup after publishing: unregisters all other tables of the source, and waits
+    /// for the grace period of their readers. Returns false if the run must stop. Then the next run
+    /// cleans up, since a stopping run may have lost its lease.
+    pub(crate) async fn retire_tables(
         &self,
         request: &RunRequest,
-        (source, at, tables): (Source, (Epoch, i64), &[String]),
-        (report, stages): (&mut RunReport, &mut Stages<'_>),
+        published: PublishedTables<'_>,
+        report: &mut RunReport,
+        stages: &mut Stages<'_>,
         stop: &CancellationToken,
     ) -> Result<bool> {
         stages.begin("drop", 0);
         if request.jobs.is_empty() {
-            // Should the process end within the grace, what matters is told already.
-            report.seconds = stages.so_far();
-            self.record_report(source, report).await?;
+            // The report is complete enough if the process ends within the grace period.
+            report.seconds = stages.ended();
+            self.record_report(published.source, report).await?;
         }
         if stop.is_cancelled() {
             return Ok(false);
         }
-        self.ports.views.forget_views(source, at, tables).await?;
-        Ok(self.grace(stop).await)
+        let at = (published.epoch, published.stamp_us);
+        let views = &self.ports.views;
+        views
+            .forget_views(published.source, at, published.tables)
+            .await?;
+        Ok(self.wait_grace_period(stop).await)
     }
 
-    /// Waits until nobody reads what was there before the run; false if it is time to stop.
-    pub(crate) async fn grace(&self, stop: &CancellationToken) -> bool {
+    /// Waits for the grace period, after which no reader uses what the run replaced. Returns false
+    /// if the run must stop.
+    pub(crate) async fn wait_grace_period(&self, stop: &CancellationToken) -> bool {
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(self.options.grace_ms)) => true,
             () = stop.cancelled() => false,
         }
     }
 
-    /// Lets go of the live epochs that the rows of all `views` hold.
-    pub(crate) async fn drop_epochs(
+    /// Prunes the live epochs that the rows of all `views` include.
+    pub(crate) async fn prune_epochs(
         &self,
         source: Source,
         views: &[String],
         partitions: usize,
         stop: &CancellationToken,
     ) -> Result<()> {
-        let seen = self.ports.views.runs(source).await?;
-        let newest = |view: &String| seen.newest.get(view).copied().unwrap_or(0);
+        let runs = self.ports.views.runs(source).await?;
+        let newest = |view: &String| runs.complete_epochs.get(view).copied().unwrap_or(0);
         let epoch = views.iter().map(newest).min().unwrap_or(0);
         if epoch == 0 {
             return Ok(());
         }
         for (index, partition) in (0..partitions).zip(0_u32..) {
-            let slot = SlotId { source, partition };
-            let Some(cut) = seen.runs.cut(epoch, index) else {
+            let id = PartitionId { source, partition };
+            let Some(cut) = runs.runs.cut(epoch, index) else {
                 continue;
             };
-            self.ports.live.drop_through(slot, epoch, cut).await?;
+            self.ports.live.prune_through(id, epoch, cut).await?;
             while !stop.is_cancelled()
-                && self.ports.live.collect_garbage(slot, GARBAGE_ROWS).await? == GARBAGE_ROWS
+                && self.ports.live.collect_garbage(id, GARBAGE_ROWS).await? == GARBAGE_ROWS
             {
             }
         }
@@ -651,78 +679,81 @@ impl Batch {
     }
 }
 
-/// Whether the next step may be taken.
-pub(crate) fn go_on(stop: &CancellationToken) -> Result<()> {
+/// Returns [`Error::Stopped`] if the run must stop.
+pub(crate) fn check_stop(stop: &CancellationToken) -> Result<()> {
     if stop.is_cancelled() {
         return Err(Error::Stopped);
     }
     Ok(())
 }
 
-/// Works until it is done. Once the lease is lost the work is told to stop, which it does at the next
-/// safe point: somebody else may hold the lease then, and what it keeps apart must not be done any
-/// more. `stop` must be the one that the work looks at.
-pub(crate) async fn while_held<T>(
-    held: &dyn Lease,
+/// Runs `work`, and cancels `stop` when the lease is lost: another process may hold the lease then.
+/// `work` must check this `stop` at each safe point.
+pub(crate) async fn run_under_lease<T>(
+    lease: &dyn Lease,
     stop: &CancellationToken,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let lost = held.lost();
+    let lost = lease.lost();
     let mut work = std::pin::pin!(work);
-    let done = tokio::select! {
-        done = &mut work => return done,
+    let outcome = tokio::select! {
+        outcome = &mut work => return outcome,
         () = lost.cancelled() => {
-            tracing::error!("the lease is lost: what needs it stops");
+            tracing::error!("lost the lease of a batch run; the run stops");
             stop.cancel();
             work.await
         }
     };
-    match done {
-        Err(error) => match error.apart() {
-            (Error::Stopped, applied) => Err(lease_lost(held, "a run").after(applied)),
-            (error, applied) => Err(error.after(applied)),
+    match outcome {
+        Err(error) => match error.split_applied() {
+            (Error::Stopped, applied) => {
+                Err(lost_lease_error(lease, "a run").with_applied(applied))
+            }
+            (error, applied) => Err(error.with_applied(applied)),
         },
-        done => done,
+        outcome => outcome,
     }
 }
 
-/// Asks the lease's store itself whether the lease is held: what was read before this is of a time
-/// at which nobody else held it, however long the process stood still since.
-pub(crate) async fn expect_held(lease: &dyn Lease) -> Result<()> {
+/// Verifies in the lease's store that the lease is held. Then no other process held it when earlier
+/// reads were made, even if this process stalled since.
+pub(crate) async fn verify_lease(lease: &dyn Lease) -> Result<()> {
     if lease.is_held().await? {
         return Ok(());
     }
-    Err(lease_lost(lease, "a run"))
+    Err(lost_lease_error(lease, "a run"))
 }
 
-/// The error of work that stopped since it lost its lease.
-pub(crate) fn lease_lost(held: &dyn Lease, of: &str) -> Error {
-    let why = held.why_lost().unwrap_or_else(|| "it has ended".to_owned());
+/// Returns the error of work that stopped because its lease was lost. `holder` names the work.
+pub(crate) fn lost_lease_error(lease: &dyn Lease, holder: &str) -> Error {
+    let reason = lease
+        .loss_reason()
+        .unwrap_or_else(|| "it expired".to_owned());
     Error::Store(stores::Error::Unavailable {
-        what: format!("holding the lease of {of}"),
-        why: format!("it was lost: {why}; run again"),
+        what: format!("holding the lease of {holder}"),
+        why: format!("it was lost: {reason}; run again"),
     })
 }
 
-/// Where a partition ends; what stands there is not known.
-const fn end_of(next_offset: Offset) -> Cut {
+/// Returns a cut without its last record.
+const fn cut_at(next_offset: Offset) -> Cut {
     Cut {
         next_offset,
         last: None,
     }
 }
 
-/// What the run says of records that it does not hold.
-pub(crate) fn behind(source: Source, cuts: &[Cut], ends: &[Offset]) -> Vec<String> {
-    let behind: Offset = cuts
+/// Warns of records after the cuts, which the run does not include.
+pub(crate) fn lag_warnings(source: Source, cuts: &[Cut], ends: &[Offset]) -> Vec<String> {
+    let records: Offset = cuts
         .iter()
         .zip(ends)
         .map(|(cut, end)| end.saturating_sub(cut.next_offset).max(0))
         .sum();
-    if behind == 0 {
+    if records == 0 {
         return Vec::new();
     }
     vec![format!(
-        "{behind} records of {source} are not in this run: the speed layer had not come to them yet (`backstitch speed` counts them live, the next run then holds them)"
+        "this run does not include {records} records of {source} that the speed layer has not processed yet; run `backstitch speed`, and the next run includes them"
     )]
 }

@@ -1,21 +1,23 @@
-//! Ending the epoch: roll every partition, record the cuts, look again, seal.
+//! Seals a run: ends the epoch in every partition, records the cuts, verifies them, and seals.
 
 use std::time::{Duration, Instant};
 
-use schemas::seam::{Cut, Epoch, Run, RunState, Runs, Slot, Step, next_step, sealable};
+use schemas::seam::{
+    Cut, Epoch, PartitionState, Run, RunState, Runs, WorkerStep, can_seal, next_step,
+};
 use schemas::source::Source;
-use stores::live::SlotId;
-use stores::log::recognise;
+use stores::live::PartitionId;
+use stores::log::verify_log_identity;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::error::lost_log;
+use crate::error::lost_log_error;
 use crate::{BatchOptions, BatchPorts, Error, Result};
 
-const PAUSE_MS: u64 = 50;
+const RETRY_PAUSE_MS: u64 = 50;
 
-/// The open run, sealed: the one that died, or the next one.
-pub(crate) async fn sealed_run(
+/// Returns the open sealed run, or seals the next one. Retries until `roll_wait_ms` is over.
+pub(crate) async fn seal_run(
     ports: &BatchPorts,
     options: &BatchOptions,
     source: Source,
@@ -29,42 +31,43 @@ pub(crate) async fn sealed_run(
             return Ok(run.clone());
         }
         let epoch = runs.next_epoch();
-        let sealed = match roll_all(ports, source, epoch, partitions).await? {
+        let sealed = match end_epochs(ports, source, epoch, partitions).await? {
             Ok(cuts) => {
-                recognise_cuts(ports, source, &cuts).await?;
+                verify_cuts(ports, source, &cuts).await?;
                 propose_and_seal(ports, source, epoch, &cuts, &runs).await?
             }
             Err(why) => Err(why),
         };
         match sealed {
             Ok(run) => return Ok(run),
-            Err(what) if Instant::now() >= deadline => return Err(Error::Roll { epoch, what }),
+            Err(what) if Instant::now() >= deadline => return Err(Error::EndEpoch { epoch, what }),
             Err(_) => {}
         }
         if stop.is_cancelled() {
             return Err(Error::Stopped);
         }
-        tokio::time::sleep(Duration::from_millis(PAUSE_MS)).await;
+        tokio::time::sleep(Duration::from_millis(RETRY_PAUSE_MS)).await;
     }
 }
 
-/// Checks that the log holds the records at which cuts were made. A run that is sealed at other ones
-/// could never be carried out rightly.
-pub(crate) async fn recognise_cuts(ports: &BatchPorts, source: Source, cuts: &[Cut]) -> Result<()> {
+/// Verifies that the log contains the records at the cuts. A run sealed at cuts of another log
+/// could never be computed correctly.
+pub(crate) async fn verify_cuts(ports: &BatchPorts, source: Source, cuts: &[Cut]) -> Result<()> {
     let topic = source.topic();
     for (partition, cut) in (0..).zip(cuts) {
         let Some(last) = cut.last else { continue };
-        if let Err(other) = recognise(&*ports.log, topic, partition, last).await? {
-            return Err(lost_log(format!(
-                "live state was counted from another log than {topic}/{partition}: {other}"
+        if let Err(other) = verify_log_identity(&*ports.log, topic, partition, last).await? {
+            return Err(lost_log_error(format!(
+                "live state belongs to another log than {topic}/{partition}: {other}"
             )));
         }
     }
     Ok(())
 }
 
-/// Ends the epoch in every partition, or says what stands in the way.
-async fn roll_all(
+/// Ends the epoch in every partition. Returns the cuts, or the reason why a partition cannot end
+/// it.
+async fn end_epochs(
     ports: &BatchPorts,
     source: Source,
     epoch: Epoch,
@@ -72,58 +75,64 @@ async fn roll_all(
 ) -> Result<Result<Vec<Cut>, String>> {
     let mut cuts = Vec::new();
     for partition in 0..partitions {
-        let slot = SlotId { source, partition };
-        match ports.live.roll(slot, epoch).await? {
+        let id = PartitionId { source, partition };
+        match ports.live.end_epoch(id, epoch).await? {
             Ok(cut) => cuts.push(cut),
-            Err(refused) => {
-                let why = refused.to_string();
-                return put_right(ports, slot, epoch, &why).await.map(Err);
+            Err(refusal) => {
+                let why = refusal.to_string();
+                return repair(ports, id, epoch, &why).await.map(Err);
             }
         }
     }
     Ok(Ok(cuts))
 }
 
-/// Does for a slot what its worker would do, and says what stands in the way.
-async fn put_right(ports: &BatchPorts, id: SlotId, epoch: Epoch, refused: &str) -> Result<String> {
-    let own = id.partition..id.partition.saturating_add(1);
-    let slots = ports.live.partition_states(id.source, own).await?;
+/// Does what the worker of a partition would do, and returns the reason why its epoch has not
+/// ended.
+async fn repair(ports: &BatchPorts, id: PartitionId, epoch: Epoch, reason: &str) -> Result<String> {
+    let partitions = id.partition..id.partition.saturating_add(1);
+    let states = ports.live.partition_states(id.source, partitions).await?;
     let index = usize::try_from(id.partition).map_err(|e| Error::fault("partition", e))?;
-    let slot = slots.into_iter().next().flatten();
+    let state = states.into_iter().next().flatten();
     let runs = ports.views.runs(id.source).await?.runs;
-    let place = format!("{}/{}", id.source.topic(), id.partition);
-    let fence = slot.as_ref().map(Slot::fence);
-    match next_step(slot.as_ref(), index, &runs) {
-        Step::Heal => {
+    let name = format!("{}/{}", id.source.topic(), id.partition);
+    let checkpoint = state.as_ref().map(PartitionState::checkpoint);
+    match next_step(state.as_ref(), index, &runs) {
+        WorkerStep::Rebuild => {
             let spans = ports.log.spans(id.source.topic()).await?;
             let log_end = spans.get(index).map_or(0, |span| span.end);
             let hint = ports.clock.now_ms().unsigned_abs();
-            let life = runs.new_life(index, log_end, hint);
-            if ports.live.heal(id, fence, &life).await?.is_err() {
-                return Ok(format!(
-                    "{place}: another process changes it at the same time"
-                ));
-            }
-            Ok(format!("{place}: live state was lost and starts anew"))
-        }
-        Step::Impose => {
-            if let Some(fence) = fence
-                && ports.live.impose(id, fence).await?.is_err()
+            let generation_start = runs.generation_start(index, log_end, hint);
+            if ports
+                .live
+                .rebuild(id, checkpoint, &generation_start)
+                .await?
+                .is_err()
             {
                 return Ok(format!(
-                    "{place}: another process changes it at the same time"
+                    "{name}: another process changed its live state at the same time"
                 ));
             }
-            Ok(format!("{place}: it could not be brought to epoch {epoch}"))
+            Ok(format!("{name}: live state was lost and is being rebuilt"))
         }
-        Step::Fold { .. } | Step::LookAgain => Ok(format!(
-            "{place}: {refused}, so it can't end epoch {epoch} before the speed layer has come to the cut of the run before: run `backstitch speed --until-caught-up`, then try again"
+        WorkerStep::CloseEpoch => {
+            if let Some(checkpoint) = checkpoint
+                && ports.live.close_epoch(id, checkpoint).await?.is_err()
+            {
+                return Ok(format!(
+                    "{name}: another process changed its live state at the same time"
+                ));
+            }
+            Ok(format!("{name}: epoch {epoch} has not started yet"))
+        }
+        WorkerStep::Fold { .. } | WorkerStep::Refresh => Ok(format!(
+            "{name}: {reason}. Epoch {epoch} cannot end before the speed layer reaches the cut of the previous run: run `backstitch speed --until-caught-up`, then try again"
         )),
     }
 }
 
-/// Records the cuts, looks again whether every slot still has its boundaries, and seals; or says
-/// what stands in the way. `runs` are the records from which the run was begun.
+/// Records the cuts, verifies that every partition state still has its bounds, and seals. Otherwise
+/// returns the reason. `runs` are the records that the epoch was chosen from.
 async fn propose_and_seal(
     ports: &BatchPorts,
     source: Source,
@@ -143,13 +152,13 @@ async fn propose_and_seal(
         Err(error) => return Err(error.into()),
     }
     let partitions = u32::try_from(cuts.len()).map_err(|e| Error::fault("partitions", e))?;
-    let slots = ports.live.partition_states(source, 0..partitions).await?;
+    let states = ports.live.partition_states(source, 0..partitions).await?;
     for ((index, partition), cut) in (0..cuts.len()).zip(0..partitions).zip(cuts) {
-        let slot = slots.get(index).and_then(Option::as_ref);
-        if !sealable(slot, index, epoch, *cut, runs) {
-            let id = SlotId { source, partition };
-            let why = "its cut does not stand any more";
-            return put_right(ports, id, epoch, why).await.map(Err);
+        let state = states.get(index).and_then(Option::as_ref);
+        if !can_seal(state, index, epoch, *cut, runs) {
+            let id = PartitionId { source, partition };
+            let why = "its epoch no longer ends at the cut";
+            return repair(ports, id, epoch, why).await.map(Err);
         }
     }
     match ports.views.seal(source, epoch, &token).await {

@@ -1,8 +1,8 @@
-//! Snapshots: the rows of a source of entities as Parquet, as of one moment.
+//! Snapshots: the rows of an entity source as Parquet, as of one moment.
 //!
-//! Rows come in the order of their keys, and every file holds all rows of a stretch of keys: what is
-//! computed by key needs one file and no other. A snapshot is taken after the cut of its run, so a
-//! row is never older than the run's epoch, and may be newer.
+//! Rows are in key order, and a file contains all rows of its keys, so computing a key needs one
+//! file. A snapshot is taken after the cut of its run. So a row may be newer than the run's epoch,
+//! never older.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use schemas::entities;
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
-use stores::canon::CanonRead;
-use stores::lease::Held as Lease;
+use stores::entities::EntityRead;
+use stores::lease::LeaseGuard as Lease;
 use stores::parquet_file;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::run::{expect_held, go_on};
+use crate::run::{check_stop, verify_lease};
 use crate::{Error, Progress, Result, manifest_file};
 
-/// Rows that come from the canonical store at once.
+/// Rows that are read from the entity store at once.
 const BATCH_ROWS: usize = 16_384;
 const GROUP_ROWS_MAX: usize = 131_072;
 
-/// What a snapshot is.
+/// The report of a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct SnapshotReport {
-    /// Rows that it holds.
+    /// Rows of the snapshot.
     pub rows: u64,
-    /// Files that it consists of.
+    /// Files of the snapshot.
     pub files: u64,
-    /// Its manifest, as a path within the archive.
+    /// The path of its manifest in the archive.
     pub manifest: String,
 }
 
@@ -45,39 +45,39 @@ pub(crate) struct SnapshotFile {
     pub(crate) path: String,
     pub(crate) row_groups: usize,
     pub(crate) rows: u64,
-    /// The first key and the last one.
+    /// The first and the last key.
     pub(crate) keys: (i64, i64),
 }
 
-/// A snapshot. Its manifest is for whoever looks at the archive: a run goes on with what it has in
-/// memory, and a run after it takes a snapshot of its own.
+/// A snapshot. Its manifest is only for inspection of the archive: a run keeps it in memory, and
+/// the next run takes its own snapshot.
 #[derive(Debug, Serialize)]
 pub(crate) struct Snapshot {
     pub(crate) source: Source,
-    /// When it was begun, in milliseconds since the Unix epoch.
+    /// When it was started, in milliseconds since the Unix epoch.
     pub(crate) taken_at_ms: i64,
-    /// Whether it holds all keys, or only some.
+    /// True if it contains all keys.
     pub(crate) is_whole: bool,
-    /// Rows that are neither hidden nor deleted nor taken back.
+    /// Rows that are neither hidden nor deleted nor revoked.
     pub(crate) visible_rows: u64,
     pub(crate) files: Vec<SnapshotFile>,
 }
 
-/// Where snapshots come from and go to.
+/// Takes snapshots of a source.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Taking<'a> {
-    pub(crate) canon: &'a dyn CanonRead,
+pub(crate) struct SnapshotTaker<'a> {
+    pub(crate) entities: &'a dyn EntityRead,
     pub(crate) archive: &'a Archive,
-    /// What keeps other takers away.
+    /// The lease that excludes other snapshots of the source.
     pub(crate) lease: &'a dyn Lease,
     pub(crate) source: Source,
     pub(crate) taken_at_ms: i64,
-    /// Rows of one file, about.
+    /// Approximate rows of one file.
     pub(crate) rows_max: u64,
 }
 
-impl Taking<'_> {
-    /// Takes a snapshot of all keys, or of some. It is there once its manifest is.
+impl SnapshotTaker<'_> {
+    /// Takes a snapshot of all keys, or of the given ones. The manifest is written last.
     pub(crate) async fn take(
         &self,
         keys: Option<&BTreeSet<i64>>,
@@ -85,34 +85,34 @@ impl Taking<'_> {
         stop: &CancellationToken,
     ) -> Result<(Snapshot, SnapshotReport)> {
         let schema = entities::schema(self.source)
-            .ok_or_else(|| Error::Fault(format!("{} has no rows to take", self.source)))?;
+            .ok_or_else(|| Error::Fault(format!("{} is not an entity source", self.source)))?;
         let name = Uuid::new_v4();
-        let mut files = Files {
-            taking: self,
+        let mut writer = SnapshotWriter {
+            taker: self,
             prefix: format!("{}/{name}", data_folder(self.source)),
             schema,
             file: None,
             done: Vec::new(),
         };
         let mut visible_rows = 0;
-        let asked: Option<Vec<i64>> = keys.map(|keys| keys.iter().copied().collect());
+        let listed_keys: Option<Vec<i64>> = keys.map(|keys| keys.iter().copied().collect());
         let mut batches = self
-            .canon
-            .dump(self.source, asked.as_deref(), BATCH_ROWS)
+            .entities
+            .dump(self.source, listed_keys.as_deref(), BATCH_ROWS)
             .await?;
         while let Some(batch) = batches.try_next().await? {
-            visible_rows += visible(&batch);
-            files.write(&batch).await?;
+            visible_rows += count_visible(&batch);
+            writer.write(&batch).await?;
             progress.advance(batch.num_rows() as u64);
-            go_on(stop)?;
+            check_stop(stop)?;
         }
-        files.end_file().await?;
+        writer.end_file().await?;
         let snapshot = Snapshot {
             source: self.source,
             taken_at_ms: self.taken_at_ms,
             is_whole: keys.is_none(),
             visible_rows,
-            files: files.done,
+            files: writer.done,
         };
         let path = format!("{}/{name}.json", manifests_folder(self.source));
         manifest_file::create(self.archive, &path, &snapshot).await?;
@@ -124,9 +124,9 @@ impl Taking<'_> {
         Ok((snapshot, report))
     }
 
-    /// Deletes all snapshots but one, and what takers left behind that died. They are listed while
-    /// nobody else takes one, so what somebody takes later is not among them.
-    pub(crate) async fn remove_others(
+    /// Deletes all snapshots except `keep`, and the files of interrupted ones. They are listed
+    /// while the lease is held, so a later snapshot of another process is not among them.
+    pub(crate) async fn delete_others(
         &self,
         keep: &SnapshotReport,
         stop: &CancellationToken,
@@ -135,9 +135,9 @@ impl Taking<'_> {
         let name = file.trim_end_matches(".json");
         let mut listed = self.archive.list(&manifests_folder(self.source)).await?;
         listed.extend(self.archive.list(&data_folder(self.source)).await?);
-        expect_held(self.lease).await?;
+        verify_lease(self.lease).await?;
         for path in listed.iter().filter(|path| !path.contains(name)) {
-            go_on(stop)?;
+            check_stop(stop)?;
             self.archive.delete(path).await?;
         }
         Ok(())
@@ -150,17 +150,16 @@ impl Snapshot {
     }
 }
 
-/// How many rows no column gives a reason to leave out: neither one that is yes or no (hidden,
-/// deleted), nor the moment at which it was taken back.
-fn visible(batch: &RecordBatch) -> u64 {
+/// Counts the rows that are visible: no boolean column (hidden, deleted) is true, and `revoked_at`
+/// is null.
+fn count_visible(batch: &RecordBatch) -> u64 {
     let columns = batch.columns().iter();
-    let reasons: Vec<_> = columns
+    let flags: Vec<_> = columns
         .filter_map(|column| column.as_boolean_opt())
         .collect();
-    let taken_back = batch.column_by_name("revoked_at");
+    let revoked_at = batch.column_by_name("revoked_at");
     let is_visible = |row: &usize| {
-        !reasons.iter().any(|is_left_out| is_left_out.value(*row))
-            && taken_back.is_none_or(|at| at.is_null(*row))
+        !flags.iter().any(|flag| flag.value(*row)) && revoked_at.is_none_or(|at| at.is_null(*row))
     };
     (0..batch.num_rows()).filter(is_visible).count() as u64
 }
@@ -173,25 +172,25 @@ fn data_folder(source: Source) -> String {
     format!("snapshots/{source}/data")
 }
 
-/// The files of a snapshot while they are written.
-struct Files<'a> {
-    taking: &'a Taking<'a>,
+/// Writes the files of a snapshot.
+struct SnapshotWriter<'a> {
+    taker: &'a SnapshotTaker<'a>,
     prefix: String,
     schema: SchemaRef,
-    file: Option<Open>,
+    file: Option<OpenFile>,
     done: Vec<SnapshotFile>,
 }
 
-struct Open {
+struct OpenFile {
     path: String,
     writer: ArrowWriter<Vec<u8>>,
     rows: u64,
     keys: (i64, i64),
 }
 
-impl Files<'_> {
+impl SnapshotWriter<'_> {
     async fn write(&mut self, batch: &RecordBatch) -> Result<()> {
-        let column = entities::key_column(self.taking.source);
+        let column = entities::key_column(self.taker.source);
         let keys = batch
             .column_by_name(column)
             .and_then(|column| column.as_primitive_opt::<Int64Type>())
@@ -199,15 +198,15 @@ impl Files<'_> {
             .values();
         let mut from = 0;
         while let Some(first) = keys.get(from).copied() {
-            // A file that is full goes on until its last key ends.
+            // A full file continues until its last key ends.
             if let Some(open) = &self.file
-                && open.rows >= self.taking.rows_max
+                && open.rows >= self.taker.rows_max
                 && open.keys.1 != first
             {
                 self.end_file().await?;
             }
-            let room = self.file.as_ref().map_or(self.taking.rows_max, |open| {
-                self.taking.rows_max.saturating_sub(open.rows)
+            let room = self.file.as_ref().map_or(self.taker.rows_max, |open| {
+                self.taker.rows_max.saturating_sub(open.rows)
             });
             let room = usize::try_from(room).unwrap_or(usize::MAX).max(1);
             let mut to = keys.len().min(from.saturating_add(room));
@@ -230,7 +229,7 @@ impl Files<'_> {
         let fault = |error| Error::fault("writing a snapshot", error);
         if self.file.is_none() {
             let writer = parquet_file::begin(Arc::clone(&self.schema), GROUP_ROWS_MAX);
-            self.file = Some(Open {
+            self.file = Some(OpenFile {
                 path: format!("{}-{:06}.parquet", self.prefix, self.done.len()),
                 writer: writer.map_err(fault)?,
                 rows: 0,
@@ -251,7 +250,7 @@ impl Files<'_> {
             open.writer.flush().map_err(fault)?;
             let row_groups = open.writer.flushed_row_groups().len();
             let bytes = parquet_file::finish(open.writer).map_err(fault)?;
-            self.taking.archive.put(&open.path, bytes).await?;
+            self.taker.archive.put(&open.path, bytes).await?;
             self.done.push(SnapshotFile {
                 path: open.path,
                 row_groups,

@@ -1,4 +1,4 @@
-//! What a query reads: rows that come as a stream, with no more columns than the query takes.
+//! The input table of a query: a stream of rows, reduced to the columns that the query uses.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,32 +11,32 @@ use datafusion::logical_expr::{Expr, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 
-/// Rows in one stream, of which some columns can be had alone.
-pub(crate) trait Rows: PartitionStream {
-    /// The same rows with the columns at these places.
+/// A stream of rows that can be reduced to some columns.
+pub(crate) trait RowSource: PartitionStream {
+    /// Returns the rows with only the columns at these indices.
     ///
     /// # Errors
-    /// If there is no such column.
-    fn narrowed(&self, columns: &[usize]) -> Result<Arc<dyn PartitionStream>, DataFusionError>;
+    /// If a column does not exist.
+    fn project(&self, columns: &[usize]) -> Result<Arc<dyn PartitionStream>, DataFusionError>;
 }
 
-/// A table of such rows.
-pub(crate) struct Table(Arc<dyn Rows>);
+/// A table over a [`RowSource`].
+pub(crate) struct StreamTable(Arc<dyn RowSource>);
 
-impl Table {
-    pub(crate) fn of(rows: Arc<dyn Rows>) -> Arc<Self> {
+impl StreamTable {
+    pub(crate) fn new(rows: Arc<dyn RowSource>) -> Arc<Self> {
         Arc::new(Self(rows))
     }
 }
 
-impl fmt::Debug for Table {
+impl fmt::Debug for StreamTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Table").field(&self.0).finish()
+        f.debug_tuple("StreamTable").field(&self.0).finish()
     }
 }
 
 #[async_trait]
-impl TableProvider for Table {
+impl TableProvider for StreamTable {
     fn schema(&self) -> SchemaRef {
         Arc::clone(self.0.schema())
     }
@@ -53,7 +53,7 @@ impl TableProvider for Table {
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
         let rows = match projection {
-            Some(columns) => self.0.narrowed(columns)?,
+            Some(columns) => self.0.project(columns)?,
             None => Arc::clone(&self.0) as Arc<dyn PartitionStream>,
         };
         let schema = Arc::clone(rows.schema());

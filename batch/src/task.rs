@@ -1,5 +1,5 @@
-//! The tasks of a run, what they share and what they give: as values within this process, as text between processes of
-//! the same version.
+//! Tasks of a run, with their shared input and their outputs. They are values within this process,
+//! and JSON between processes of the same version.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,52 +8,53 @@ use schemas::time::Seconds;
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 
-use crate::board::Files;
+use crate::board::JobFiles;
 use crate::snapshot::SnapshotFile;
 use crate::tally::{OfDays, Published, Written};
 use crate::{Error, Result, board, tally};
 
-/// The version that both sides must have. The second number changes with the form of what is sent.
-pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-4");
+/// The version that a run and its remote workers must share. Raise the second number when the JSON
+/// form changes.
+pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-5");
 
-/// A task.
+/// A unit of work of a run that any executor can do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Task {
-    /// Computes the aggregates whose pieces are days, for these days.
+    /// Computes the aggregates with daily time partitions, for these days.
     Days(Vec<i64>),
-    /// Computes one aggregate whose pieces are longer, by the name of its job.
+    /// Computes one aggregate with longer time partitions, by the name of its job.
     Coarse(String),
-    /// Publishes pieces of an aggregate.
+    /// Publishes time partitions of an aggregate.
     Publish {
-        /// The job.
+        /// The name of the job.
         job: String,
-        /// The pieces, by their starts.
-        pieces: BTreeSet<Seconds>,
+        /// The start times of the time partitions.
+        time_partitions: BTreeSet<Seconds>,
     },
-    /// Computes all boards over a file of the snapshot.
+    /// Computes all boards over one file of the snapshot.
     Boards {
-        /// The position of the file in the snapshot.
+        /// The index of the file in the snapshot.
         index: usize,
         /// The file.
         file: SnapshotFile,
     },
 }
 
-/// The result of a task.
+/// The output of a task.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Output {
-    /// Of [`Task::Days`].
+    /// Output of [`Task::Days`].
     Days(OfDays),
-    /// Of [`Task::Coarse`].
+    /// Output of [`Task::Coarse`].
     Coarse(Written),
-    /// Of [`Task::Publish`].
+    /// Output of [`Task::Publish`].
     Published(Published),
-    /// Of [`Task::Boards`].
-    Boards(Files),
+    /// Output of [`Task::Boards`].
+    Boards(JobFiles),
 }
 
 impl Output {
-    /// The kind of the task, for logs.
+    /// Returns the kind of the task, for logs.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Days(_) => "days",
@@ -64,123 +65,131 @@ impl Output {
     }
 }
 
-/// What the tasks of a stage share.
+/// The input that all tasks of a stage share.
 #[derive(Debug)]
-pub(crate) enum Shared {
-    /// The stage computes or publishes aggregates.
-    Tallies(Box<tally::Shared>),
-    /// The stage computes boards.
+pub(crate) enum StageInput {
+    /// Input of a stage that computes or publishes aggregates.
+    Aggregates(Box<tally::Shared>),
+    /// Input of a stage that computes boards.
     Boards(Arc<board::Compute>),
 }
 
-impl Shared {
+impl StageInput {
     /// Runs a task of the stage.
     pub(crate) async fn run(&self, task: &Task) -> Result<Output> {
         match (self, task) {
-            (Self::Tallies(shared), Task::Days(days)) => {
+            (Self::Aggregates(shared), Task::Days(days)) => {
                 Ok(Output::Days(shared.compute.day_task(days).await?))
             }
-            (Self::Tallies(shared), Task::Coarse(job)) => {
+            (Self::Aggregates(shared), Task::Coarse(job)) => {
                 let written = shared.compute.coarse(job, &shared.computed).await?;
                 Ok(Output::Coarse(written))
             }
-            (Self::Tallies(shared), Task::Publish { job, pieces }) => {
-                Ok(Output::Published(shared.publish(job, pieces).await?))
-            }
+            (
+                Self::Aggregates(shared),
+                Task::Publish {
+                    job,
+                    time_partitions,
+                },
+            ) => Ok(Output::Published(
+                shared.publish(job, time_partitions).await?,
+            )),
             (Self::Boards(compute), Task::Boards { file, .. }) => {
-                Ok(Output::Boards(compute.file(file).await?))
+                Ok(Output::Boards(compute.compute(file).await?))
             }
-            _ => Err(mismatch()),
+            _ => Err(stage_mismatch()),
         }
     }
 
-    /// The archive, and the prefix of the paths of result files in it.
+    /// Returns the archive, and the prefix of the paths of result files.
     pub(crate) fn archive(&self) -> (&Archive, &str) {
         match self {
-            Self::Tallies(shared) => (&shared.compute.archive, &shared.compute.files),
+            Self::Aggregates(shared) => (&shared.compute.archive, &shared.compute.files),
             Self::Boards(compute) => (&compute.archive, &compute.files),
         }
     }
 
-    /// The same for workers elsewhere.
-    pub(crate) fn note(&self) -> Note {
+    /// Returns the serializable form for remote workers.
+    pub(crate) fn to_file(&self) -> StageInputFile {
         match self {
-            Self::Tallies(shared) => Note::Tallies(Box::new(tally::Note::of(shared))),
-            Self::Boards(compute) => Note::Boards(board::Note::of(compute)),
+            Self::Aggregates(shared) => {
+                StageInputFile::Aggregates(Box::new(tally::Note::of(shared)))
+            }
+            Self::Boards(compute) => StageInputFile::Boards(board::BoardInputFile::new(compute)),
         }
     }
 }
 
-/// What the tasks of a stage share, as it is written to the archive for workers elsewhere.
+/// The input of a stage as stored in the archive for remote workers.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Note {
-    /// Of [`Shared::Tallies`].
-    Tallies(Box<tally::Note>),
-    /// Of [`Shared::Boards`].
-    Boards(board::Note),
+pub(crate) enum StageInputFile {
+    /// Form of [`StageInput::Aggregates`].
+    Aggregates(Box<tally::Note>),
+    /// Form of [`StageInput::Boards`].
+    Boards(board::BoardInputFile),
 }
 
-/// The error for a task or an output of another stage.
-pub(crate) fn mismatch() -> Error {
-    Error::Fault("a task of another stage".to_owned())
+/// Returns the error for a task or an output of another stage.
+pub(crate) fn stage_mismatch() -> Error {
+    Error::Fault("a task or its output belongs to another stage of the run".to_owned())
 }
 
-/// A task as it is sent to a worker.
+/// A task as sent to a remote worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     version: String,
-    /// The path of the [`Note`] in the archive.
-    pub(crate) note: String,
+    /// The path of the [`StageInputFile`] in the archive.
+    pub(crate) input_path: String,
     pub(crate) task: Task,
 }
 
-/// The part of a request that is read first: the rest may have another form.
+/// The version of a request. It is parsed first, because another version may have other fields.
 #[derive(Debug, Deserialize)]
-struct Stamped {
+struct RequestVersion {
     version: String,
 }
 
 impl Request {
-    /// A request of this version.
-    pub(crate) fn new(note: &str, task: &Task) -> Self {
+    /// Creates a request of this version.
+    pub(crate) fn new(input_path: &str, task: &Task) -> Self {
         Self {
             version: VERSION.to_owned(),
-            note: note.to_owned(),
+            input_path: input_path.to_owned(),
             task: task.clone(),
         }
     }
 
-    /// Parses a request, if it is of this version.
+    /// Parses a request; fails if it is of another version.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let fault = |e| Error::fault("reading a task", e);
-        let stamped: Stamped = serde_json::from_str(text).map_err(fault)?;
-        if stamped.version != VERSION {
+        let header: RequestVersion = serde_json::from_str(text).map_err(fault)?;
+        if header.version != VERSION {
             return Err(Error::Request(format!(
-                "the run is of version {} of Backstitch, and this worker of {VERSION}: use the same one everywhere",
-                stamped.version
+                "the run uses version {} of Backstitch, but this worker is version {VERSION}: install the same version on all machines",
+                header.version
             )));
         }
         serde_json::from_str(text).map_err(fault)
     }
 }
 
-/// The answer of a worker.
+/// The response of a remote worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Response {
-    /// The task is done.
+    /// The task succeeded.
     Done(Output),
     /// The task failed.
     Failed(Failure),
 }
 
-/// Why a task could not be done.
+/// The error of a task.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Failure {
     /// The message of the error.
     pub(crate) what: String,
-    /// Whether the same may go through later.
-    pub(crate) may_pass: bool,
-    /// The file that was found damaged and what shows it, if that is what went wrong.
+    /// True if a retry may succeed.
+    pub(crate) is_transient: bool,
+    /// The path and the description of a damaged file, if that is the cause.
     damaged: Option<(String, String)>,
 }
 
@@ -188,7 +197,7 @@ impl From<&Error> for Failure {
     fn from(error: &Error) -> Self {
         Self {
             what: error.to_string(),
-            may_pass: error.may_pass(),
+            is_transient: error.is_transient(),
             damaged: error.damaged_file(),
         }
     }
@@ -198,7 +207,7 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure.damaged {
             Some((path, why)) => stores::Error::DamagedFile { path, why }.into(),
-            None if failure.may_pass => Self::Workers(failure.what),
+            None if failure.is_transient => Self::Workers(failure.what),
             None => Self::Request(failure.what),
         }
     }
@@ -209,13 +218,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_version_is_refused_whatever_it_sends() {
+    fn rejects_a_request_of_another_version_with_unknown_fields() {
         let text = r#"{"version": "7.0.0-3", "errand": {"Hours": [1, 2]}}"#;
-        let refused = Request::parse(text).expect_err("another version");
-        let refused = refused.to_string();
+        let error = Request::parse(text).expect_err("another version");
+        let error = error.to_string();
         assert!(
-            refused.contains("7.0.0-3") && refused.contains(VERSION),
-            "{refused}"
+            error.contains("7.0.0-3") && error.contains(VERSION),
+            "{error}"
         );
         let request = Request::new("n", &Task::Days(vec![-1, 20_000]));
         let text = serde_json::to_string(&request).expect("text");
@@ -223,12 +232,12 @@ mod tests {
         let Task::Days(days) = request.task else {
             panic!("{text}");
         };
-        assert_eq!((request.note.as_str(), days), ("n", vec![-1, 20_000]));
+        assert_eq!((request.input_path.as_str(), days), ("n", vec![-1, 20_000]));
     }
 
     #[test]
-    fn what_went_wrong_stays_what_it_was() {
-        let there = |error: Error| {
+    fn serialized_failure_keeps_message_and_kind() {
+        let round_trip = |error: Error| {
             let text = serde_json::to_string(&Failure::from(&error)).expect("text");
             let failure: Failure = serde_json::from_str(&text).expect("a failure");
             Error::from(failure)
@@ -237,19 +246,19 @@ mod tests {
             path: "a/b".to_owned(),
             why: "it is short".to_owned(),
         };
-        let error = there(damaged().into());
+        let error = round_trip(damaged().into());
         assert_eq!(error.to_string(), damaged().to_string());
         assert_eq!(error.damaged_file().expect("a file").0, "a/b");
-        let away = || stores::Error::Unavailable {
+        let unavailable = || stores::Error::Unavailable {
             what: "reading a".to_owned(),
             why: "no answer".to_owned(),
         };
-        let error = there(away().into());
-        assert!(error.may_pass(), "{error}");
-        assert_eq!(error.to_string(), away().to_string());
-        let error = there(Error::Fault("x".to_owned()));
+        let error = round_trip(unavailable().into());
+        assert!(error.is_transient(), "{error}");
+        assert_eq!(error.to_string(), unavailable().to_string());
+        let error = round_trip(Error::Fault("x".to_owned()));
         assert!(
-            !error.may_pass() && error.to_string().contains("report"),
+            !error.is_transient() && error.to_string().contains("report"),
             "{error}"
         );
     }

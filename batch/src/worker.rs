@@ -1,4 +1,4 @@
-//! The other side of [`crate::executor`]: a process that carries out tasks of runs of other processes.
+//! Remote worker: runs tasks of runs of other processes. The counterpart of [`crate::executor`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,34 +11,35 @@ use stores::views::ViewsWrite;
 use tokio::sync::{Mutex, OnceCell};
 use tokio_util::sync::CancellationToken;
 
-use crate::run::KNOWN_BYTES;
-use crate::task::{Failure, Note, Output, Request, Response, Shared};
+use crate::run::FILE_CACHE_BYTES;
+use crate::task::{Failure, Output, Request, Response, StageInput, StageInputFile};
 use crate::{Error, Result, manifest_file, tally};
 
-/// Notes that are remembered: those of the tasks that come side by side.
-const NOTES_MAX: usize = 4;
+/// Stage inputs that are cached, for tasks of several stages at the same time.
+const CACHED_INPUTS_MAX: usize = 4;
 
-/// Carries out tasks of runs. It needs the archive of the run and, where it is to publish, the store of the views; nothing
-/// else of the installation.
+/// Runs tasks of runs. It needs the run's archive, and the view store if it publishes; nothing else
+/// of the installation.
 #[derive(Debug)]
 pub struct Worker {
     archive: Archive,
-    /// Opened by the first task that publishes.
+    /// Options of the view store, which the first publishing task opens.
     stores: StoresOptions,
     views: OnceCell<Option<Arc<dyn ViewsWrite>>>,
     catalog: Catalog,
     engine: Engine,
-    /// Who it is, for people.
+    /// The worker's name in messages.
     name: String,
-    notes: Mutex<VecDeque<(String, Arc<Shared>)>>,
+    inputs: Mutex<VecDeque<(String, Arc<StageInput>)>>,
 }
 
 impl Worker {
-    /// A worker on the archive of some stores, of which it opens the views only where it publishes; `name` says who it is,
-    /// for people.
+    /// Creates a worker. It opens the view store of `stores` when it publishes first. `name`
+    /// identifies the worker in messages.
     #[must_use]
     pub fn new(
-        (archive, stores): (Archive, StoresOptions),
+        archive: Archive,
+        stores: StoresOptions,
         catalog: Catalog,
         engine: Engine,
         name: String,
@@ -50,64 +51,66 @@ impl Worker {
             catalog,
             engine,
             name,
-            notes: Mutex::default(),
+            inputs: Mutex::default(),
         }
     }
 
-    /// Carries out a task that [`crate::Workers::carry_out`] was given, and returns the output or the failure.
-    pub async fn carry_out(&self, task: &str) -> String {
+    /// Runs a task of [`crate::Workers::run_task`], and returns the encoded output or failure.
+    pub async fn run_task(&self, task: &str) -> String {
         let since = Instant::now();
         let response = match self.run(task).await {
             Ok(output) => {
                 let seconds = since.elapsed().as_secs_f64();
-                tracing::info!(task = output.name(), seconds, "a task is done");
+                tracing::info!(task = output.name(), seconds, "task done");
                 Response::Done(output)
             }
             Err(error) => {
-                tracing::warn!(%error, "a task failed");
+                tracing::warn!(%error, "task failed");
                 Response::Failed(Failure::from(&error))
             }
         };
-        // Text and numbers only: that can always be written.
+        // A response has only text and numbers, so encoding cannot fail.
         serde_json::to_string(&response).unwrap_or_default()
     }
 
     async fn run(&self, request: &str) -> Result<Output> {
-        let Request { note, task, .. } = Request::parse(request)?;
-        self.noted(&note).await?.run(&task).await
+        let Request {
+            input_path, task, ..
+        } = Request::parse(request)?;
+        self.load_input(&input_path).await?.run(&task).await
     }
 
-    /// Reads a note, once for all tasks that need it at the same time.
-    async fn noted(&self, path: &str) -> Result<Arc<Shared>> {
-        let mut notes = self.notes.lock().await;
-        if let Some((_, shared)) = notes.iter().find(|(known, _)| known == path) {
+    /// Reads the input of a stage, or returns the cached one. Concurrent tasks share one read.
+    async fn load_input(&self, path: &str) -> Result<Arc<StageInput>> {
+        let mut inputs = self.inputs.lock().await;
+        if let Some((_, shared)) = inputs.iter().find(|(known, _)| known == path) {
             return Ok(Arc::clone(shared));
         }
-        let note = manifest_file::read(&self.archive, path).await?;
-        let note = note.ok_or_else(|| self.other_archive(path))?;
-        let shared = Arc::new(self.shared(note).await?);
-        if notes.len() == NOTES_MAX {
-            notes.pop_front();
+        let file = manifest_file::read(&self.archive, path).await?;
+        let file = file.ok_or_else(|| self.missing_input_error(path))?;
+        let shared = Arc::new(self.open_input(file).await?);
+        if inputs.len() == CACHED_INPUTS_MAX {
+            inputs.pop_front();
         }
-        notes.push_back((path.to_owned(), Arc::clone(&shared)));
+        inputs.push_back((path.to_owned(), Arc::clone(&shared)));
         Ok(shared)
     }
 
-    async fn shared(&self, note: Note) -> Result<Shared> {
+    async fn open_input(&self, file: StageInputFile) -> Result<StageInput> {
         let (catalog, engine) = (&self.catalog, self.engine.clone());
-        match note {
-            Note::Boards(note) => {
-                let compute = note.compute(catalog, engine, self.archive.clone())?;
-                Ok(Shared::Boards(Arc::new(compute)))
+        match file {
+            StageInputFile::Boards(file) => {
+                let compute = file.compute(catalog, engine, self.archive.clone())?;
+                Ok(StageInput::Boards(Arc::new(compute)))
             }
-            Note::Tallies(note) => {
-                let archive = self.archive.remembering(KNOWN_BYTES);
-                let publisher = match note.edition {
+            StageInputFile::Aggregates(file) => {
+                let archive = self.archive.with_cache(FILE_CACHE_BYTES);
+                let publisher = match file.edition {
                     Some(edition) => Some(self.publisher(edition, archive.clone()).await?),
                     None => None,
                 };
-                let shared = note.shared(catalog, engine, archive, publisher)?;
-                Ok(Shared::Tallies(Box::new(shared)))
+                let shared = file.shared(catalog, engine, archive, publisher)?;
+                Ok(StageInput::Aggregates(Box::new(shared)))
             }
         }
     }
@@ -118,7 +121,7 @@ impl Worker {
         archive: Archive,
     ) -> Result<tally::Publisher> {
         let views = self.views.get_or_try_init(|| self.stores.views()).await?;
-        let views = views.as_ref().ok_or_else(|| self.without_views())?;
+        let views = views.as_ref().ok_or_else(|| self.missing_views_error())?;
         Ok(tally::Publisher {
             views: Arc::clone(views),
             archive,
@@ -128,25 +131,25 @@ impl Worker {
         })
     }
 
-    fn without_views(&self) -> Error {
+    fn missing_views_error(&self) -> Error {
         Error::Request(format!(
-            "{} is to publish and has no store of the views: name that of the run in its [cassandra], or leave batch.executors_publish out of the run's configuration",
+            "{} cannot publish because it has no view store: configure the [cassandra] of the run, or remove batch.executors_publish from the run's configuration",
             self.name
         ))
     }
 
-    fn other_archive(&self, path: &str) -> Error {
+    fn missing_input_error(&self, path: &str) -> Error {
         Error::Request(format!(
-            "{} has another archive than the run: {path} is not in {}. Give each executor the archive of the run, the same bucket in [s3] or the same folder by --data-dir and namespace; or the run has ended meanwhile",
+            "{} cannot read the input of a stage: {path} is not in {}. Either the run has ended, or the executor uses another archive: configure the same bucket in [s3], or the same folder (--data-dir) and namespace",
             self.name,
-            self.archive.told()
+            self.archive.description()
         ))
     }
 }
 
-/// The error for a job that is another one here than where the run is.
-pub(crate) fn other_definition(job: &str) -> Error {
+/// Returns the error for a job whose definition differs from that of the run.
+pub(crate) fn definition_mismatch(job: &str) -> Error {
     Error::Request(format!(
-        "the definition of job {job} is another one for this worker than for the run: use the same version of Backstitch, and the same views_dir, everywhere"
+        "this worker has another definition of job {job} than the run: use the same version of Backstitch and the same views_dir on all machines"
     ))
 }

@@ -1,17 +1,17 @@
-//! The one place where the present moment is taken from the machine.
+//! The only reader of the system clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use schemas::clock::Clock;
 
-/// The machine's clock.
+/// The system clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SystemClock;
 
 impl Clock for SystemClock {
     #[expect(
         clippy::disallowed_methods,
-        reason = "every other place is given a Clock; this is the real one"
+        reason = "all other code receives a Clock; this is the real one"
     )]
     fn now_ms(&self) -> i64 {
         let millis =

@@ -1,11 +1,11 @@
-//! The one place where a random number is taken from the machine.
+//! The only source of randomness from the operating system.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use schemas::draws::SeededDraws;
+use schemas::random::SeededRandom;
 
-/// Numbers that nobody knows before.
-pub(crate) fn unforeseen() -> SeededDraws {
-    // The keys of a hash table are made of what the system gives at random.
-    SeededDraws::new(RandomState::new().build_hasher().finish())
+/// Random numbers with a seed from the operating system.
+pub(crate) fn unforeseen() -> SeededRandom {
+    // Hash table keys come from the operating system's random numbers.
+    SeededRandom::new(RandomState::new().build_hasher().finish())
 }

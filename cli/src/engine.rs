@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use batch::{BatchOptions, Workers};
+use batch::BatchOptions;
 #[cfg(feature = "scale")]
 use scale::Address;
-use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "scale")]
-use crate::executors::BallistaExecutors;
+use crate::ballista::BallistaExecutors;
+use crate::executors::Executors;
 use crate::failure::usage;
 
 /// The engine of a batch run.
@@ -20,16 +19,6 @@ pub(crate) enum BatchEngine {
     /// The executors of a scheduler.
     #[cfg(feature = "scale")]
     Ballista(Address),
-}
-
-/// Executors on other machines, which carry out the tasks of batch runs.
-#[async_trait]
-pub(crate) trait Executors: Workers {
-    /// Connects before runs begin that would have to wait for it.
-    ///
-    /// # Errors
-    /// A scheduler that can't be reached, or has no executor.
-    async fn connect(&self, stop: &CancellationToken) -> anyhow::Result<()>;
 }
 
 impl BatchEngine {

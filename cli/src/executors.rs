@@ -1,86 +1,15 @@
-//! The executors of a Ballista scheduler, as the workers of a batch run.
-
-use std::sync::Arc;
-use std::time::Duration;
+//! Executors of batch tasks on other machines.
 
 use async_trait::async_trait;
-use batch::{BatchOptions, Workers};
-use scale::{Address, Cluster};
-use tokio::sync::Mutex;
+use batch::Workers;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::Executors;
-
-/// The executors of a scheduler, for the batch layer.
-#[derive(Debug)]
-pub(crate) struct BallistaExecutors {
-    address: Address,
-    try_max: Duration,
-    /// The connection of the runs that are under way; each time it is another one, so that none is kept that broke.
-    cluster: Mutex<Option<Arc<Cluster>>>,
-}
-
-impl BallistaExecutors {
-    /// Executors that connect with the first task.
-    pub(crate) fn new(address: Address, options: &BatchOptions) -> Self {
-        Self {
-            address,
-            try_max: Duration::from_secs(options.task_seconds_max),
-            cluster: Mutex::default(),
-        }
-    }
-
-    /// The connection, which is made if there is none.
-    async fn connected(&self, stop: &CancellationToken) -> scale::Result<Arc<Cluster>> {
-        let mut cluster = self.cluster.lock().await;
-        if let Some(cluster) = &*cluster {
-            return Ok(Arc::clone(cluster));
-        }
-        let connected = Cluster::connect(self.address.clone(), self.try_max, stop).await?;
-        Ok(Arc::clone(cluster.insert(Arc::new(connected))))
-    }
-}
-
+/// Executors that run the tasks of batch runs.
 #[async_trait]
-impl Executors for BallistaExecutors {
-    async fn connect(&self, stop: &CancellationToken) -> anyhow::Result<()> {
-        self.connected(stop).await?;
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl Workers for BallistaExecutors {
-    fn at_once(&self) -> usize {
-        Cluster::AT_ONCE
-    }
-
-    async fn carry_out(&self, task: &str, stop: &CancellationToken) -> batch::Result<String> {
-        let answer = match self.connected(stop).await {
-            Ok(cluster) => cluster.carry_out(task, stop).await,
-            Err(error) => Err(error),
-        };
-        answer.map_err(|error| match error {
-            scale::Error::Stopped => batch::Error::Stopped,
-            error => batch::Error::Workers(error.to_string()),
-        })
-    }
-
-    async fn call_off(&self) {
-        let cluster = self.cluster.lock().await.take();
-        if let Some(cluster) = cluster {
-            cluster.call_off().await;
-        }
-    }
-}
-
-/// A worker of the batch layer, for an executor.
-#[derive(Debug)]
-pub(crate) struct BatchWorker(pub(crate) batch::Worker);
-
-#[async_trait]
-impl scale::Worker for BatchWorker {
-    async fn carry_out(&self, task: &str) -> String {
-        self.0.carry_out(task).await
-    }
+pub(crate) trait Executors: Workers {
+    /// Connects, so that no run starts without executors.
+    ///
+    /// # Errors
+    /// A scheduler that is unreachable or has no executor.
+    async fn connect(&self, stop: &CancellationToken) -> anyhow::Result<()>;
 }

@@ -1,27 +1,26 @@
-//! How a command fails: what is printed, and with which status the process ends.
+//! Errors of commands: their output and the exit status.
 
 use std::process::ExitCode;
 
 use crate::output::Closed;
 
-/// Done.
+/// Success.
 const DONE: u8 = 0;
-/// Something went wrong on the way.
+/// Failure.
 const FAILED: u8 = 1;
-/// The command line or the configuration can't be used.
+/// Invalid command line or configuration.
 const USAGE: u8 = 2;
-/// It did what it was asked for, and something is not as it should be and was not put right.
+/// The command succeeded, and found differences that it did not repair.
 const DIFFERS: u8 = 3;
 
-/// The command line or the configuration can't be used: the message says where and what to do.
+/// An invalid command line or configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
-/// What was looked at is not as it should be, or something is left to do: the message says what, unless the result has
-/// said all of it.
+/// Unrepaired differences, or unfinished work. Without a message, the command's output describes them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.as_deref().unwrap_or("something is not as it should be"))]
+#[error("{}", .0.as_deref().unwrap_or("there are unrepaired differences"))]
 pub(crate) struct Differs(pub(crate) Option<String>);
 
 /// A [`Usage`] as the error of a command.
@@ -29,20 +28,20 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Usage(message.into()))
 }
 
-/// Prints the error, if there is one, as one line on standard error; answers the exit status.
+/// Prints an error as one line on standard error, and returns the exit status.
 pub(crate) fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else {
         return ExitCode::from(DONE);
     };
     if error.chain().any(|cause| cause.is::<Closed>()) {
-        // Whoever read our output has seen enough.
+        // The reader of the output has closed the pipe.
         return ExitCode::from(DONE);
     }
     let differs = error.chain().find_map(|cause| cause.downcast_ref());
     if let Some(Differs(None)) = differs {
         return ExitCode::from(DIFFERS);
     }
-    crate::output::complain(&one_line(&format!("{error:#}")));
+    crate::output::error(&one_line(&format!("{error:#}")));
     if error.chain().any(|cause| cause.is::<Usage>()) {
         ExitCode::from(USAGE)
     } else if differs.is_some() {
@@ -52,7 +51,7 @@ pub(crate) fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// The text on one line.
+/// Joins the lines of a text.
 pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_tell_usage_from_failure() {
+    fn usage_and_failure_have_different_statuses() {
         let code = |outcome| format!("{:?}", exit_code(outcome));
         assert_eq!(code(Ok(())), format!("{:?}", ExitCode::from(0)));
         assert_eq!(

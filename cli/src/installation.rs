@@ -1,4 +1,4 @@
-//! The wiring: settings become stores, stores become layers.
+//! Builds stores and layers from the settings.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use stores::Stores;
 use stores::archive::Archive;
 use stores::erasures::Suppressions;
 use stores::intake::{Intake, IntakePorts};
-use stores::log::make_topics;
+use stores::log::create_topics;
 
 use crate::clock::SystemClock;
 use crate::settings::{ReconciliationSection, Settings};
 use crate::{draws, monitoring};
 
-/// An installation on embedded stores.
+/// The stores of an installation, from which its layers are built.
 #[derive(Debug)]
 pub(crate) struct Installation {
     settings: Settings,
@@ -31,10 +31,10 @@ pub(crate) struct Installation {
 }
 
 impl Installation {
-    /// Opens the stores, making the data folder if it is not there.
+    /// Opens the stores, and creates the data folder if it is missing.
     ///
     /// # Errors
-    /// A folder that can't be made or written, or stores that are damaged.
+    /// A folder that cannot be created or written, or damaged stores.
     pub(crate) async fn open(settings: &Settings) -> anyhow::Result<Self> {
         let stores = Stores::open(&settings.stores()).await?;
         Ok(Self {
@@ -45,16 +45,16 @@ impl Installation {
         })
     }
 
-    /// Opens the stores of an installation that is there already.
+    /// Opens the stores of an existing installation.
     ///
     /// # Errors
-    /// As [`Installation::open`], or if there is none.
+    /// As [`Installation::open`], or if the data folder is missing.
     pub(crate) async fn open_existing(settings: &Settings) -> anyhow::Result<Self> {
         let options = settings.stores();
         let folder = options.folder();
         anyhow::ensure!(
             folder.is_dir() || !options.has_embedded(),
-            "data folder {}: is not there; name another with --data-dir, or `backstitch ingest` something first",
+            "data folder {} does not exist; name another with --data-dir, or run `backstitch ingest` first",
             folder.display()
         );
         Self::open(settings).await
@@ -65,7 +65,7 @@ impl Installation {
         &self.stores
     }
 
-    /// The present moment.
+    /// The clock.
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
@@ -73,7 +73,7 @@ impl Installation {
     /// All views.
     ///
     /// # Errors
-    /// A definition that does not hold.
+    /// An invalid definition.
     pub(crate) fn catalog(&self) -> anyhow::Result<Catalog> {
         Self::catalog_of(&self.settings)
     }
@@ -81,10 +81,10 @@ impl Installation {
     /// All views of an installation with these settings.
     ///
     /// # Errors
-    /// A definition that does not hold.
+    /// An invalid definition.
     pub(crate) fn catalog_of(settings: &Settings) -> anyhow::Result<Catalog> {
         let catalog = match &settings.views_dir {
-            Some(folder) => Catalog::with_own(folder)?,
+            Some(folder) => Catalog::with_custom_views(folder)?,
             None => Catalog::built_in()?,
         };
         Ok(match settings.applications.counting()? {
@@ -93,7 +93,7 @@ impl Installation {
         })
     }
 
-    /// The way in for the lines of a source.
+    /// The intake of a source.
     ///
     /// # Errors
     /// Those of the log.
@@ -101,7 +101,7 @@ impl Installation {
         let partitions = self.settings.log.partitions;
         let ports = IntakePorts {
             log: Arc::clone(&self.stores.log) as _,
-            canon: Arc::clone(&self.stores.canon) as _,
+            entities: Arc::clone(&self.stores.entities) as _,
             suppressions: self.suppressions.clone(),
             clock: Arc::clone(&self.clock),
         };
@@ -111,25 +111,25 @@ impl Installation {
                 %source,
                 configured = partitions,
                 has = intake.partitions(),
-                "log.partitions is for new topics; this one stays as it is"
+                "log.partitions applies to new topics only; this topic keeps its partitions"
             );
         }
         Ok(intake)
     }
 
-    /// Makes the topics that are not there; answers which, in sentences.
+    /// Creates missing topics, and returns a message for each.
     ///
     /// # Errors
     /// Those of the log.
-    pub(crate) async fn make_topics(&self) -> anyhow::Result<Vec<String>> {
-        let made = make_topics(&*self.stores.log, self.settings.log.partitions).await?;
-        let told = made.into_iter().map(|(topic, partitions)| {
-            format!("log: made the topic {topic} with {partitions} partitions")
+    pub(crate) async fn create_topics(&self) -> anyhow::Result<Vec<String>> {
+        let made = create_topics(&*self.stores.log, self.settings.log.partitions).await?;
+        let messages = made.into_iter().map(|(topic, partitions)| {
+            format!("log: created topic {topic} with {partitions} partitions")
         });
-        Ok(told.collect())
+        Ok(messages.collect())
     }
 
-    /// How batch runs are carried out.
+    /// Options of batch runs.
     pub(crate) const fn batch_options(&self) -> &BatchOptions {
         &self.settings.batch
     }
@@ -137,7 +137,7 @@ impl Installation {
     /// The query engine.
     ///
     /// # Errors
-    /// A folder to spill to that can't be used.
+    /// A spill folder that cannot be used.
     pub(crate) fn engine(&self) -> anyhow::Result<Engine> {
         engine(&self.settings)
     }
@@ -145,21 +145,21 @@ impl Installation {
     /// The speed layer of a source.
     ///
     /// # Errors
-    /// Views that can't be planned.
+    /// Invalid views.
     pub(crate) async fn speed(&self, engine: &Engine, source: Source) -> anyhow::Result<Speed> {
         let stores = &self.stores;
         let ports = SpeedPorts {
             schemas: Arc::clone(&stores.schemas) as _,
             log: Arc::clone(&stores.log) as _,
             log_writes: Arc::clone(&stores.log) as _,
-            canon: Arc::clone(&stores.canon) as _,
+            entities: Arc::clone(&stores.entities) as _,
             live: Arc::clone(&stores.live) as _,
             views: Arc::clone(&stores.views) as _,
             achievements: Arc::clone(&stores.achievements) as _,
             suppressions: self.suppressions.clone(),
             hook: stores.hook.clone(),
             records: Arc::clone(&stores.records),
-            recounts: Arc::clone(&stores.canon) as _,
+            recounts: Arc::clone(&stores.entities) as _,
             clock: Arc::clone(&self.clock),
             draws: Arc::new(draws::unforeseen()),
         };
@@ -176,7 +176,7 @@ impl Installation {
     /// The batch layer.
     ///
     /// # Errors
-    /// Views that can't be planned.
+    /// Invalid views.
     pub(crate) fn batch(&self, engine: &Engine) -> anyhow::Result<Batch> {
         let stores = &self.stores;
         let ports = BatchPorts {
@@ -185,7 +185,7 @@ impl Installation {
             live: Arc::clone(&stores.live) as _,
             views: Arc::clone(&stores.views) as _,
             counts: Arc::clone(&stores.counts) as _,
-            canon: Arc::clone(&stores.canon) as _,
+            entities: Arc::clone(&stores.entities) as _,
             records: Arc::clone(&stores.records),
             archive: stores.archive.clone(),
             suppressions: self.suppressions.clone(),
@@ -196,44 +196,39 @@ impl Installation {
             holder: holder(),
             ..self.settings.batch.clone()
         };
-        Ok(Batch::build(
-            ports,
-            self.catalog()?,
-            engine.clone(),
-            options,
-        ))
+        Ok(Batch::new(ports, self.catalog()?, engine.clone(), options))
     }
 
-    /// The reconciliations that are scheduled.
+    /// The scheduled reconciliations.
     pub(crate) fn reconciliations(&self) -> &[ReconciliationSection] {
         &self.settings.reconciliation
     }
 
-    /// Whether the settings say that anything is to be let go.
-    pub(crate) fn lets_go(&self) -> bool {
+    /// True if the settings limit the age of any data.
+    pub(crate) fn has_retention(&self) -> bool {
         self.settings.retention.is_set()
     }
 
-    /// What lets old things go.
+    /// Retention, which deletes expired data.
     ///
     /// # Errors
     /// As [`Installation::batch`].
     pub(crate) fn retention(&self, engine: &Engine) -> anyhow::Result<Retention> {
-        let records = Arc::clone(&self.stores.canon) as _;
+        let records = Arc::clone(&self.stores.entities) as _;
         let options = self.settings.retention;
-        Ok(Retention::build(self.batch(engine)?, records, options))
+        Ok(Retention::new(self.batch(engine)?, records, options))
     }
 
-    /// The serving layer, which tells metrics if there are any.
+    /// The serving layer; it answers `/metrics` if `metrics` are given.
     ///
     /// # Errors
-    /// Options that can't be used.
+    /// Invalid options.
     pub(crate) fn serving(&self, metrics: Option<PrometheusHandle>) -> anyhow::Result<Serving> {
         let stores = &self.stores;
         let ports = ServingPorts {
             log: Arc::clone(&stores.log) as _,
             ingest: Arc::clone(&stores.log) as _,
-            canon: Arc::clone(&stores.canon) as _,
+            entities: Arc::clone(&stores.entities) as _,
             live: Arc::clone(&stores.live) as _,
             views: Arc::clone(&stores.views) as _,
             achievements: Arc::clone(&stores.achievements) as _,
@@ -246,14 +241,14 @@ impl Installation {
         };
         let metrics = metrics.map(monitoring::text);
         let options = self.settings.serving.clone();
-        Ok(Serving::build(ports, self.catalog()?, options, metrics)?)
+        Ok(Serving::new(ports, self.catalog()?, options, metrics)?)
     }
 }
 
 /// The query engine of an installation with these settings.
 ///
 /// # Errors
-/// A folder to spill to that can't be used.
+/// A spill folder that cannot be used.
 pub(crate) fn engine(settings: &Settings) -> anyhow::Result<Engine> {
     let query = &settings.query;
     let spill_folder = settings.stores().folder().join("spill");
@@ -269,20 +264,20 @@ pub(crate) fn engine(settings: &Settings) -> anyhow::Result<Engine> {
 /// The archive of an installation, for a process that needs no other store.
 ///
 /// # Errors
-/// A folder that is not there, or options that can't be used.
+/// A missing folder, or invalid options.
 #[cfg(feature = "scale")]
 pub(crate) fn archive(settings: &Settings) -> anyhow::Result<Archive> {
     let stores = settings.stores();
     let folder = stores.folder();
     anyhow::ensure!(
         !stores.s3.bucket.is_empty() || folder.is_dir(),
-        "data folder {}: is not there; name that of the installation with --data-dir, or its bucket in [s3]",
+        "data folder {} does not exist; name the installation's folder with --data-dir, or its bucket in [s3]",
         folder.display()
     );
     Ok(stores.archive()?)
 }
 
-/// Who holds the leases of this process, for people: on another machine its number says nothing.
+/// Name of this process as a holder of leases: process id and host.
 pub(crate) fn holder() -> String {
     let process = format!("process {}", std::process::id());
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

@@ -1,14 +1,15 @@
-//! The binary `backstitch`: it parses, wires and drains.
+//! The binary `backstitch`.
 //!
-//! Everything that computes is in the layers' crates. Here the command line and the settings become
-//! stores and layers ([`installation`]), commands run them, and results are printed ([`output`]).
+//! It builds stores and layers from the command line and the settings ([`installation`]), runs commands, and prints their
+//! results ([`output`]). All computation is in the crates of the layers.
 
 mod args;
+#[cfg(feature = "scale")]
+mod ballista;
 mod clock;
 mod commands;
 mod draws;
 mod engine;
-#[cfg(feature = "scale")]
 mod executors;
 mod failure;
 mod generate;
@@ -27,7 +28,7 @@ mod traces;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 use rustix::fs::Mode;
 use tokio_util::sync::CancellationToken;
 
@@ -37,30 +38,35 @@ use args::{Cli, Command};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let arguments = std::env::args_os();
+    if arguments.len() == 1 {
+        return failure::exit_code(output::raw(args::overview().as_bytes()));
+    }
+    let matches = args::command().try_get_matches_from(arguments);
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
             return failure::exit_code(output::closed(error.print()));
         }
-        Err(error) => return failure::exit_code(Err(failure::usage(args::complaint(&error)))),
+        Err(error) => return failure::exit_code(Err(failure::usage(args::usage_error(&error)))),
     };
     failure::exit_code(run(cli))
 }
 
-/// Makes files and folders of this process readable by its own user alone, whatever makes them: stores, their libraries or
-/// SQLite. Files that a command makes for its caller have the caller's modes.
+/// Makes new files and folders private to the user, including those of libraries. Output files of commands keep the
+/// caller's modes.
 fn keep_files_private(command: &Command) {
     if !matches!(command, Command::Generate(_) | Command::Man { .. }) {
         let _former = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     }
 }
 
-/// Runs the command until it is done, or until the second signal to end.
+/// Runs the command until it ends, or until the second signal.
 fn run(cli: Cli) -> anyhow::Result<()> {
     keep_files_private(&cli.command);
-    let context = commands::Context::of(&cli)?;
-    // Each client is an open file, and shells permit few of them for programs of long ago. Where no more are
-    // permitted, the limits of connections hold.
+    let context = commands::Context::new(&cli)?;
+    // Each client is an open file, and the default limit of shells is low. If it cannot be raised, the connection limits
+    // apply.
     let _raised = rlimit::increase_nofile_limit(u64::MAX);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -72,11 +78,11 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         tokio::select! {
             outcome = command => outcome,
             () = signals.watch(stop) => Err(anyhow::anyhow!(
-                "ended at once by a second signal; what was under way is made good at the next start"
+                "stopped at once by a second signal; the next start completes the interrupted work"
             )),
         }
     });
-    // A thread that waits for standard input can't be ended otherwise.
+    // A thread that waits for standard input can only be left behind.
     runtime.shutdown_background();
     outcome
 }

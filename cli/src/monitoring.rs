@@ -1,4 +1,4 @@
-//! What this process measures, for whoever watches it: what each number means, and where it can be read.
+//! The metrics of this process: their descriptions, their recorder and their HTTP endpoint.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -12,113 +12,113 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::usage;
 
-/// How often the recorder tidies up.
+/// Interval of the recorder's maintenance.
 const UPKEEP: Duration = Duration::from_secs(5);
-/// What durations are counted by, in seconds.
+/// Upper bounds of the duration histograms' buckets, in seconds.
 const SECONDS: [f64; 13] = [
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 30.0,
 ];
 
-/// What only rises: a name and its meaning on each line.
+/// Counters: name and help text on each line.
 const COUNTERS: &str = "\
-backstitch_batch_drifted_events_total Events that live state had counted otherwise than a batch run, by cause
-backstitch_batch_rows_written_total Rows that batch runs of this process have written, since they changed
-backstitch_batch_runs_total Batch runs of this process that came to their end, by source
-backstitch_http_connections_closed_total Connections that the server closed: idle ones (quiet), and new ones of an address that has its share (room)
-backstitch_http_requests_total Requests of the API over HTTP, by method, route and status; pages are counted apart
-backstitch_kafka_client_errors_total Errors that the client of Kafka told of and got over
-backstitch_kafka_consumers_opened_total Consumers of Kafka that were made; one a partition unless something goes wrong
-backstitch_kafka_partitions_assigned_total Partitions that this process was given to count
-backstitch_kafka_queue_full_total Times that records waited since what is to be sent to Kafka was too much
-backstitch_pages_reads_total Requests of the API that pages made within this process, by method, route and status
-backstitch_pages_requests_total Requests of pages over HTTP, by method, route and status
-backstitch_reconcile_alert_failures_total Tries to deliver an alert of a reconciliation that failed
-backstitch_reconcile_alerts_delivered_total Alerts of reconciliations that were delivered, by channel
-backstitch_reconcile_alerts_given_up_total Alerts of reconciliations that could not be delivered at all
+backstitch_batch_drifted_events_total Events whose live count differed from a batch run, by cause
+backstitch_batch_rows_written_total Changed rows that batch runs of this process wrote
+backstitch_batch_runs_total Published batch runs of this process, by source
+backstitch_http_connections_closed_total Connections closed by the server: idle ones (quiet), and new ones over the limit of their address (room)
+backstitch_http_requests_total HTTP requests of the API by method, route and status, without pages
+backstitch_kafka_client_errors_total Errors that the Kafka client reported and recovered from
+backstitch_kafka_consumers_opened_total Kafka consumers created; more than one per partition means reconnects
+backstitch_kafka_partitions_assigned_total Partitions assigned to this process
+backstitch_kafka_queue_full_total Times that a record waited because the send queue of the Kafka client was full
+backstitch_pages_reads_total API requests that pages made within this process, by method, route and status
+backstitch_pages_requests_total HTTP requests of pages, by method, route and status
+backstitch_reconcile_alert_failures_total Failed attempts to deliver a reconciliation alert
+backstitch_reconcile_alerts_delivered_total Delivered reconciliation alerts, by channel
+backstitch_reconcile_alerts_given_up_total Reconciliation alerts that could not be delivered
 backstitch_reconcile_alerts_total Alerts of scheduled reconciliations
-backstitch_reconcile_comparisons_total Comparisons of what is served with what is expected, by view and outcome
-backstitch_serving_answers_total Answers, by the layers that they come from: batch, realtime or merged
-backstitch_serving_board_cache_hits_total Questions about boards that the cache in Redis answered
-backstitch_serving_board_cache_misses_total Questions about boards that were not in the cache
-backstitch_serving_cached_rows_total Reads of batch rows, by whether they were in memory
-backstitch_serving_joined_reads_total Questions that were answered by a read of another one who asked the same
-backstitch_serving_kept_answers_total Answers of before that were given again, since a store did not answer
-backstitch_serving_not_whole_total Questions that found live state not whole
-backstitch_serving_read_bytes_total Bytes that answers were made of, by where they were read
-backstitch_speed_board_evictions_total Boards that left the cache in Redis
-backstitch_ingest_dead_letters_total Lines that could not be taken and were set aside, by source
-backstitch_speed_board_fills_total Boards that were brought into the cache in Redis
-backstitch_speed_cached_boards_wrong_total Cached boards that were not as they should be, and were dropped
-backstitch_speed_dead_letters_total Records that could not be counted and were set aside, by source
-backstitch_speed_duplicates_total Events that had been counted before, by source
-backstitch_speed_events_total Events that were counted, by source
-backstitch_speed_forwarded_total Notifications that were sent on to the partition that they belong to
-backstitch_speed_heals_total Times that live state of a partition was begun anew
-backstitch_speed_micro_batches_total Micro-batches that were counted, by source
-backstitch_speed_notice_failures_total Tries to deliver a notice of a capacity that failed
-backstitch_speed_notices_given_up_total Notices of capacities that could not be delivered at all
-backstitch_speed_notices_total Notices of capacities that were delivered, by channel
-backstitch_speed_recount_errors_total Recounts of applications that failed
+backstitch_reconcile_comparisons_total Comparisons of served with expected values, by view and outcome
+backstitch_serving_answers_total Answers by provenance: batch, realtime or merged
+backstitch_serving_board_cache_hits_total Board requests answered by the Redis cache
+backstitch_serving_board_cache_misses_total Board requests that missed the Redis cache
+backstitch_serving_cached_rows_total Reads of batch rows, by memory cache hit or miss
+backstitch_serving_joined_reads_total Requests that shared the read of an identical concurrent request
+backstitch_serving_kept_answers_total Stale answers served because a store did not respond
+backstitch_serving_not_whole_total Requests that found incomplete live state
+backstitch_serving_read_bytes_total Bytes read for answers, by store
+backstitch_speed_board_evictions_total Boards evicted from the Redis cache
+backstitch_ingest_dead_letters_total Rejected lines written to the dead-letter log, by source
+backstitch_speed_board_fills_total Boards loaded into the Redis cache
+backstitch_speed_cached_boards_wrong_total Cached boards dropped because they failed verification
+backstitch_speed_dead_letters_total Rejected records written to the dead-letter log, by source
+backstitch_speed_duplicates_total Duplicate events, by source
+backstitch_speed_events_total Counted events, by source
+backstitch_speed_forwarded_total Misrouted notifications forwarded to their partition
+backstitch_speed_heals_total Rebuilds of the live state of a partition
+backstitch_speed_micro_batches_total Micro-batches processed, by source
+backstitch_speed_notice_failures_total Failed attempts to deliver a capacity notice
+backstitch_speed_notices_given_up_total Capacity notices that could not be delivered
+backstitch_speed_notices_total Delivered capacity notices, by channel
+backstitch_speed_recount_errors_total Failed recounts of applications
 backstitch_speed_recount_noops_total Recounts of applications that changed nothing
 backstitch_speed_recounts_total Recounts of applications
-backstitch_speed_refusals_total Micro-batches that live state refused, since another worker had counted";
+backstitch_speed_refusals_total Micro-batches rejected by live state because another worker had advanced the checkpoint";
 
-/// What rises and falls.
+/// Gauges: name and help text on each line.
 const GAUGES: &str = "\
-backstitch_batch_drift_events Events that live state had counted otherwise than the last run of this process, by source
-backstitch_batch_seconds How long the last batch run of this process took, by source
-backstitch_batch_stage_seconds How long each of its stages took
-backstitch_build_info 1, with the version as a label
-backstitch_kafka_lag_records Records of a partition that a reader of this process has still to read
-backstitch_reconcile_alerts_waiting Alerts of reconciliations that wait to be delivered
-backstitch_reconcile_last_seconds When a view was compared last, in seconds since 1970
-backstitch_reconcile_mismatches Keys that differed in the last comparison of a view, by cause
-backstitch_reconcile_schedule_last_seconds When a scheduled reconciliation was carried out last, in seconds since 1970
-backstitch_reconcile_schedule_outcome 1 for what came of a scheduled reconciliation the last time
-backstitch_source_differing_keys Keys that differed in the newest comparison of a view and were not put right, as the API sees it
-backstitch_source_drift_events Events that live state had counted otherwise than the newest complete run of a source, as the API sees it
-backstitch_source_lag_events Records of a partition of the log that are not counted live yet, as the API sees it
-backstitch_source_last_run_seconds When the newest batch run of a source was complete, in seconds since 1970, as the API sees it
-backstitch_source_next_offset Up to where live state has counted a partition of the log, as the API sees it
-backstitch_source_replaying 1 while live state of a partition that began anew is still catching up, as the API sees it
-backstitch_source_seen_seconds When the API could see last how a source is getting on, in seconds since 1970
-backstitch_speed_cached_boards Boards in the cache in Redis, by slot
-backstitch_speed_cached_boards_bytes What they take, in bytes
-backstitch_speed_lag_events Records of a partition that this process has still to count
-backstitch_speed_notices_waiting Notices of capacities that wait to be delivered
-backstitch_speed_outbox_entries Achievements and changes of boards that wait to be told
-backstitch_speed_outbox_notifications Changes of rows that wait to be told to the log";
+backstitch_batch_drift_events Events whose live count differed from the last run of this process, by source
+backstitch_batch_seconds Duration of the last batch run of this process, by source
+backstitch_batch_stage_seconds Duration of each stage of the last batch run of this process
+backstitch_build_info Always 1; the version is a label
+backstitch_kafka_lag_records Records of a partition that a reader of this process has not read yet
+backstitch_reconcile_alerts_waiting Reconciliation alerts waiting for delivery
+backstitch_reconcile_last_seconds Unix time of the last comparison of a view
+backstitch_reconcile_mismatches Differing keys in the last comparison of a view, by cause
+backstitch_reconcile_schedule_last_seconds Unix time of the last scheduled reconciliation
+backstitch_reconcile_schedule_outcome 1 for the outcome of the last scheduled reconciliation
+backstitch_source_differing_keys Unrepaired differing keys in the newest comparison of a view, as seen by the API
+backstitch_source_drift_events Events whose live count differed from the newest complete run of a source, as seen by the API
+backstitch_source_lag_events Records of a log partition not counted live yet, as seen by the API
+backstitch_source_last_run_seconds Unix time at which the newest batch run of a source completed, as seen by the API
+backstitch_source_next_offset Next offset of the live state of a log partition, as seen by the API
+backstitch_source_replaying 1 while the rebuilt live state of a partition is catching up, as seen by the API
+backstitch_source_seen_seconds Unix time at which the API last read the progress of a source
+backstitch_speed_cached_boards Boards in the Redis cache, by partition state
+backstitch_speed_cached_boards_bytes Size of the boards in the Redis cache, in bytes
+backstitch_speed_lag_events Records of a partition that this process has not counted yet
+backstitch_speed_notices_waiting Capacity notices waiting for delivery
+backstitch_speed_outbox_entries Achievements and board changes waiting for publication
+backstitch_speed_outbox_notifications Row changes waiting for publication to the log";
 
-/// What is counted by how long it took.
+/// Histograms: name and help text on each line.
 const HISTOGRAMS: &str = "\
-backstitch_http_request_duration_seconds How long answers of the API over HTTP took, by method and route
-backstitch_pages_read_duration_seconds How long the API took to answer pages within this process, by method and route
-backstitch_pages_request_duration_seconds How long pages took, by method and route
-backstitch_speed_recount_handler_seconds How long recounts of applications took";
+backstitch_http_request_duration_seconds Duration of HTTP requests of the API, by method and route
+backstitch_pages_read_duration_seconds Duration of API requests that pages make within this process, by method and route
+backstitch_pages_request_duration_seconds Duration of HTTP requests of pages, by method and route
+backstitch_speed_recount_handler_seconds Duration of recounts of applications";
 
-/// Counters by source of what hardly ever happens and is alarming.
+/// Rare counters with the label `source`. They start at 0, so that an alert sees their first increase.
 const RARE_BY_SOURCE: &[&str] = &[
     "backstitch_ingest_dead_letters_total",
     "backstitch_speed_dead_letters_total",
 ];
 
-/// Others.
+/// Rare counters without labels.
 const RARE: &[&str] = &[
     "backstitch_reconcile_alerts_given_up_total",
     "backstitch_speed_notices_given_up_total",
 ];
 
-/// The names and meanings of a table.
+/// Names and help texts of a table.
 fn described(table: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
     table.lines().filter_map(|line| line.split_once(' '))
 }
 
 static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
 
-/// What this process measures, from now on.
+/// Installs the recorder of this process.
 ///
 /// # Errors
-/// Another recorder that was there before.
+/// A recorder that is already installed.
 pub(crate) fn recorder() -> anyhow::Result<PrometheusHandle> {
     if let Some(handle) = RECORDER.get() {
         return Ok(handle.clone());
@@ -137,7 +137,7 @@ pub(crate) fn recorder() -> anyhow::Result<PrometheusHandle> {
     for (name, meaning) in described(HISTOGRAMS) {
         metrics::describe_histogram!(name, metrics::Unit::Seconds, meaning);
     }
-    // A counter that appears with its first event has never risen.
+    // An alert on an increase misses a counter that appears with its first event.
     for name in RARE {
         metrics::counter!(*name).increment(0);
     }
@@ -150,7 +150,7 @@ pub(crate) fn recorder() -> anyhow::Result<PrometheusHandle> {
     Ok(RECORDER.get_or_init(|| handle).clone())
 }
 
-/// The text that is answered, with what the process itself takes.
+/// Renders `/metrics`, including the resources of the process.
 pub(crate) fn text(handle: PrometheusHandle) -> MetricsText {
     let process = metrics_process::Collector::new("backstitch_");
     process.describe();
@@ -160,17 +160,17 @@ pub(crate) fn text(handle: PrometheusHandle) -> MetricsText {
     })
 }
 
-/// Tidies up until it is time to stop.
+/// Maintains the recorder until `stop`.
 pub(crate) async fn keep_up(handle: PrometheusHandle, stop: CancellationToken) {
-    while crate::roles::sleep(UPKEEP, &stop).await {
+    while crate::shutdown::sleep_unless_cancelled(UPKEEP, &stop).await {
         handle.run_upkeep();
     }
 }
 
-/// Answers `/metrics` and `/livez` on an address of their own, without keys, until it is time to stop.
+/// Serves `/metrics` and `/livez` on a separate address, without authentication, until `stop`.
 ///
 /// # Errors
-/// An address that can't be used.
+/// An invalid address.
 pub(crate) async fn listen(
     address: &str,
     stop: CancellationToken,
@@ -178,16 +178,16 @@ pub(crate) async fn listen(
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|error| {
         usage(format!(
-            "telemetry.metrics_listen {address:?}: {error}; write an address and a port that are free, as in 127.0.0.1:9464"
+            "telemetry.metrics_listen {address:?}: {error}; expected a free address and port, such as 127.0.0.1:9464"
         ))
     })?;
-    let handle = recorder().context("beginning to measure")?;
+    let handle = recorder().context("starting the metrics recorder")?;
     let text = text(handle.clone());
     Ok(async move {
         let answering = serving::monitor(listener, text, stop.clone());
         let (answered, ()) = tokio::join!(answering, keep_up(handle, stop));
         if let Err(error) = answered {
-            tracing::error!(%error, "metrics are not answered any more");
+            tracing::error!(%error, "the metrics endpoint stopped");
         }
     })
 }

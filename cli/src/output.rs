@@ -1,35 +1,35 @@
-//! What a command says: results on standard output, complaints on standard error.
+//! Output of commands: results on standard output, errors on standard error.
 //!
-//! With `--json` a command prints one JSON document and nothing else. A reader that closes the pipe
-//! early has seen enough: that ends the command, and is no failure.
+//! With `--json` a command prints one JSON document and nothing else. A reader that closes the pipe early ends the command
+//! without a failure.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-/// Whoever read standard output has closed it.
+/// The reader of standard output has closed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("standard output was closed")]
 pub(crate) struct Closed;
 
-/// Where results go.
+/// Format of results.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
     json: bool,
 }
 
 impl Output {
-    /// Results as JSON or as text.
+    /// Results as JSON or text.
     pub(crate) const fn new(json: bool) -> Self {
         Self { json }
     }
 
-    /// Whether results are JSON.
+    /// True if results are JSON.
     pub(crate) const fn is_json(self) -> bool {
         self.json
     }
 
-    /// Prints a result: as one JSON document, or as the lines that `text` makes of it.
+    /// Prints a result as one JSON document, or as the lines of `text`.
     pub(crate) fn result<T: Serialize>(
         self,
         value: &T,
@@ -48,7 +48,7 @@ impl Output {
         }
     }
 
-    /// Prints entries: as one JSON document, or a line of each, and `none` if there are none.
+    /// Prints entries as one JSON document, or one line each. Without entries the text is `none`.
     pub(crate) fn list<T: Serialize>(
         self,
         entries: &[T],
@@ -62,13 +62,13 @@ impl Output {
     }
 }
 
-/// Writes bytes to standard output as they are.
+/// Writes bytes to standard output.
 pub(crate) fn raw(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     closed(out.write_all(bytes).and_then(|()| out.flush()))
 }
 
-/// Turns an error of writing to standard output into the error that a command ends with.
+/// Converts an error of standard output to the error of a command.
 pub(crate) fn closed(written: io::Result<()>) -> anyhow::Result<()> {
     written.map_err(|error| {
         if error.kind() == io::ErrorKind::BrokenPipe {
@@ -79,10 +79,10 @@ pub(crate) fn closed(written: io::Result<()>) -> anyhow::Result<()> {
     })
 }
 
-/// Writes one line to standard error.
-pub(crate) fn complain(message: &str) {
+/// Writes an error message as one line to standard error.
+pub(crate) fn error(message: &str) {
     crate::progress::suspend(|| {
-        // There is nowhere left to say that standard error can't be written.
+        // A failure to write to standard error cannot be reported.
         drop(writeln!(io::stderr().lock(), "error: {message}"));
     });
 }

@@ -1,20 +1,19 @@
-//! Progress of long work, on a terminal only.
+//! Progress bars, shown on terminals only.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-/// All bars of the process, so that log lines can be written between them.
+/// All bars of the process; log lines are written between them.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// Runs `write` while no bar is on the terminal.
+/// Runs `write` while the bars are hidden.
 pub(crate) fn suspend<T>(write: impl FnOnce() -> T) -> T {
     BARS.suspend(write)
 }
 
-/// A bar for work that is counted in `total` bytes or, if that is not known, a running number.
-/// Where standard error is no terminal it draws nothing.
+/// A bar that counts bytes; without `total` it shows a running number. It is hidden unless standard error is a terminal.
 pub(crate) fn bytes(what: &str, total: Option<u64>) -> ProgressBar {
     let template = match total {
         Some(_) => "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
@@ -23,8 +22,8 @@ pub(crate) fn bytes(what: &str, total: Option<u64>) -> ProgressBar {
     start(what, total, template)
 }
 
-/// A bar for work that is counted in `total` pieces, or a running number where that is not known (0).
-pub(crate) fn pieces(what: &str, total: u64) -> ProgressBar {
+/// A bar that counts items; if `total` is 0 it shows a running number.
+pub(crate) fn items(what: &str, total: u64) -> ProgressBar {
     if total == 0 {
         return start(what, None, "{msg} {spinner} {human_pos} {per_sec}");
     }
@@ -46,7 +45,7 @@ fn start(what: &str, total: Option<u64>, template: &str) -> ProgressBar {
     bar
 }
 
-/// The stages of a batch run, one bar after the other. Dropping it removes the last bar.
+/// Shows the stages of a batch run, one bar after another. Dropping it removes the last bar.
 #[derive(Debug, Default)]
 pub(crate) struct Stages {
     bar: Mutex<Option<ProgressBar>>,
@@ -73,7 +72,7 @@ impl Stages {
 impl batch::Progress for Stages {
     fn stage(&self, name: &str, total: u64) {
         self.clear();
-        *self.lock() = Some(pieces(name, total));
+        *self.lock() = Some(items(name, total));
     }
 
     fn advance(&self, done: u64) {

@@ -1,4 +1,4 @@
-//! Scheduled reconciliations: the settings become what the batch layer carries out.
+//! Builds scheduled reconciliations from the settings.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,21 +14,22 @@ use crate::failure::usage;
 use crate::installation::Installation;
 use crate::settings::ReconciliationSection;
 
-/// The schedules that are set, or the one of a name.
+/// The scheduled reconciliations, or the one with a name.
 ///
 /// # Errors
-/// A name that is not set, a view that there is not, a token that can't be read.
+/// An unknown name or view, or a token that cannot be read.
 pub(crate) async fn scheduled(
     installation: &Installation,
     only: Option<&str>,
 ) -> anyhow::Result<Vec<Scheduled>> {
     let sections = installation.reconciliations();
-    let asked = |section: &&ReconciliationSection| only.is_none_or(|only| section.name == only);
-    let found: Vec<&ReconciliationSection> = sections.iter().filter(asked).collect();
+    let is_selected =
+        |section: &&ReconciliationSection| only.is_none_or(|only| section.name == only);
+    let found: Vec<&ReconciliationSection> = sections.iter().filter(is_selected).collect();
     if let (Some(name), true) = (only, found.is_empty()) {
         let known: Vec<&str> = sections.iter().map(|one| one.name.as_str()).collect();
         return Err(usage(format!(
-            "--scheduled {name}: no [[reconciliation]] has this name; there are {}",
+            "--scheduled {name}: no [[reconciliation]] has this name; known names: {}",
             if known.is_empty() {
                 "none".to_owned()
             } else {
@@ -46,15 +47,15 @@ pub(crate) async fn scheduled(
             let source = catalog.names().find(|(name, _)| *name == view.as_str());
             let Some((_, source)) = source else {
                 return Err(usage(format!(
-                    "reconciliation {}: there is no view {view}",
+                    "reconciliation {}: unknown view {view}",
                     section.name
                 )));
             };
             let intake = match intakes.entry(source) {
                 Entry::Occupied(known) => Arc::clone(known.get()),
-                Entry::Vacant(place) => {
+                Entry::Vacant(entry) => {
                     let intake = Arc::new(installation.intake(source).await?);
-                    Arc::clone(place.insert(intake))
+                    Arc::clone(entry.insert(intake))
                 }
             };
             views.push(ScheduledView {
@@ -77,7 +78,7 @@ pub(crate) async fn scheduled(
 
 fn request(section: &ReconciliationSection) -> anyhow::Result<RestoreRequest> {
     let bearer = bearer(&section.bearer_file, &section.bearer_env)?;
-    let request = section.words(bearer.as_ref()).request();
+    let request = section.spec(bearer.as_ref()).request();
     let wrong = |(field, why)| usage(format!("reconciliation {}: {field}: {why}", section.name));
     Ok(RestoreRequest {
         sample: section.sample,
@@ -90,10 +91,10 @@ fn request(section: &ReconciliationSection) -> anyhow::Result<RestoreRequest> {
     })
 }
 
-/// A bearer token from a file, or from a variable of the environment; nothing if none is named. It is never shown.
+/// Reads a bearer token from a file or an environment variable, if one is named.
 ///
 /// # Errors
-/// A file that can't be read, a variable that is not set.
+/// A file that cannot be read, or a variable that is not set.
 pub(crate) fn bearer(file: &str, variable: &str) -> anyhow::Result<Option<Secret>> {
     let token = if !file.is_empty() {
         std::fs::read_to_string(file)
@@ -101,7 +102,7 @@ pub(crate) fn bearer(file: &str, variable: &str) -> anyhow::Result<Option<Secret
     } else if !variable.is_empty() {
         std::env::var(variable).map_err(|_| {
             usage(format!(
-                "the variable {variable}, which is to hold the bearer token, is not set"
+                "the environment variable {variable} with the bearer token is not set"
             ))
         })?
     } else {

@@ -1,4 +1,4 @@
-//! The roles of a whole installation in one process: speed, batch every so often, serving.
+//! The roles of a whole installation in one process: speed, periodic batch runs, serving.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,20 +15,22 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{BatchEngine, Executors};
+use crate::engine::BatchEngine;
+use crate::executors::Executors;
 use crate::failure::usage;
 use crate::installation::Installation;
+use crate::shutdown::sleep_unless_cancelled;
 use crate::{monitoring, reconciling};
 
-/// How often old things are let go, after a batch run: it looks through all that there is.
-const LET_GO_EVERY: Duration = Duration::from_secs(3600);
-/// How many connections may wait to be taken, if the system allows as many: of more that come at once some are reset.
-const CONNECTIONS_WAITING: u32 = 16_384;
+/// Minimum time between two retention passes, which scan all data.
+const RETENTION_INTERVAL: Duration = Duration::from_secs(3600);
+/// Connections that wait to be accepted, if the system allows that many. Further ones may be reset.
+const LISTEN_BACKLOG: u32 = 16_384;
 
-/// Listens on an address: without keys on one of this machine only, since nobody else is served.
+/// Listens on an address. Without API keys only loopback addresses are allowed.
 ///
 /// # Errors
-/// An address that can't be used, and a store of keys that can't be asked where it has to be.
+/// An invalid address, or a key store that cannot be read.
 pub(crate) async fn listen(
     address: &str,
     keys: &dyn Keys,
@@ -38,15 +40,15 @@ pub(crate) async fn listen(
         .await
         .map_err(|error| {
             wrong(format!(
-                "{error}; write an address and a port, as in 127.0.0.1:8080"
+                "{error}; expected address and port, such as 127.0.0.1:8080"
             ))
         })?
         .collect();
     if let Some(other) = resolved.iter().find(|found| !found.ip().is_loopback())
-        && !keys.any_key().await?
+        && !keys.has_keys().await?
     {
         return Err(wrong(format!(
-            "{} can be reached from other machines, and there is no key; make one (backstitch keys create), or listen on 127.0.0.1",
+            "{} is reachable from other machines, but there is no API key; create one (backstitch keys create), or listen on 127.0.0.1",
             other.ip()
         )));
     }
@@ -71,40 +73,39 @@ fn listener_at(address: SocketAddr) -> std::io::Result<TcpListener> {
     };
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    socket.listen(CONNECTIONS_WAITING)
+    socket.listen(LISTEN_BACKLOG)
 }
 
-/// What the batch role has done so far.
+/// Progress of the batch role.
 #[derive(Debug, Default)]
 pub(crate) struct BatchWatch {
-    /// Runs that were published.
+    /// Published runs.
     runs: AtomicU64,
-    /// Whether a run is under way.
-    under_way: AtomicBool,
+    is_running: AtomicBool,
 }
 
-impl showcase::BatchWatch for BatchWatch {
+impl showcase::BatchMonitor for BatchWatch {
     fn runs(&self) -> u64 {
         self.runs.load(Ordering::Relaxed)
     }
 
     fn is_running(&self) -> bool {
-        self.under_way.load(Ordering::Relaxed)
+        self.is_running.load(Ordering::Relaxed)
     }
 }
 
-/// When batch runs begin, and what computes them.
+/// Times and engine of batch runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Schedule {
-    /// The first one, after the start.
+    /// Delay of the first run after the start.
     pub(crate) first: Duration,
-    /// Each other one, after the beginning of the one before.
+    /// Time from the start of a run to the start of the next one.
     pub(crate) every: Duration,
-    /// What carries the tasks of runs out; what comes after runs is done by this process.
-    pub(crate) computes: BatchEngine,
+    /// Computes the tasks of runs. Reconciliation and retention always run in this process.
+    pub(crate) engine: BatchEngine,
 }
 
-/// Roles that run side by side. Each ends when it is told to; one that fails ends all.
+/// Concurrent roles. All end when `stop` is cancelled or one of them fails.
 #[derive(Debug)]
 pub(crate) struct Roles {
     tasks: JoinSet<anyhow::Result<()>>,
@@ -112,7 +113,7 @@ pub(crate) struct Roles {
 }
 
 impl Roles {
-    /// None yet; they will end when `stop` is cancelled.
+    /// No roles yet.
     pub(crate) fn new(stop: CancellationToken) -> Self {
         Self {
             tasks: JoinSet::new(),
@@ -123,7 +124,7 @@ impl Roles {
     /// Starts the speed layer of every source.
     ///
     /// # Errors
-    /// Views that can't be planned.
+    /// Invalid views.
     pub(crate) async fn speed(
         &mut self,
         installation: &Installation,
@@ -144,7 +145,7 @@ impl Roles {
     /// Starts batch runs, and after them the reconciliations that are due.
     ///
     /// # Errors
-    /// Views that can't be planned, schedules that can't be carried out.
+    /// Invalid views or schedules.
     pub(crate) async fn batch(
         &mut self,
         installation: &Installation,
@@ -153,23 +154,25 @@ impl Roles {
         watch: &Arc<BatchWatch>,
     ) -> anyhow::Result<()> {
         let mut batch = installation.batch(engine)?;
-        let executors = schedule.computes.executors(installation.batch_options());
+        let executors = schedule.engine.executors(installation.batch_options());
         if let Some(executors) = &executors {
             batch = batch.with_workers(Arc::clone(executors) as _);
         }
         let retention = installation.retention(engine)?;
-        let retention = installation.lets_go().then_some(retention);
+        let retention = installation.has_retention().then_some(retention);
         let scheduled = reconciling::scheduled(installation, None).await?;
         let reconciling = Arc::new(installation.batch(engine)?);
         let (watch, stop) = (Arc::clone(watch), self.stop.clone());
         self.tasks.spawn(async move {
-            let runs = Runs {
+            let role = BatchRole {
                 batch,
                 executors,
                 watch,
+                retention,
+                reconciler: reconciling,
+                reconciliations: scheduled,
             };
-            let after = (retention.as_ref(), &reconciling, scheduled.as_slice());
-            run_batches((&runs, after), &schedule, &stop).await;
+            role.run(&schedule, &stop).await;
             Ok(())
         });
         Ok(())
@@ -178,7 +181,7 @@ impl Roles {
     /// Starts serving.
     ///
     /// # Errors
-    /// Options that can't be used.
+    /// Invalid options.
     pub(crate) fn serving(
         &mut self,
         installation: &Installation,
@@ -220,42 +223,63 @@ impl Roles {
     }
 }
 
-/// What is done after batch runs.
-type After<'a> = (Option<&'a Retention>, &'a Arc<Batch>, &'a [Scheduled]);
-
-/// What a run of every source needs.
-struct Runs {
+/// Runs batches, reconciliations and retention in turn.
+struct BatchRole {
     batch: Batch,
-    /// Where its tasks are carried out, if not here.
+    /// Executors of batch tasks; none if this process computes them.
     executors: Option<Arc<dyn Executors>>,
     watch: Arc<BatchWatch>,
+    retention: Option<Retention>,
+    reconciler: Arc<Batch>,
+    reconciliations: Vec<Scheduled>,
 }
 
-impl Runs {
-    /// Runs one source after the other.
-    async fn all(&self, stop: &CancellationToken) {
+impl BatchRole {
+    /// Runs until `stop`. A failed run is retried at its next time; served values stay correct without it.
+    async fn run(&self, schedule: &Schedule, stop: &CancellationToken) {
+        let mut wait = schedule.first;
+        let mut last_retention: Option<tokio::time::Instant> = None;
+        while sleep_unless_cancelled(wait, stop).await {
+            let begun = tokio::time::Instant::now();
+            self.watch.is_running.store(true, Ordering::Relaxed);
+            self.run_all_sources(stop).await;
+            for one in &self.reconciliations {
+                reconcile(&self.reconciler, one, stop).await;
+            }
+            if let Some(retention) = &self.retention
+                && last_retention.is_none_or(|last| last.elapsed() >= RETENTION_INTERVAL)
+            {
+                last_retention = Some(begun);
+                delete_expired(retention, stop).await;
+            }
+            self.watch.is_running.store(false, Ordering::Relaxed);
+            wait = schedule.every.saturating_sub(begun.elapsed());
+        }
+    }
+
+    async fn run_all_sources(&self, stop: &CancellationToken) {
         for source in Source::LOGGED {
             if !self.batch.has_log(source).await.unwrap_or(true) {
                 continue;
             }
-            match self.run(source, stop).await {
+            match self.run_source(source, stop).await {
                 Ok(()) => {
                     self.watch.runs.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(_) if stop.is_cancelled() => {}
                 Err(error) => {
                     let error = format!("{error:#}");
-                    tracing::warn!(%source, %error, "a batch run did not come to its end; it is tried again");
+                    tracing::warn!(%source, %error, "batch run failed; it will be retried");
                 }
             }
         }
         if let Some(executors) = &self.executors {
-            executors.call_off().await;
+            executors.cancel().await;
         }
     }
 
-    /// One run, which begins only once there is who carries it out.
-    async fn run(&self, source: Source, stop: &CancellationToken) -> anyhow::Result<()> {
+    /// Runs one source after the executors, if any, are connected.
+    async fn run_source(&self, source: Source, stop: &CancellationToken) -> anyhow::Result<()> {
         if let Some(executors) = &self.executors {
             executors.connect(stop).await?;
         }
@@ -265,34 +289,7 @@ impl Runs {
     }
 }
 
-/// Runs the batch layer again and again. A run that fails is tried again at its next time: what is
-/// served stays right without it.
-async fn run_batches(
-    (runs, (retention, reconciling, scheduled)): (&Runs, After<'_>),
-    schedule: &Schedule,
-    stop: &CancellationToken,
-) {
-    let mut wait = schedule.first;
-    let mut let_go: Option<tokio::time::Instant> = None;
-    while sleep(wait, stop).await {
-        let begun = tokio::time::Instant::now();
-        runs.watch.under_way.store(true, Ordering::Relaxed);
-        runs.all(stop).await;
-        for one in scheduled {
-            reconcile(reconciling, one, stop).await;
-        }
-        if let Some(retention) = retention
-            && let_go.is_none_or(|before| before.elapsed() >= LET_GO_EVERY)
-        {
-            let_go = Some(begun);
-            let_old_go(retention, stop).await;
-        }
-        runs.watch.under_way.store(false, Ordering::Relaxed);
-        wait = schedule.every.saturating_sub(begun.elapsed());
-    }
-}
-
-/// Carries a reconciliation out that is due. One that can't be now is due the next time, too.
+/// Runs a reconciliation if it is due. A failed one stays due.
 async fn reconcile(batch: &Arc<Batch>, one: &Scheduled, stop: &CancellationToken) {
     let schedule = one.name.as_str();
     let (batch, of, until) = (Arc::clone(batch), one.clone(), stop.clone());
@@ -304,7 +301,7 @@ async fn reconcile(batch: &Arc<Batch>, one: &Scheduled, stop: &CancellationToken
     let done = match done.await {
         Ok(done) => done,
         Err(error) => {
-            tracing::error!(schedule, %error, "a reconciliation ended in the middle; it is tried again");
+            tracing::error!(schedule, %error, "reconciliation panicked; it will be retried");
             return;
         }
     };
@@ -313,48 +310,35 @@ async fn reconcile(batch: &Arc<Batch>, one: &Scheduled, stop: &CancellationToken
             outcome, alerts, ..
         }) => {
             let outcome = outcome.name();
-            tracing::info!(
-                schedule,
-                outcome,
-                alerts,
-                "a reconciliation was carried out"
-            );
+            tracing::info!(schedule, outcome, alerts, "reconciliation finished");
         }
         Ok(Reconciled::NotDue { .. } | Reconciled::Passed { .. }) => {}
         Err(_) if stop.is_cancelled() => {}
         Err(error) => {
-            tracing::warn!(schedule, %error, "a reconciliation did not come to its end; it is tried again");
+            tracing::warn!(schedule, %error, "reconciliation failed; it will be retried");
         }
     }
 }
 
-/// Lets go of what the settings say. What does not go now goes the next time.
-async fn let_old_go(retention: &Retention, stop: &CancellationToken) {
+/// Deletes data that is expired by the settings. The next pass retries what failed.
+async fn delete_expired(retention: &Retention, stop: &CancellationToken) {
     match retention.run(stop).await {
         Ok(reports) => {
             for report in reports {
                 let (kind, source) = (report.kind.name(), report.source);
-                let of = || source.map_or("", Source::name);
-                if report.went.count > 0 {
-                    let (count, bytes) = (report.went.count, report.went.bytes);
-                    tracing::info!(kind, source = of(), count, bytes, "old things were let go");
+                let source = source.map_or("", Source::name);
+                if report.deleted.count > 0 {
+                    let (count, bytes) = (report.deleted.count, report.deleted.bytes);
+                    tracing::info!(kind, source, count, bytes, "deleted expired data");
                 }
                 for warning in report.warnings {
-                    tracing::debug!(kind, source = of(), warning);
+                    tracing::debug!(kind, source, warning);
                 }
             }
         }
         Err(_) if stop.is_cancelled() => {}
         Err(error) => {
-            tracing::warn!(%error, "old things were not let go; it is tried again");
+            tracing::warn!(%error, "retention failed; it will be retried");
         }
-    }
-}
-
-/// Sleeps; answers false as soon as it is time to stop.
-pub(crate) async fn sleep(span: Duration, stop: &CancellationToken) -> bool {
-    tokio::select! {
-        () = stop.cancelled() => false,
-        () = tokio::time::sleep(span) => true,
     }
 }

@@ -1,4 +1,4 @@
-//! How a process is asked to end: the first signal drains, the next one after half a second ends at once.
+//! Signals that stop the process: the first one drains it, a second one after half a second stops it at once.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-/// What comes so soon after the first signal is the same: some programs that end others signal the process and then its whole group.
-const SAME: Duration = Duration::from_millis(500);
+/// Signals this soon after the first one belong to it: some supervisors signal the process and then its group.
+const REPEATED_SIGNAL_WINDOW: Duration = Duration::from_millis(500);
 
-/// The signals that ask the process to end.
+/// Signals that stop the process.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: tokio::signal::unix::Signal,
@@ -17,10 +17,10 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Listens from now on.
+    /// Starts to listen.
     ///
     /// # Errors
-    /// If the system does not let us.
+    /// A signal handler that cannot be installed.
     pub(crate) fn listen() -> std::io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -28,14 +28,14 @@ impl Signals {
         })
     }
 
-    /// Cancels `token` at the first signal; answers at the second.
+    /// Cancels `token` at the first signal, and returns at the second.
     pub(crate) async fn watch(mut self, token: CancellationToken) {
         self.next().await;
         tracing::info!(
-            "ending: what is under way is finished first; another signal after half a second ends at once"
+            "stopping after the work in progress; another signal after half a second stops at once"
         );
         token.cancel();
-        let is_over = sleep(SAME);
+        let is_over = sleep(REPEATED_SIGNAL_WINDOW);
         tokio::pin!(is_over);
         loop {
             tokio::select! {
@@ -51,5 +51,13 @@ impl Signals {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
         }
+    }
+}
+
+/// Sleeps. Returns false as soon as `stop` is cancelled.
+pub(crate) async fn sleep_unless_cancelled(span: Duration, stop: &CancellationToken) -> bool {
+    tokio::select! {
+        () = stop.cancelled() => false,
+        () = tokio::time::sleep(span) => true,
     }
 }

@@ -1,4 +1,4 @@
-//! Logs, on standard error, and traces.
+//! Logs on standard error, and traces.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -13,41 +13,40 @@ use tracing_subscriber::{EnvFilter, Layer, fmt};
 use crate::failure::usage;
 use crate::settings::{LogFormat, TelemetrySection};
 
-/// Libraries that log what they report to us anyway; they are heard where a filter names targets.
-const CLIENTS: &str = ",scylla=off,rdkafka=off,librdkafka=off,ballista_core=off,ballista_scheduler=warn,ballista_executor=warn";
+/// Silences libraries that log errors which they also return. A filter that names targets can enable them.
+const QUIET_LIBRARIES: &str = ",scylla=off,rdkafka=off,librdkafka=off,ballista_core=off,ballista_scheduler=warn,ballista_executor=warn";
 
-/// What goes on as long as the process does.
+/// Logs and traces of the process; dropping it sends the remaining traces.
 #[derive(Debug, Default)]
 pub(crate) struct Telemetry {
-    /// Held until the end, when what is left of them is sent.
     #[cfg(feature = "otel")]
-    traces_sent: Option<crate::traces::Traces>,
+    traces: Option<crate::traces::Traces>,
 }
 
-/// What is logged: the flags' wish, else `RUST_LOG`, else `level`.
+/// Starts logs and traces. The log filter is `requested` by flags, else `RUST_LOG`, else `level`.
 ///
 /// # Errors
-/// A filter that can't be read, or an address for traces that can't be used.
+/// An invalid filter, or an invalid address for traces.
 pub(crate) fn start(
-    asked: Option<&str>,
+    requested: Option<&str>,
     settings: &TelemetrySection,
     level: &str,
 ) -> anyhow::Result<Telemetry> {
     let from_env = std::env::var("RUST_LOG")
         .ok()
         .filter(|text| !text.is_empty());
-    let (text, place) = match (asked, &from_env) {
-        (Some(asked), _) => (asked, "--log-level"),
+    let (text, origin) = match (requested, &from_env) {
+        (Some(requested), _) => (requested, "--log-level"),
         (None, Some(from_env)) => (from_env.as_str(), "RUST_LOG"),
         (None, None) => (level, "telemetry.log_level"),
     };
-    // What clients of servers say is in our own errors, which say what was being done, too.
+    // Errors of our own name the cause that a client reports, and the operation.
     let quiet = if text.contains(['=', ',']) {
         ""
     } else {
-        CLIENTS
+        QUIET_LIBRARIES
     };
-    let telemetry = Telemetry::of(settings)?;
+    let telemetry = Telemetry::new(settings)?;
     let spans = if telemetry.has_traces() {
         "info"
     } else {
@@ -55,7 +54,7 @@ pub(crate) fn start(
     };
     let filter = EnvFilter::try_new(format!("{text}{quiet},{}={spans}", traces::TARGET)).map_err(|error| {
         usage(format!(
-            "{place}: {text:?} is no log level: {error}; write error, warn, info, debug or trace"
+            "{origin}: invalid log level {text:?}: {error}; expected error, warn, info, debug or trace"
         ))
     })?;
     let color =
@@ -65,34 +64,34 @@ pub(crate) fn start(
         LogFormat::Text => lines.with_target(false).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    // The filter is the outermost layer, and one for all of them: what a library says through `log` is asked about before it is said, and
-    // where that is refused by a layer's own filter, that layer misses the next line of the same thread.
+    // One filter for all layers, outermost. Records of the crate `log` are tested before they are emitted; if a layer's
+    // own filter rejects one, that layer misses the next line of the same thread.
     let all = tracing_subscriber::registry();
     #[cfg(feature = "otel")]
-    if let Some(traces) = &telemetry.traces_sent {
+    if let Some(traces) = &telemetry.traces {
         let lines = lines.with_filter(filter_fn(|of| of.target() != traces::TARGET));
-        begun(all.with(lines).with(traces.layer()).with(filter).try_init())?;
+        started(all.with(lines).with(traces.layer()).with(filter).try_init())?;
         return Ok(telemetry);
     }
-    begun(all.with(lines).with(filter).try_init())?;
+    started(all.with(lines).with(filter).try_init())?;
     Ok(telemetry)
 }
 
-fn begun(log: Result<(), TryInitError>) -> anyhow::Result<()> {
+fn started(log: Result<(), TryInitError>) -> anyhow::Result<()> {
     log.map_err(|error| anyhow::anyhow!("starting the log: {error}"))
 }
 
 impl Telemetry {
     #[cfg(feature = "otel")]
-    fn of(settings: &TelemetrySection) -> anyhow::Result<Self> {
+    fn new(settings: &TelemetrySection) -> anyhow::Result<Self> {
         let endpoint = settings.otlp_endpoint.as_deref();
-        let traces_sent = endpoint.map(crate::traces::Traces::start).transpose()?;
-        Ok(Self { traces_sent })
+        let traces = endpoint.map(crate::traces::Traces::start).transpose()?;
+        Ok(Self { traces })
     }
 
     #[cfg(feature = "otel")]
     const fn has_traces(&self) -> bool {
-        self.traces_sent.is_some()
+        self.traces.is_some()
     }
 
     #[cfg(not(feature = "otel"))]
@@ -101,17 +100,17 @@ impl Telemetry {
     }
 
     #[cfg(not(feature = "otel"))]
-    fn of(settings: &TelemetrySection) -> anyhow::Result<Self> {
+    fn new(settings: &TelemetrySection) -> anyhow::Result<Self> {
         if settings.otlp_endpoint.is_some() {
             return Err(usage(
-                "telemetry.otlp_endpoint: this program is built without traces: take one with them (cargo build --features otel), or leave it out",
+                "telemetry.otlp_endpoint: this build has no traces; build with `--features otel`, or remove the setting",
             ));
         }
         Ok(Self::default())
     }
 }
 
-/// Standard error, with progress bars out of the way while a line is written.
+/// Standard error; hides progress bars while a line is written.
 struct StandardError;
 
 impl<'a> MakeWriter<'a> for StandardError {

@@ -20,51 +20,51 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::failure::usage;
 
-/// What this is called in traces, unless `OTEL_SERVICE_NAME` says otherwise.
-const SERVICE: &str = "backstitch";
-/// The path that is put behind what is set.
-const PATH: &str = "/v1/traces";
-/// How long the collector may take for a message.
-const SEND_MAX: Duration = Duration::from_secs(10);
-/// How long an ending process tries to hand over what it has left.
-const END_MAX: Duration = Duration::from_secs(3);
+/// Service name in traces, unless `OTEL_SERVICE_NAME` is set.
+const SERVICE_NAME: &str = "backstitch";
+/// Path that is appended to the endpoint.
+const TRACES_PATH: &str = "/v1/traces";
+/// Time limit of a request to the collector.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for the remaining traces when the process ends.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Sends traces until it is dropped; then what is left.
+/// Sends traces. Dropping it sends the remaining ones.
 #[derive(Debug)]
 pub(crate) struct Traces(SdkTracerProvider);
 
 impl Traces {
-    /// Begins to send; a collector that can't be reached keeps nothing from its work.
+    /// Starts to send. An unreachable collector does not affect other work.
     ///
     /// # Errors
-    /// What is no URL.
+    /// An invalid URL.
     pub(crate) fn start(endpoint: &str) -> anyhow::Result<Self> {
-        // What stands there may be secret: it is not shown.
+        // The value may contain a secret, so messages do not show it.
         let wrong = |why: &dyn std::fmt::Display| {
             usage(format!(
-                "telemetry.otlp_endpoint can't be used: {why}; write an address as in http://127.0.0.1:4318"
+                "invalid telemetry.otlp_endpoint: {why}; expected an address such as http://127.0.0.1:4318"
             ))
         };
         let url = reqwest::Url::parse(endpoint).map_err(|error| wrong(&error))?;
         if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-            return Err(wrong(&"traces go by http or https"));
+            return Err(wrong(&"the scheme must be http or https"));
         }
         let has_more = url.query().is_some() || url.fragment().is_some();
         if has_more || !url.username().is_empty() || url.password().is_some() {
-            let why = "it has a user, a password or a query; what proves who sends goes into the variable OTEL_EXPORTER_OTLP_HEADERS";
+            let why = "user, password and query are not supported; set credentials in the environment variable OTEL_EXPORTER_OTLP_HEADERS";
             return Err(wrong(&why));
         }
         let exporter = SpanExporter::builder()
             .with_http()
             .with_http_client(Client::new()?)
-            .with_endpoint(format!("{}{PATH}", endpoint.trim_end_matches('/')))
-            .with_timeout(SEND_MAX)
+            .with_endpoint(format!("{}{TRACES_PATH}", endpoint.trim_end_matches('/')))
+            .with_timeout(SEND_TIMEOUT)
             .build()
             .map_err(|error| wrong(&error))?;
         let mut resource = Resource::builder()
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
         if std::env::var_os("OTEL_SERVICE_NAME").is_none() {
-            resource = resource.with_service_name(SERVICE);
+            resource = resource.with_service_name(SERVICE_NAME);
         }
         let provider = SdkTracerProvider::builder()
             .with_batch_exporter(exporter)
@@ -74,37 +74,37 @@ impl Traces {
         Ok(Self(provider))
     }
 
-    /// What takes spans that are made for traces.
+    /// The layer that exports spans with the target of traces.
     pub(crate) fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'a> LookupSpan<'a>,
     {
-        let tracer: SdkTracer = self.0.tracer(SERVICE);
-        // Log lines may say more than is to leave this installation.
-        let taken = filter_fn(|of| of.is_span() && of.target() == traces::TARGET);
-        let taken = taken.with_max_level_hint(LevelFilter::INFO);
+        let tracer: SdkTracer = self.0.tracer(SERVICE_NAME);
+        // Log lines may contain data that must stay in this installation.
+        let exported = filter_fn(|of| of.is_span() && of.target() == traces::TARGET);
+        let exported = exported.with_max_level_hint(LevelFilter::INFO);
         tracing_opentelemetry::layer()
             .with_tracer(tracer)
             .with_location(false)
             .with_threads(false)
-            .with_filter(taken)
+            .with_filter(exported)
     }
 }
 
 impl Drop for Traces {
     fn drop(&mut self) {
-        // Who is not there to take them does not keep the process from its end.
-        self.0.shutdown_with_timeout(END_MAX).ok();
+        // An unreachable collector must not delay the end of the process.
+        self.0.shutdown_with_timeout(SHUTDOWN_TIMEOUT).ok();
     }
 }
 
-/// Sends on the exporter's own thread, which knows no runtime.
+/// HTTP client of the exporter's thread, which has no runtime.
 #[derive(Debug)]
 struct Client {
     runtime: Runtime,
     http: reqwest::Client,
-    /// Whether the last message was not taken: that is told once.
-    fails: AtomicBool,
+    /// True if the last request failed: a series of failures is logged once.
+    is_failing: AtomicBool,
 }
 
 impl Client {
@@ -112,11 +112,11 @@ impl Client {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let http = reqwest::Client::builder().timeout(SEND_MAX).build()?;
+        let http = reqwest::Client::builder().timeout(SEND_TIMEOUT).build()?;
         Ok(Self {
             runtime,
             http,
-            fails: AtomicBool::new(false),
+            is_failing: AtomicBool::new(false),
         })
     }
 }
@@ -136,12 +136,12 @@ impl HttpClient for Client {
         let sent: Result<Response<Bytes>, HttpError> = self.runtime.block_on(sent);
         let why = match &sent {
             Ok(response) if response.status().is_success() => None,
-            Ok(response) => Some(format!("it answers {}", response.status())),
+            Ok(response) => Some(format!("status {}", response.status())),
             Err(error) => Some(error.to_string()),
         };
-        let failed = self.fails.swap(why.is_some(), Ordering::Relaxed);
+        let failed = self.is_failing.swap(why.is_some(), Ordering::Relaxed);
         if let (Some(why), false) = (why, failed) {
-            tracing::warn!(%url, why, "traces are not taken, and let go (telemetry.otlp_endpoint)");
+            tracing::warn!(%url, why, "the collector rejects traces, and they are dropped (telemetry.otlp_endpoint)");
         }
         sent
     }

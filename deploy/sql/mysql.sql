@@ -1,9 +1,8 @@
--- An app's own tables on MySQL or MariaDB as entities of Backstitch, without a second copy: views in
--- the place of Backstitch's tables, and triggers that tell of changes. An example: copy it and put in
--- your tables. docs/canonical.md says what each part is for.
+-- Example: uses an app's own tables on MySQL or MariaDB as entities of Backstitch, without a copy. Views replace Backstitch's tables,
+-- and triggers enqueue notifications of changes. Copy the file, and insert your tables. docs/canonical.md explains each part.
 --
--- Run it after `backstitch migrate`, with time_zone = '+00:00', and start Backstitch's processes anew.
--- Here the app's tables are these, in the database `app`:
+-- Run it after `backstitch migrate`, with time_zone = '+00:00', and restart Backstitch's processes. The app's tables in this example
+-- are in the database `app`:
 --
 --   rides  (id, segment_id, rider_id, activity_id, seconds, started_at DATETIME(6) in UTC, zone,
 --           is_private, deleted_at DATETIME)
@@ -35,11 +34,11 @@ SELECT id,
     0 AS version
 FROM app.riders;
 
--- Riders who are disqualified are listed in backstitch.disqualified, which tells of them itself. If a table
--- of yours has them, make a view of it instead, and tell of the rider as below when it changes.
+-- Insert disqualified riders into backstitch.disqualified, which has triggers of its own. If one of your tables lists them, replace
+-- backstitch.disqualified by a view, and enqueue notifications of the rider as below when the table changes.
 
--- What groups and dumps are read by. The view gives these columns as they are: a cast would keep the
--- index from being found.
+-- Backstitch reads groups and dumps through these indexes. The view selects these columns without a cast, because a cast would
+-- prevent the use of the index.
 CREATE INDEX rides_by_group ON app.rides (segment_id, rider_id, id);
 CREATE INDEX rides_by_rider ON app.rides (rider_id, segment_id);
 
@@ -48,8 +47,7 @@ DELIMITER //
 CREATE TRIGGER app.ride_made AFTER INSERT ON app.rides FOR EACH ROW
 BEGIN
     DECLARE held BIGINT;
-    -- Only needed where athletes stay Backstitch's table: so that a change of the athlete that is applied
-    -- at the same moment finds this ride.
+    -- Only required if athletes remain Backstitch's table. Then a concurrent change of the athlete sees this ride.
     SELECT bucket INTO held FROM backstitch.athlete_locks
     WHERE bucket = (NEW.rider_id & 63) LOCK IN SHARE MODE;
     INSERT INTO backstitch.outbox (source, group_key, member, made_at_ms)
@@ -72,16 +70,15 @@ BEGIN
     VALUES ('efforts', OLD.segment_id, OLD.rider_id, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000));
 END//
 
--- All groups of the rider: what views see of a rider stands in each of them. They are looked for after
--- the commit.
+-- Notifies all groups of the rider, because all of them contain the rider's fields. Backstitch looks up the groups after the commit.
 CREATE PROCEDURE app.tell_of_rider(rider BIGINT)
 BEGIN
     INSERT INTO backstitch.outbox (source, group_key, member, made_at_ms)
     VALUES ('athletes', 0, rider, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000));
 END//
 
--- What the rider has now. Foreign keys with ON DELETE or ON UPDATE CASCADE fire no triggers on rides,
--- and have done their work before an AFTER trigger runs: so this is called before.
+-- Notifies the present groups of the rider. Foreign keys with ON DELETE or ON UPDATE CASCADE fire no triggers on rides, and act before
+-- an AFTER trigger runs. So BEFORE triggers call this.
 CREATE PROCEDURE app.tell_of_rides(rider BIGINT)
 BEGIN
     INSERT INTO backstitch.outbox (source, group_key, member, made_at_ms)
@@ -121,5 +118,5 @@ END//
 
 DELIMITER ;
 
--- TRUNCATE fires no triggers, and here nothing can refuse it. Empty these tables with DELETE, and take
--- the right DROP on them, which TRUNCATE needs, from the app's user.
+-- TRUNCATE fires no triggers, and MySQL cannot prevent it by a trigger. Use DELETE to empty these tables, and revoke the DROP right on
+-- them, which TRUNCATE requires, from the app's user.

@@ -1,9 +1,8 @@
--- An app's own tables on PostgreSQL as entities of Backstitch, without a second copy: views in the place
--- of Backstitch's tables, and triggers that tell of changes. An example: copy it and put in your
--- tables. docs/canonical.md says what each part is for.
+-- Example: uses an app's own tables on PostgreSQL as entities of Backstitch, without a copy. Views replace Backstitch's tables, and
+-- triggers enqueue notifications of changes. Copy the file, and insert your tables. docs/canonical.md explains each part.
 --
--- Run it after `backstitch migrate`, as the owner of both schemas, and start Backstitch's processes
--- anew. Here the app's tables are these, in the schema `app`:
+-- Run it after `backstitch migrate`, as the owner of both schemas, and restart Backstitch's processes. The app's tables in this
+-- example are in the schema `app`:
 --
 --   rides  (id, segment_id, rider_id, activity_id, seconds, started_at timestamptz, zone,
 --           is_private, deleted_at timestamptz)
@@ -37,11 +36,11 @@ SELECT id,
     0 AS version
 FROM app.riders;
 
--- Riders who are disqualified are listed in backstitch.disqualified, which tells of them itself. If a table
--- of yours has them, make a view of it instead, and tell of the rider as below when it changes.
+-- Insert disqualified riders into backstitch.disqualified, which has triggers of its own. If one of your tables lists them, replace
+-- backstitch.disqualified by a view, and enqueue notifications of the rider as below when the table changes.
 
--- What groups and dumps are read by. The view gives these columns as they are: a cast would keep the
--- index from being found.
+-- Backstitch reads groups and dumps through these indexes. The view selects these columns without a cast, because a cast would
+-- prevent the use of the index.
 CREATE INDEX IF NOT EXISTS rides_by_group ON app.rides (segment_id, rider_id, id);
 CREATE INDEX IF NOT EXISTS rides_by_rider ON app.rides (rider_id, segment_id);
 
@@ -52,8 +51,7 @@ BEGIN
         VALUES ('efforts', OLD.segment_id, OLD.rider_id, backstitch.now_ms());
     END IF;
     IF TG_OP <> 'DELETE' THEN
-        -- Only needed where athletes stay Backstitch's table: so that a change of the athlete that is
-        -- applied at the same moment finds this ride.
+        -- Only required if athletes remain Backstitch's table. Then a concurrent change of the athlete sees this ride.
         PERFORM backstitch.lock_athletes(ARRAY[NEW.rider_id::bigint], false);
         INSERT INTO backstitch.outbox (source, group_key, member, made_at_ms)
         VALUES ('efforts', NEW.segment_id, NEW.rider_id, backstitch.now_ms());
@@ -65,8 +63,8 @@ CREATE TRIGGER tell_backstitch AFTER INSERT OR UPDATE OR DELETE ON app.rides
 
 CREATE FUNCTION app.tell_of_rider() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-    -- All groups of the rider: what views see of a rider stands in each of them. If the id changed, of
-    -- both riders.
+    -- Notifies all groups of the rider, because all of them contain the rider's fields. If the id changed, notifies those of both
+    -- riders.
     PERFORM backstitch.tell_of_athletes(ARRAY[NEW.id::bigint, OLD.id::bigint]);
     RETURN NULL;
 END $$;
@@ -77,7 +75,7 @@ CREATE TRIGGER tell_backstitch_of_change AFTER UPDATE ON app.riders FOR EACH ROW
         IS DISTINCT FROM (NEW.id, NEW.gender, NEW.born, NEW.weight_kg, NEW.closed_at IS NULL))
     EXECUTE FUNCTION app.tell_of_rider();
 
--- What was emptied at once can't be told of, group by group: DELETE has to be used instead.
+-- TRUNCATE does not list the removed rows, so their groups could not be enqueued. Use DELETE instead.
 CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON app.rides
     EXECUTE FUNCTION backstitch.refuse_truncate();
 CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON app.riders

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use include_dir::{Dir, include_dir};
 use schemas::source::Source;
 
+use crate::aggregate::AggregateView;
 use crate::board::Board;
 use crate::counting::Counting;
 use crate::job::{Job, Layers};
+use crate::plan::QueryText;
 use crate::spec::{AnySpec, File};
-use crate::tally::Tally;
 use crate::{Error, Result};
 
 static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/views");
@@ -19,66 +20,66 @@ static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/views");
 /// All views.
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
-    /// A job stands after the one whose rows it reads.
+    /// A job comes after the one whose rows it reads.
     jobs: Vec<Arc<Job>>,
     boards: Vec<Arc<Job<Board>>>,
 }
 
-/// The texts of one folder.
-struct Folder {
+/// The files of one view.
+struct ViewFolder {
     name: String,
-    place: String,
+    path: String,
     definition: String,
     sql: String,
 }
 
 impl Catalog {
-    /// The views that are built in.
+    /// Loads the built-in views.
     ///
     /// # Errors
-    /// [`Error::Definition`] names file and line of what does not hold.
+    /// [`Error::Definition`] with file and line if a definition is invalid.
     pub fn built_in() -> Result<Self> {
-        Self::of(built_in()?)
+        Self::from_folders(built_in_folders()?)
     }
 
-    /// The views that are built in, and those in the folders of `root`: those of an installation's own.
+    /// Loads the built-in views and the views of an installation, which are the folders of `root`.
     ///
     /// # Errors
-    /// [`Error::Definition`] names file and line of what does not hold, and a folder whose name is no name of a view or that of a
-    /// view that is built in.
-    pub fn with_own(root: &Path) -> Result<Self> {
-        let mut folders = built_in()?;
-        let own = folders_of(root)?;
-        for folder in &own {
-            let place = format!("{}/job.toml", folder.place);
-            if !is_name(&folder.name) {
+    /// [`Error::Definition`] with file and line if a definition is invalid, a folder is not a valid
+    /// view name, or its name is that of a built-in view.
+    pub fn with_custom_views(root: &Path) -> Result<Self> {
+        let mut folders = built_in_folders()?;
+        let custom = read_folders(root)?;
+        for folder in &custom {
+            let file = format!("{}/job.toml", folder.path);
+            if !is_view_name(&folder.name) {
                 let why = format!(
-                    "the folder {:?} is called otherwise than a view can be: lower-case letters, digits and _, a letter first, {NAME_BYTES_MAX} at most",
+                    "{:?} is not a valid view name: use at most {NAME_BYTES_MAX} lower-case letters, digits and _, and begin with a letter",
                     folder.name
                 );
-                return Err(missing(&place, &why));
+                return Err(definition_error(&file, &why));
             }
             if folders.iter().any(|built_in| built_in.name == folder.name) {
                 let why = format!(
-                    "a view that is built in is called {:?}: call the folder otherwise",
+                    "{:?} is the name of a built-in view; rename the folder",
                     folder.name
                 );
-                return Err(missing(&place, &why));
+                return Err(definition_error(&file, &why));
             }
         }
-        folders.extend(own);
-        Self::of(folders)
+        folders.extend(custom);
+        Self::from_folders(folders)
     }
 
-    /// The views in the folders of `root`.
+    /// Loads the views in the folders of `root`.
     ///
     /// # Errors
-    /// [`Error::Definition`] names file and line of what does not hold.
+    /// [`Error::Definition`] with file and line if a definition is invalid.
     pub fn read(root: &Path) -> Result<Self> {
-        Self::of(folders_of(root)?)
+        Self::from_folders(read_folders(root)?)
     }
 
-    /// The tallies, each after the one that it reads from.
+    /// The aggregate views, each after the one that it reads.
     #[must_use]
     pub fn jobs(&self) -> &[Arc<Job>] {
         &self.jobs
@@ -90,93 +91,90 @@ impl Catalog {
         &self.boards
     }
 
-    /// The tallies of a source that a layer runs.
-    pub fn of_layer(&self, source: Source, layer: Layers) -> impl Iterator<Item = &Arc<Job>> {
-        of_layer(&self.jobs, source, layer)
+    /// The aggregate views of a source that run in a layer.
+    pub fn jobs_in_layer(&self, source: Source, layer: Layers) -> impl Iterator<Item = &Arc<Job>> {
+        filter_by_layer(&self.jobs, source, layer)
     }
 
-    /// The boards of a source that a layer runs.
-    pub fn boards_of_layer(
+    /// The boards of a source that run in a layer.
+    pub fn boards_in_layer(
         &self,
         source: Source,
         layer: Layers,
     ) -> impl Iterator<Item = &Arc<Job<Board>>> {
-        of_layer(&self.boards, source, layer)
+        filter_by_layer(&self.boards, source, layer)
     }
 
-    /// How the athletes of applications are counted.
+    /// The counting classes of applications.
     #[must_use]
     pub fn counting(&self) -> Counting {
-        let of_applications = self.boards.iter().find(|job| job.can_be_recounted());
-        of_applications.map_or_else(Counting::default, |job| job.counting().clone())
+        let board = self.boards.iter().find(|job| job.can_be_recounted());
+        board.map_or_else(Counting::default, |job| job.counting().clone())
     }
 
-    /// The same views, with other classes in the place of those that the definition says how the athletes of applications
-    /// are counted. No view is another one for it.
+    /// Replaces the counting classes of the definition. The versions of views do not change.
     #[must_use]
     pub fn with_counting(mut self, counting: &Counting) -> Self {
         for job in self.boards.iter_mut().filter(|job| job.can_be_recounted()) {
-            Arc::make_mut(job).count_by(counting.clone());
+            Arc::make_mut(job).set_counting(counting.clone());
         }
         self
     }
 
-    /// Names and sources of all views, in the order in which they are shown.
+    /// The names and sources of all views, in display order.
     pub fn names(&self) -> impl Iterator<Item = (&str, Source)> {
-        let tallies = self.jobs.iter().map(|job| (job.name(), job.source()));
+        let aggregates = self.jobs.iter().map(|job| (job.name(), job.source()));
         let boards = self.boards.iter().map(|job| (job.name(), job.source()));
-        tallies.chain(boards)
+        aggregates.chain(boards)
     }
 
-    /// The tally of that name.
+    /// The aggregate view with this name.
     #[must_use]
     pub fn job(&self, name: &str) -> Option<&Arc<Job>> {
         self.jobs.iter().find(|job| job.name() == name)
     }
 
-    fn of(folders: Vec<Folder>) -> Result<Self> {
-        let mut waiting: BTreeMap<String, Folder> = folders
+    fn from_folders(folders: Vec<ViewFolder>) -> Result<Self> {
+        let mut unchecked: BTreeMap<String, ViewFolder> = folders
             .into_iter()
             .map(|folder| (folder.name.clone(), folder))
             .collect();
         let mut catalog = Self::default();
-        while !waiting.is_empty() {
-            let ready = waiting
+        while !unchecked.is_empty() {
+            let ready = unchecked
                 .values()
-                .find(|folder| !reads_one_of(folder, &waiting))
-                .or_else(|| waiting.values().next())
+                .find(|folder| !depends_on_one_of(folder, &unchecked))
+                .or_else(|| unchecked.values().next())
                 .map(|folder| folder.name.clone())
                 .unwrap_or_default();
-            let Some(folder) = waiting.remove(&ready) else {
+            let Some(folder) = unchecked.remove(&ready) else {
                 break;
             };
             let file = File {
-                name: format!("{}/job.toml", folder.place),
+                name: format!("{}/job.toml", folder.path),
                 text: &folder.definition,
             };
-            let query_file = format!("{}/query.sql", folder.place);
+            let query_file = format!("{}/query.sql", folder.path);
+            let query = QueryText {
+                sql: &folder.sql,
+                file: &query_file,
+            };
             let spec: AnySpec = file.spec()?;
             match spec.kind.get_ref().as_str() {
-                "tally" => {
+                "aggregate" | "tally" => {
                     let jobs = &mut catalog.jobs;
-                    let sql = (folder.sql.as_str(), query_file.as_str());
-                    let job = Job::<Tally>::check(&folder.name, &file, sql, |name| {
+                    let job = Job::<AggregateView>::check(&folder.name, &file, &query, |name| {
                         jobs.iter().find(|job| job.name() == name).map(Arc::as_ref)
                     })?;
                     crate::plan::check_query(&job, jobs, &query_file)?;
                     jobs.push(Arc::new(job));
                 }
                 "board" => {
-                    let job = Job::<Board>::check(
-                        &folder.name,
-                        &file,
-                        (&folder.sql, &query_file),
-                        &catalog.boards,
-                    )?;
+                    let job = Job::<Board>::check(&folder.name, &file, &query, &catalog.boards)?;
                     catalog.boards.push(Arc::new(job));
                 }
                 _ => {
-                    let what = "kind: expected \"tally\" or \"board\"";
+                    let what = "kind: expected \"aggregate\" or \"board\"";
                     return Err(file.error_at(&spec.kind, what));
                 }
             }
@@ -185,28 +183,28 @@ impl Catalog {
     }
 }
 
-/// The longest name of a view of an installation's own.
+/// Maximum bytes of a custom view's name.
 const NAME_BYTES_MAX: usize = 48;
 
-/// Whether a view can be called so: queries name it without quotes.
-fn is_name(name: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+/// Returns whether a view can have this name. Queries use it without quotes.
+fn is_view_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.len() <= NAME_BYTES_MAX
-        && name.bytes().all(is_plain)
+        && name.bytes().all(is_allowed)
 }
 
-fn built_in() -> Result<Vec<Folder>> {
+fn built_in_folders() -> Result<Vec<ViewFolder>> {
     let folders = BUILT_IN.dirs().map(|dir| {
         let name = dir.path().to_string_lossy().into_owned();
         let text = |file: &str| {
             dir.get_file(dir.path().join(file))
                 .and_then(|f| f.contents_utf8())
                 .map(str::to_owned)
-                .ok_or_else(|| missing(&format!("views/{name}/{file}"), "not found"))
+                .ok_or_else(|| definition_error(&format!("views/{name}/{file}"), "not found"))
         };
-        Ok(Folder {
-            place: format!("views/{name}"),
+        Ok(ViewFolder {
+            path: format!("views/{name}"),
             definition: text("job.toml")?,
             sql: text("query.sql")?,
             name: name.clone(),
@@ -215,12 +213,12 @@ fn built_in() -> Result<Vec<Folder>> {
     folders.collect()
 }
 
-/// The folders in a folder, but those that are hidden.
-fn folders_of(root: &Path) -> Result<Vec<Folder>> {
-    let unread = |error: std::io::Error| unread(root, &error);
+/// Reads the folders in `root`, except hidden ones.
+fn read_folders(root: &Path) -> Result<Vec<ViewFolder>> {
+    let read_error = |error: std::io::Error| read_error(root, &error);
     let mut folders = Vec::new();
-    for entry in std::fs::read_dir(root).map_err(unread)? {
-        let entry = entry.map_err(unread)?;
+    for entry in std::fs::read_dir(root).map_err(read_error)? {
+        let entry = entry.map_err(read_error)?;
         let (path, name) = (entry.path(), entry.file_name());
         let name = name.to_string_lossy().into_owned();
         if !path.is_dir() || name.starts_with('.') {
@@ -228,10 +226,10 @@ fn folders_of(root: &Path) -> Result<Vec<Folder>> {
         }
         let text = |file: &str| {
             let file = path.join(file);
-            std::fs::read_to_string(&file).map_err(|error| self::unread(&file, &error))
+            std::fs::read_to_string(&file).map_err(|error| self::read_error(&file, &error))
         };
-        folders.push(Folder {
-            place: path.display().to_string(),
+        folders.push(ViewFolder {
+            path: path.display().to_string(),
             definition: text("job.toml")?,
             sql: text("query.sql")?,
             name,
@@ -240,7 +238,7 @@ fn folders_of(root: &Path) -> Result<Vec<Folder>> {
     Ok(folders)
 }
 
-fn of_layer<K>(
+fn filter_by_layer<K>(
     jobs: &[Arc<Job<K>>],
     source: Source,
     layer: Layers,
@@ -249,9 +247,9 @@ fn of_layer<K>(
         .filter(move |job| job.source() == source && job.layers().include(layer))
 }
 
-/// Whether a definition reads from a job that has not been checked yet. A definition that can't be
-/// read says so when it is checked.
-fn reads_one_of(folder: &Folder, waiting: &BTreeMap<String, Folder>) -> bool {
+/// Returns whether a definition reads a job that has not been checked yet. An unreadable definition
+/// returns false here; its own check reports the error.
+fn depends_on_one_of(folder: &ViewFolder, unchecked: &BTreeMap<String, ViewFolder>) -> bool {
     let file = File {
         name: String::new(),
         text: &folder.definition,
@@ -259,17 +257,17 @@ fn reads_one_of(folder: &Folder, waiting: &BTreeMap<String, Folder>) -> bool {
     file.spec::<AnySpec>()
         .ok()
         .and_then(|spec| spec.over)
-        .is_some_and(|over| waiting.contains_key(over.get_ref()))
+        .is_some_and(|over| unchecked.contains_key(over.get_ref()))
 }
 
-fn unread(path: &Path, error: &std::io::Error) -> Error {
+fn read_error(path: &Path, error: &std::io::Error) -> Error {
     Error::Views {
         path: path.display().to_string(),
         why: error.to_string(),
     }
 }
 
-fn missing(file: &str, why: &str) -> Error {
+fn definition_error(file: &str, why: &str) -> Error {
     Error::Definition {
         file: file.to_owned(),
         line: 1,

@@ -3,7 +3,7 @@ use std::path::Path;
 use super::*;
 use crate::Rollup;
 
-const DEFINITION: &str = "kind = \"tally\"
+const DEFINITION: &str = "kind = \"aggregate\"
 metric = \"plays\"
 source = \"plays\"
 layers = \"both\"
@@ -18,7 +18,7 @@ FROM plays
 GROUP BY owner_id, date_bin(INTERVAL '1 hour', at), kind
 ";
 
-/// Writes a folder of a definition.
+/// Writes the folder of a view.
 pub(crate) fn write(root: &Path, name: &str, definition: &str, sql: &str) {
     let folder = root.join(name);
     std::fs::create_dir_all(&folder).unwrap();
@@ -26,8 +26,8 @@ pub(crate) fn write(root: &Path, name: &str, definition: &str, sql: &str) {
     std::fs::write(folder.join("query.sql"), sql).unwrap();
 }
 
-/// What is said of one definition.
-fn complaint(definition: &str, sql: &str) -> String {
+/// The error message for a definition and its query.
+fn message_for(definition: &str, sql: &str) -> String {
     let root = tempfile::tempdir().unwrap();
     write(root.path(), "hours", definition, sql);
     let error = Catalog::read(root.path()).unwrap_err().to_string();
@@ -35,7 +35,7 @@ fn complaint(definition: &str, sql: &str) -> String {
 }
 
 #[test]
-fn the_built_in_views_hold() {
+fn built_in_views_are_valid() {
     let catalog = Catalog::built_in().unwrap();
     assert_eq!(catalog.jobs().len(), 26);
     for (index, job) in catalog.jobs().iter().enumerate() {
@@ -46,17 +46,22 @@ fn the_built_in_views_hold() {
             "{}",
             job.name()
         );
-        // All of them can be answered from.
+        // A view without live deltas must have a roll-up, so that requests can read live data.
         let is_live = job.layers() == Layers::Both;
-        let rollup = Rollup::of(job, catalog.jobs());
+        let rollup = Rollup::find(job, catalog.jobs());
         assert_eq!(rollup.is_none(), is_live, "{}", job.name());
     }
 }
 
 #[test]
-fn a_wrong_definition_is_named_with_file_and_line() {
+fn an_invalid_definition_is_reported_with_file_and_line() {
     for (from, to, place, word) in [
-        ("\"tally\"", "\"heap\"", "/hours/job.toml:1: ", "tally"),
+        (
+            "\"aggregate\"",
+            "\"heap\"",
+            "/hours/job.toml:1: ",
+            "aggregate",
+        ),
         (
             "source = \"plays\"",
             "source = \"songs\"",
@@ -101,16 +106,16 @@ fn a_wrong_definition_is_named_with_file_and_line() {
         ),
     ] {
         assert!(DEFINITION.contains(from), "{from}");
-        let said = complaint(&DEFINITION.replacen(from, to, 1), SQL);
+        let message = message_for(&DEFINITION.replacen(from, to, 1), SQL);
         assert!(
-            said.starts_with(place) && said.contains(word),
-            "{to}: {said}"
+            message.starts_with(place) && message.contains(word),
+            "{to}: {message}"
         );
     }
 }
 
 #[test]
-fn a_wrong_query_is_named_with_its_file() {
+fn an_invalid_query_is_reported_with_its_file() {
     for (from, to, word) in [
         ("sum(amount)", "sum(amunt)", "amunt"),
         ("FROM plays", "FROM songs", "songs"),
@@ -120,18 +125,18 @@ fn a_wrong_query_is_named_with_its_file() {
         (", kind, sum", ", nullif(kind, 'play') AS kind, sum", "kind"),
     ] {
         assert!(SQL.contains(from), "{from}");
-        let said = complaint(DEFINITION, &SQL.replacen(from, to, 1));
+        let message = message_for(DEFINITION, &SQL.replacen(from, to, 1));
         assert!(
-            said.starts_with("/hours/query.sql:") && said.contains(word),
-            "{to}: {said}"
+            message.starts_with("/hours/query.sql:") && message.contains(word),
+            "{to}: {message}"
         );
     }
-    let said = complaint(DEFINITION, "DROP TABLE plays");
-    assert!(said.starts_with("/hours/query.sql:"), "{said}");
+    let message = message_for(DEFINITION, "DROP TABLE plays");
+    assert!(message.starts_with("/hours/query.sql:"), "{message}");
 }
 
 #[test]
-fn a_board_is_served_under_a_name_of_its_own() {
+fn served_boards_need_unique_names() {
     let root = tempfile::tempdir().unwrap();
     let definition = "kind = \"board\"\nboard = \"routes\"\nsource = \"efforts\"\nlayers = \"both\"
 key = \"segment_id\"\nmember = \"athlete_id\"\n";
@@ -149,7 +154,7 @@ key = \"segment_id\"\nmember = \"athlete_id\"\n";
 }
 
 #[test]
-fn a_column_is_not_called_what_answers_tell_of_a_place() {
+fn columns_must_not_have_names_of_response_fields() {
     for name in ["rank", "total", "previous_rank", "change"] {
         let definition = format!(
             "kind = \"board\"\nboard = \"routes\"\nsource = \"efforts\"\nlayers = \"both\"
@@ -158,10 +163,10 @@ key = \"segment_id\"\nmember = \"athlete_id\"\nscore = [\"{name}\"]\n"
         let sql = format!(
             "SELECT segment_id, athlete_id, min(elapsed_time) AS {name} FROM efforts GROUP BY 1, 2"
         );
-        let said = complaint(&definition, &sql);
+        let message = message_for(&definition, &sql);
         assert!(
-            said.starts_with("/hours/job.toml:7: ") && said.contains(name),
-            "{said}"
+            message.starts_with("/hours/job.toml:7: ") && message.contains(name),
+            "{message}"
         );
         let other = (definition.replace(name, "best"), sql.replace(name, "best"));
         let root = tempfile::tempdir().unwrap();
@@ -170,9 +175,9 @@ key = \"segment_id\"\nmember = \"athlete_id\"\nscore = [\"{name}\"]\n"
     }
 }
 
-/// Views of an installation's own may read from those that are built in.
+/// Custom views may read built-in views.
 #[test]
-fn own_views_come_beside_those_that_are_built_in() {
+fn custom_views_are_added_to_built_in_views() {
     let root = tempfile::tempdir().unwrap();
     write(root.path(), "hours_of_mine", DEFINITION, SQL);
     let over = DEFINITION.replace(
@@ -186,33 +191,37 @@ fn own_views_come_beside_those_that_are_built_in() {
     write(root.path(), "rolled_up", &over, &sql);
     std::fs::create_dir(root.path().join(".hidden")).unwrap();
     std::fs::write(root.path().join("README.md"), "mine").unwrap();
-    let (own, built_in) = (
-        Catalog::with_own(root.path()).unwrap(),
+    let (all, built_in) = (
+        Catalog::with_custom_views(root.path()).unwrap(),
         Catalog::built_in().unwrap(),
     );
-    assert_eq!(own.jobs().len(), built_in.jobs().len() + 2);
-    assert_eq!(own.boards().len(), built_in.boards().len());
+    assert_eq!(all.jobs().len(), built_in.jobs().len() + 2);
+    assert_eq!(all.boards().len(), built_in.boards().len());
     for job in built_in.jobs() {
-        assert_eq!(own.job(job.name()).unwrap().view(), job.view());
+        assert_eq!(all.job(job.name()).unwrap().view(), job.view());
     }
-    let said = |name: &str| {
+    let error_for = |name: &str| {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), name, DEFINITION, SQL);
-        let error = Catalog::with_own(root.path()).unwrap_err().to_string();
+        let error = Catalog::with_custom_views(root.path())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(&format!("{name}/job.toml:1: ")), "{error}");
         error
     };
-    assert!(said("plays_detail").contains("built in"));
+    assert!(error_for("plays_detail").contains("built-in"));
     for name in ["Hours", "1st", "my-hours", "_hours", &"h".repeat(49)] {
-        assert!(said(name).contains("lower-case"), "{name}");
+        assert!(error_for(name).contains("lower-case"), "{name}");
     }
     let nowhere = root.path().join("nowhere");
-    let error = Catalog::with_own(&nowhere).unwrap_err().to_string();
+    let error = Catalog::with_custom_views(&nowhere)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("nowhere"), "{error}");
 }
 
 #[test]
-fn a_missing_file_is_named() {
+fn a_missing_file_is_reported() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("empty")).unwrap();
     let error = Catalog::read(root.path()).unwrap_err().to_string();
@@ -220,9 +229,9 @@ fn a_missing_file_is_named() {
     assert!(error.contains("views_dir names a folder"), "{error}");
 }
 
-/// Another text of the definition, the query or the job below is another view; comments are not.
+/// The version follows the definition, the query and the job that is read, but not comments.
 #[test]
-fn the_version_follows_what_a_view_means() {
+fn the_version_ignores_comments_only() {
     let view = |definition: &str, sql: &str| {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), "hours", definition, sql);
@@ -251,10 +260,29 @@ fn the_version_follows_what_a_view_means() {
     );
 }
 
-/// That its counts are kept is no part of a board's version, wherever the section stands; what can't be
-/// kept is named.
+/// The earlier name of aggregates is still valid, and both names give the version that it had.
 #[test]
-fn a_board_may_keep_its_counts() {
+fn the_kind_tally_is_an_alias_with_the_same_version() {
+    let view = |kind: &str| {
+        let root = tempfile::tempdir().unwrap();
+        let definition = DEFINITION.replace("kind = \"aggregate\"", kind);
+        write(root.path(), "hours", &definition, SQL);
+        Catalog::read(root.path()).unwrap().jobs()[0]
+            .view()
+            .to_owned()
+    };
+    let former = view("kind = \"tally\"");
+    assert_eq!(view("kind = \"aggregate\""), former);
+    assert_eq!(
+        view("kind= \"aggregate\" # counts"),
+        view("kind= \"tally\" # counts")
+    );
+}
+
+/// The section `[history]` does not change a board's version, at any position. Errors name the
+/// reason.
+#[test]
+fn daily_counts_are_not_part_of_the_version() {
     const BOARD: &str =
         "kind = \"board\"\nboard = \"routes\"\nsource = \"efforts\"\nlayers = \"both\"
 key = \"segment_id\"\nmember = \"athlete_id\"\nscore = [\"elapsed_time\"]\n";
@@ -269,10 +297,10 @@ FROM efforts GROUP BY segment_id, athlete_id";
         Ok::<_, String>(Arc::clone(&catalog.boards()[0]))
     };
     let without = read(&format!("{BOARD}{ACHIEVED}")).unwrap();
-    assert!(!without.keeps_counts());
+    assert!(!without.records_daily_counts());
     for order in [[BOARD, HISTORY, ACHIEVED], [BOARD, ACHIEVED, HISTORY]] {
         let with = read(&order.concat()).unwrap();
-        assert!(with.keeps_counts());
+        assert!(with.records_daily_counts());
         assert_eq!(with.view(), without.view());
     }
     for (definition, words) in [
@@ -284,25 +312,25 @@ FROM efforts GROUP BY segment_id, athlete_id";
         (format!("{BOARD}[history]\ncounts = \"day\"\nx = 1\n"), "x"),
         (
             format!("{BOARD}history = {{ counts = \"day\" }}\n"),
-            "a section of its own",
+            "a separate section",
         ),
         (
             format!("{BOARD}boards = [\"division\"]\n{HISTORY}"),
-            "has no one count",
+            "has no single count",
         ),
         (
             format!("{BOARD}{HISTORY}").replace("both", "speed"),
-            "batch runs keep it",
+            "batch runs record it",
         ),
     ] {
-        let said = read(&definition).unwrap_err();
-        assert!(said.contains(words), "{definition}: {said}");
+        let message = read(&definition).unwrap_err();
+        assert!(message.contains(words), "{definition}: {message}");
     }
 }
 
-/// How applications are counted is no part of the view's version; what can't be used is named with its line.
+/// Counting classes do not change a view's version. Errors name the line.
 #[test]
-fn applications_may_be_counted_in_classes() {
+fn counting_classes_are_not_part_of_the_version() {
     const BOARD: &str =
         "kind = \"board\"\nboard = \"applications\"\nsource = \"authorizations\"\nlayers = \"both\"
 key = \"application_id\"\nmember = \"athlete_id\"\n";
@@ -323,14 +351,14 @@ recounts_per_day = 24
         Catalog::read(root.path()).map_err(|error| error.to_string())
     };
     let without = read(BOARD).unwrap();
-    assert!(!without.counting().recounts());
+    assert!(!without.counting().has_recount_class());
     let with = read(&[BOARD, EXACT, CLASS].concat()).unwrap();
     assert_eq!(with.boards()[0].view(), without.boards()[0].view());
-    assert!(with.counting().policy_of(1, 10_000).is_some());
-    assert!(with.counting().policy_of(7, 10_000).is_none());
+    assert!(with.counting().policy_for(1, 10_000).is_some());
+    assert!(with.counting().policy_for(7, 10_000).is_none());
     let other = without.clone().with_counting(&with.counting());
     assert_eq!(other.counting(), with.counting());
-    assert!(!without.counting().recounts());
+    assert!(!without.counting().has_recount_class());
 
     for (from, to, words) in [
         (
@@ -354,22 +382,22 @@ recounts_per_day = 24
     ] {
         let text = [BOARD, CLASS].concat();
         assert!(text.contains(from), "{from}");
-        let said = read(&text.replacen(from, to, 1)).unwrap_err();
-        assert!(said.contains(words), "{to}: {said}");
+        let message = read(&text.replacen(from, to, 1)).unwrap_err();
+        assert!(message.contains(words), "{to}: {message}");
     }
     for (text, words) in [
         (
             format!(
                 "{BOARD}counting = [{{ class = \"a\", strategy = \"increments\", applications = [1] }}]\n"
             ),
-            "sections of their own",
+            "separate sections",
         ),
         (
             format!("{BOARD}{CLASS}").replace("\"both\"", "\"batch\""),
-            "only a board of both layers",
+            "need layers",
         ),
     ] {
-        let said = read(&text).unwrap_err();
-        assert!(said.contains(words), "{said}");
+        let message = read(&text).unwrap_err();
+        assert!(message.contains(words), "{message}");
     }
 }

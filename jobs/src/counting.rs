@@ -1,84 +1,86 @@
-//! How the athletes of an application are counted, by class of applications, and when a count is made
-//! anew.
+//! Counting classes: how the athletes of an application are counted, and when they are recounted.
 //!
-//! *Increments* are what the board of the applications does: every event changes the count in the step that
-//! moves the fence, so the count is exact. *Recount* asks the canonical store again now and then: a small
-//! application after every event, a large one after some of them, so often that a count of any size is as
-//! fresh. That was proposed for connected athletes at Strava. Everything here is pure: the random number is
-//! handed in.
+//! With *increments*, the board of applications counts. Every event changes the count in the step
+//! that advances the checkpoint, so the count is exact.
+//!
+//! With *recount*, the count is also read from the entity store from time to time: for a small
+//! application after every event, for a large one after some of them. The share of events is such
+//! that counts of every size are equally fresh. This was proposed for connected athletes at Strava.
+//!
+//! All functions are pure; the caller supplies the random number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// Classes at most: each application is compared with all of them.
+/// Maximum classes. Each application is compared with all of them.
 pub const CLASSES_MAX: usize = 64;
-/// The most applications that a class may list.
+/// Maximum applications that a class may list.
 pub const LISTED_MAX: usize = 10_000;
-/// The most bytes of a class's name.
+/// Maximum bytes of a class name.
 pub const NAME_BYTES_MAX: usize = 64;
-/// The most times a day that a large count may be asked to be fresh.
+/// Maximum recounts per day of a large count.
 pub const RECOUNTS_PER_DAY_MAX: i64 = 86_400;
-/// The most events a day that an athlete may be said to cause.
+/// Maximum events per athlete and day.
 pub const EVENTS_MAX: f64 = 1e6;
-/// Of events a day so small a part is told apart.
+/// Resolution of the events per athlete and day.
 const MICRO: f64 = 1e-6;
 const MICROS: u64 = 1_000_000;
 const DAY_MS: u64 = 86_400_000;
 
-/// A class of applications as an operator writes it: a section `[[counting]]`.
+/// A class of applications in the configuration: a section `[[counting]]`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CountingSection {
-    /// What it is called in answers and messages.
+    /// The name of the class in responses and messages.
     pub class: String,
     /// "increments" or "recount".
     pub strategy: String,
-    /// Applications that allow at least so many athletes belong to it.
+    /// The class includes applications with at least this athlete capacity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_from: Option<i64>,
-    /// These applications belong to it.
+    /// The class includes these applications.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub applications: Vec<i64>,
-    /// Counts below it are made anew after every event.
+    /// Counts below this size are recounted after every event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub large_size: Option<i64>,
-    /// How many events there are a day for each connected athlete.
+    /// Expected events per day for each connected athlete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events_per_athlete_per_day: Option<f64>,
-    /// How often a day a count from `large_size` on is to be made anew.
+    /// Recounts per day of a count that is at least `large_size`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recounts_per_day: Option<i64>,
 }
 
-/// What is wrong with a list of sections.
+/// An invalid section.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {what}")]
-pub struct CountingFlaw {
-    /// Which section, from 0 on.
+pub struct CountingError {
+    /// The index of the section.
     pub section: usize,
-    /// Which of its fields.
+    /// The invalid field.
     pub field: &'static str,
-    /// What is expected.
+    /// The expected value.
     pub what: String,
 }
 
-/// When a count of a recounted class is made anew.
+/// Decides when a count is recounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Policy {
+pub struct RecountPolicy {
     large_size: u64,
-    /// Events a day for each athlete, in millionths; at least one.
+    /// Events per athlete and day, in millionths; at least 1.
     events_micros: u64,
-    /// At least one.
+    /// At least 1.
     recounts_per_day: u64,
 }
 
-impl Policy {
-    /// Of how many events one makes a count of this size anew: 1 for small ones.
+impl RecountPolicy {
+    /// A count of this size is recounted after one in this number of events: 1 for small counts.
     ///
-    /// An application of `count` athletes has `count × events_per_athlete_per_day` events a day, and
-    /// `recounts_per_day` of them are to count. So one in `count ÷ ratio` does, where the ratio is
-    /// `recounts_per_day ÷ events_per_athlete_per_day`.
+    /// An application of `count` athletes has `count × events_per_athlete_per_day` events a day,
+    /// and `recounts_per_day` of them cause a recount. So one in `count ÷ ratio` events does, where
+    /// the ratio is `recounts_per_day ÷ events_per_athlete_per_day`.
     #[must_use]
     pub fn one_in(&self, count: u64) -> u64 {
         if count < self.large_size {
@@ -89,25 +91,31 @@ impl Policy {
         u64::try_from(events / wanted).unwrap_or(u64::MAX).max(1)
     }
 
-    /// How old a count may become before it is made anew without an event, in milliseconds: a day's share.
+    /// Maximum age of a count before it is recounted without an event, in milliseconds.
     #[must_use]
-    pub const fn share_ms(&self) -> u64 {
+    pub const fn recount_interval_ms(&self) -> u64 {
         DAY_MS / self.recounts_per_day
     }
 }
 
-/// Whether an event makes the count of an application anew.
+/// Returns whether an event causes a recount of an application.
 ///
-/// `count` is the one that is recorded, if there is one; `draw` is any number of 64 bits, each as likely. What
-/// is not known is counted, a count below the large size is, and of a larger one every event is as likely to, with
-/// one in [`Policy::one_in`]. Nothing is counted of an application that is not enabled.
+/// `count` is the recorded count, if any. `draw` is a uniformly distributed random number of 64
+/// bits. An unknown count and a count below the large size are always recounted. A larger one is
+/// recounted with a probability of one in [`RecountPolicy::one_in`]. An application that is not
+/// enabled is never recounted.
 #[must_use]
-pub fn should_count(is_enabled: bool, count: Option<u64>, policy: &Policy, draw: u64) -> bool {
+pub fn should_recount(
+    is_enabled: bool,
+    count: Option<u64>,
+    policy: &RecountPolicy,
+    draw: u64,
+) -> bool {
     if !is_enabled {
         return false;
     }
     let Some(count) = count else { return true };
-    // The first of so many equal parts of all numbers.
+    // True if the draw is in the first of `one_in` equal parts of the range.
     let part = (u128::from(draw) * u128::from(policy.one_in(count))) >> u64::BITS;
     part == 0
 }
@@ -117,8 +125,8 @@ pub fn should_count(is_enabled: bool, count: Option<u64>, policy: &Policy, draw:
 pub enum Strategy {
     /// Every event changes the count.
     Increments,
-    /// Counts are made anew.
-    Recount(Policy),
+    /// The count is also read from the entity store.
+    Recount(RecountPolicy),
 }
 
 /// A class of applications.
@@ -131,98 +139,103 @@ pub struct Class {
 }
 
 impl Class {
-    /// What it is called.
+    /// The name of the class.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How its applications are counted.
+    /// How the applications of the class are counted.
     #[must_use]
     pub const fn strategy(&self) -> Strategy {
         self.strategy
     }
 
-    fn has(&self, application: i64, capacity: i64) -> bool {
+    fn contains(&self, application: i64, capacity: i64) -> bool {
         let is_large = self.capacity_from.is_some_and(|from| capacity >= from);
         is_large || self.applications.contains(&application)
     }
 }
 
-/// The classes of an installation, checked. An application belongs to the first one that has it; one that
-/// is in none is counted by increments.
+/// The validated classes of an installation. An application belongs to the first class that
+/// includes it. An application in no class is counted by increments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counting(Vec<Class>);
 
 impl Counting {
-    /// The classes that sections say.
+    /// Validates the classes.
     ///
     /// # Errors
-    /// The first field that can't be used.
-    pub fn of(sections: &[CountingSection]) -> Result<Self, CountingFlaw> {
+    /// The first invalid field.
+    pub fn parse(sections: &[CountingSection]) -> Result<Self, CountingError> {
         let mut classes: Vec<Class> = Vec::with_capacity(sections.len());
         let mut names: BTreeMap<&str, usize> = BTreeMap::new();
         for (index, section) in sections.iter().enumerate() {
-            let flaw = |(field, what): (&'static str, String)| CountingFlaw {
+            let error = |(field, what): FieldError| CountingError {
                 section: index,
                 field,
                 what,
             };
             if index >= CLASSES_MAX {
-                let what = format!("there are more than {CLASSES_MAX} classes");
-                return Err(flaw(("class", what)));
+                let what = format!("at most {CLASSES_MAX} classes are allowed");
+                return Err(error(("class", what)));
             }
             if names.insert(&section.class, index).is_some() {
-                let what = format!("{:?} is the name of another class too", section.class);
-                return Err(flaw(("class", what)));
+                let what = format!("{:?} is the name of another class", section.class);
+                return Err(error(("class", what)));
             }
-            classes.push(section.check().map_err(flaw)?);
+            classes.push(section.check().map_err(error)?);
         }
         Ok(Self(classes))
     }
 
-    /// The class of an application that allows so many athletes; nothing: it is counted by increments.
+    /// The class of an application with this athlete capacity. `None` means increments.
     #[must_use]
-    pub fn class_of(&self, application: i64, capacity: i64) -> Option<&Class> {
-        self.0.iter().find(|class| class.has(application, capacity))
+    pub fn class_for(&self, application: i64, capacity: i64) -> Option<&Class> {
+        self.0
+            .iter()
+            .find(|class| class.contains(application, capacity))
     }
 
-    /// When the count of an application is made anew; nothing if it is counted by increments.
+    /// The recount policy of an application. `None` means increments.
     #[must_use]
-    pub fn policy_of(&self, application: i64, capacity: i64) -> Option<Policy> {
-        match self.class_of(application, capacity)?.strategy {
+    pub fn policy_for(&self, application: i64, capacity: i64) -> Option<RecountPolicy> {
+        match self.class_for(application, capacity)?.strategy {
             Strategy::Increments => None,
             Strategy::Recount(policy) => Some(policy),
         }
     }
 
-    /// Whether any application may be of a class that recounts.
+    /// Returns whether any class recounts.
     #[must_use]
-    pub fn recounts(&self) -> bool {
-        self.recounting().next().is_some()
+    pub fn has_recount_class(&self) -> bool {
+        self.recount_classes().next().is_some()
     }
 
-    /// Whether this application may be of a class that recounts, whatever its capacity is.
+    /// Returns whether this application may be in a class that recounts, for some capacity.
     #[must_use]
     pub fn may_recount(&self, application: i64) -> bool {
-        let mut recounting = self.recounting();
-        recounting.any(|(class, _)| {
+        let mut recount_classes = self.recount_classes();
+        recount_classes.any(|(class, _)| {
             class.capacity_from.is_some() || class.applications.contains(&application)
         })
     }
 
-    /// The shortest of the classes' shares of a day, in milliseconds ([`Policy::share_ms`]).
+    /// The shortest interval of all classes, in milliseconds
+    /// ([`RecountPolicy::recount_interval_ms`]).
     #[must_use]
-    pub fn share_ms(&self) -> Option<u64> {
-        self.recounting().map(|(_, policy)| policy.share_ms()).min()
+    pub fn shortest_recount_interval_ms(&self) -> Option<u64> {
+        self.recount_classes()
+            .map(|(_, policy)| policy.recount_interval_ms())
+            .min()
     }
 
-    /// The applications that may belong to a class that recounts, ascending; nothing if only their capacities
-    /// tell.
+    /// The applications that may belong to a class that recounts, ascending. Returns `None` if a
+    /// class selects applications by capacity.
     #[must_use]
-    pub fn listed(&self) -> Option<BTreeSet<i64>> {
+    pub fn listed_applications(&self) -> Option<BTreeSet<i64>> {
         let mut listed = BTreeSet::new();
-        for (class, _) in self.recounting() {
+        for (class, _) in self.recount_classes() {
             if class.capacity_from.is_some() {
                 return None;
             }
@@ -231,7 +244,7 @@ impl Counting {
         Some(listed)
     }
 
-    fn recounting(&self) -> impl Iterator<Item = (&Class, Policy)> {
+    fn recount_classes(&self) -> impl Iterator<Item = (&Class, RecountPolicy)> {
         self.0.iter().filter_map(|class| match class.strategy {
             Strategy::Increments => None,
             Strategy::Recount(policy) => Some((class, policy)),
@@ -239,14 +252,15 @@ impl Counting {
     }
 }
 
-type Wrong = (&'static str, String);
+/// A field and the expected value.
+type FieldError = (&'static str, String);
 
 impl CountingSection {
-    fn check(&self) -> Result<Class, Wrong> {
-        let is_name = |sign: char| sign.is_ascii_alphanumeric() || "_-.".contains(sign);
+    fn check(&self) -> Result<Class, FieldError> {
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         if self.class.is_empty()
             || self.class.len() > NAME_BYTES_MAX
-            || !self.class.chars().all(is_name)
+            || !self.class.chars().all(is_allowed)
         {
             let what = format!("expected 1 to {NAME_BYTES_MAX} letters, digits, '_', '-' and '.'");
             return Err(("class", what));
@@ -260,7 +274,7 @@ impl CountingSection {
             }
         };
         if self.capacity_from.is_none() && self.applications.is_empty() {
-            let what = "say which applications belong to the class: capacity_from, applications or both; capacity_from = 0 is all of them";
+            let what = "the class needs capacity_from, applications or both; capacity_from = 0 includes all applications";
             return Err(("class", what.to_owned()));
         }
         if self.capacity_from.is_some_and(|from| from < 0) {
@@ -278,8 +292,8 @@ impl CountingSection {
         })
     }
 
-    fn increments(&self) -> Result<Strategy, Wrong> {
-        let given = [
+    fn increments(&self) -> Result<Strategy, FieldError> {
+        let recount_fields = [
             ("large_size", self.large_size.is_some()),
             (
                 "events_per_athlete_per_day",
@@ -287,29 +301,29 @@ impl CountingSection {
             ),
             ("recounts_per_day", self.recounts_per_day.is_some()),
         ];
-        match given.into_iter().find(|(_, is_given)| *is_given) {
+        match recount_fields.into_iter().find(|(_, is_set)| *is_set) {
             None => Ok(Strategy::Increments),
             Some((field, _)) => {
-                let what = "is of the strategy \"recount\"; increments count every event";
+                let what = "applies only to strategy = \"recount\"";
                 Err((field, what.to_owned()))
             }
         }
     }
 
-    fn policy(&self) -> Result<Policy, Wrong> {
-        fn needed<T>(field: &'static str, value: Option<T>) -> Result<T, Wrong> {
+    fn policy(&self) -> Result<RecountPolicy, FieldError> {
+        fn require<T>(field: &'static str, value: Option<T>) -> Result<T, FieldError> {
             value.ok_or_else(|| {
-                let what = format!("the strategy \"recount\" needs {field}");
+                let what = format!("strategy = \"recount\" needs {field}");
                 (field, what)
             })
         }
-        let large_size = needed("large_size", self.large_size)?;
+        let large_size = require("large_size", self.large_size)?;
         let Ok(large_size) = u64::try_from(large_size) else {
             return Err(("large_size", "expected 0 or more".to_owned()));
         };
         const EVENTS: &str = "events_per_athlete_per_day";
-        let events = needed(EVENTS, self.events_per_athlete_per_day)?;
-        // What is not a number is in no range.
+        let events = require(EVENTS, self.events_per_athlete_per_day)?;
+        // NaN is in no range.
         if !(MICRO..=EVENTS_MAX).contains(&events) {
             let what = format!("expected {MICRO} to {EVENTS_MAX}");
             return Err((EVENTS, what));
@@ -320,13 +334,13 @@ impl CountingSection {
             reason = "it is between 1 and 10¹²"
         )]
         let events_micros = (events / MICRO).round() as u64;
-        let recounts = needed("recounts_per_day", self.recounts_per_day)?;
+        let recounts = require("recounts_per_day", self.recounts_per_day)?;
         let is_in_range = (1..=RECOUNTS_PER_DAY_MAX).contains(&recounts);
         let Some(recounts_per_day) = u64::try_from(recounts).ok().filter(|_| is_in_range) else {
             let what = format!("expected 1 to {RECOUNTS_PER_DAY_MAX}");
             return Err(("recounts_per_day", what));
         };
-        Ok(Policy {
+        Ok(RecountPolicy {
             large_size,
             events_micros: events_micros.max(1),
             recounts_per_day,

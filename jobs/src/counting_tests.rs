@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use proptest::strategy::Strategy as Generator;
-use schemas::draws::{Draws, SeededDraws};
+use schemas::random::{RandomNumbers, SeededRandom};
 
 use super::*;
 
@@ -16,12 +16,12 @@ fn recount(large_size: i64, events: f64, recounts: i64) -> CountingSection {
     }
 }
 
-fn policy(large_size: i64, events: f64, recounts: i64) -> Policy {
-    let counting = Counting::of(&[recount(large_size, events, recounts)]).unwrap();
-    counting.policy_of(1, 1).unwrap()
+fn policy(large_size: i64, events: f64, recounts: i64) -> RecountPolicy {
+    let counting = Counting::parse(&[recount(large_size, events, recounts)]).unwrap();
+    counting.policy_for(1, 1).unwrap()
 }
 
-fn policies() -> impl Generator<Value = Policy> {
+fn policies() -> impl Generator<Value = RecountPolicy> {
     let events = prop_oneof![Just(MICRO), Just(EVENTS_MAX), 0.001..100.0];
     (0..=i64::MAX, events, 1..=RECOUNTS_PER_DAY_MAX)
         .prop_map(|(large, events, recounts)| policy(large, events, recounts))
@@ -29,49 +29,49 @@ fn policies() -> impl Generator<Value = Policy> {
 
 proptest! {
     #[test]
-    fn what_is_unknown_or_small_is_always_counted(policy in policies(), count: u64, draw: u64) {
-        prop_assert!(should_count(true, None, &policy, draw));
+    fn unknown_and_small_counts_are_always_recounted(policy in policies(), count: u64, draw: u64) {
+        prop_assert!(should_recount(true, None, &policy, draw));
         if count < policy.large_size {
-            prop_assert!(should_count(true, Some(count), &policy, draw));
+            prop_assert!(should_recount(true, Some(count), &policy, draw));
         }
     }
 
     #[test]
-    fn what_is_not_enabled_never_is(policy in policies(), count: Option<u64>, draw: u64) {
-        prop_assert!(!should_count(false, count, &policy, draw));
+    fn disabled_applications_are_never_recounted(policy in policies(), count: Option<u64>, draw: u64) {
+        prop_assert!(!should_recount(false, count, &policy, draw));
     }
 
     #[test]
-    fn extremes_end_without_a_panic(
+    fn extreme_values_do_not_panic(
         policy in policies(),
         count in prop_oneof![Just(0), Just(u64::MAX), any::<u64>()],
         draw in prop_oneof![Just(0), Just(u64::MAX), any::<u64>()],
     ) {
         prop_assert!(policy.one_in(count) >= 1);
-        prop_assert!(policy.share_ms() >= 1_000);
-        prop_assert!(should_count(true, Some(count), &policy, 0), "the smallest draw always counts");
-        let _either = should_count(true, Some(count), &policy, draw);
+        prop_assert!(policy.recount_interval_ms() >= 1_000);
+        prop_assert!(should_recount(true, Some(count), &policy, 0), "the smallest draw always counts");
+        let _either = should_recount(true, Some(count), &policy, draw);
     }
 
-    /// A larger count is made anew after fewer of its events.
+    /// A larger count is recounted after a smaller share of its events.
     #[test]
-    fn larger_counts_are_no_likelier(policy in policies(), count: u64, more: u64, draw: u64) {
+    fn larger_counts_are_not_more_likely(policy in policies(), count: u64, more: u64, draw: u64) {
         let larger = count.saturating_add(more);
         prop_assert!(policy.one_in(larger) >= policy.one_in(count));
-        if should_count(true, Some(larger), &policy, draw) {
-            prop_assert!(should_count(true, Some(count), &policy, draw));
+        if should_recount(true, Some(larger), &policy, draw) {
+            prop_assert!(should_recount(true, Some(count), &policy, draw));
         }
     }
 
-    /// The number of recounts is within six standard deviations of that of a binomial distribution.
+    /// The number of recounts is within six standard deviations of a binomial distribution.
     #[test]
-    fn large_counts_are_made_anew_as_often_as_is_said(
+    fn large_counts_are_recounted_at_the_configured_rate(
         count in 1_000_u64..1_000_000, recounts in 1_i64..1_000, events in 0.01..10.0, seed: u64,
     ) {
         let policy = policy(1_000, events, recounts);
-        let draws = SeededDraws::new(seed);
+        let draws = SeededRandom::new(seed);
         let tries = 20_000_u32;
-        let counted = (0..tries).filter(|_| should_count(true, Some(count), &policy, draws.draw()));
+        let counted = (0..tries).filter(|_| should_recount(true, Some(count), &policy, draws.next_u64()));
         let counted = counted.count() as f64;
         let likely = 1.0 / policy.one_in(count) as f64;
         let mean = f64::from(tries) * likely;
@@ -80,9 +80,9 @@ proptest! {
     }
 }
 
-/// With as many events as are said for each athlete, a count of any size is made anew so often a day.
+/// At the expected event rate, counts of every size are recounted equally often.
 #[test]
-fn any_size_is_as_fresh() {
+fn counts_of_every_size_are_equally_fresh() {
     let policy = policy(1_000, 0.5, 24);
     for size in [1_000_u32, 20_000, 1_000_000, 50_000_000] {
         let events = f64::from(size) * 0.5;
@@ -90,7 +90,7 @@ fn any_size_is_as_fresh() {
         assert!((24.0..26.0).contains(&recounts), "{size}: {recounts}");
     }
     assert_eq!(policy.one_in(999), 1);
-    assert_eq!(policy.share_ms(), 3_600_000);
+    assert_eq!(policy.recount_interval_ms(), 3_600_000);
 }
 
 #[test]
@@ -106,39 +106,45 @@ fn the_first_class_that_has_an_application_counts_it() {
         applications: vec![8],
         ..CountingSection::default()
     };
-    let counting = Counting::of(&[exact, large]).unwrap();
-    let class = |id, capacity| counting.class_of(id, capacity).map(Class::name);
+    let counting = Counting::parse(&[exact, large]).unwrap();
+    let class = |id, capacity| counting.class_for(id, capacity).map(Class::name);
     assert_eq!(class(8, 10_000), Some("exact"));
     assert_eq!(class(7, 1), Some("large"));
     assert_eq!(class(9, 10_000), Some("large"));
     assert_eq!(class(9, 9_999), None);
-    assert!(counting.policy_of(8, 10_000).is_none());
-    assert!(counting.policy_of(7, 1).is_some());
-    assert!(counting.recounts() && counting.may_recount(9));
-    assert!(!Counting::default().recounts());
+    assert!(counting.policy_for(8, 10_000).is_none());
+    assert!(counting.policy_for(7, 1).is_some());
+    assert!(counting.has_recount_class() && counting.may_recount(9));
+    assert!(!Counting::default().has_recount_class());
     let listed = CountingSection {
         capacity_from: None,
         applications: vec![7],
         ..recount(0, 1.0, 1)
     };
-    let counting = Counting::of(&[listed]).unwrap();
+    let counting = Counting::parse(&[listed]).unwrap();
     assert!(counting.may_recount(7) && !counting.may_recount(9));
 }
 
 #[test]
 fn wrong_values_are_named() {
     let good = recount(1_000, 0.2, 24);
-    let of = |change: &dyn Fn(&mut CountingSection)| {
+    let rejected_field = |change: &dyn Fn(&mut CountingSection)| {
         let mut section = good.clone();
         change(&mut section);
-        let flaw = Counting::of(&[good.clone(), section]).unwrap_err();
+        let flaw = Counting::parse(&[good.clone(), section]).unwrap_err();
         assert_eq!(flaw.section, 1);
         flaw.field
     };
     let other = |section: &mut CountingSection| section.class = "other".to_owned();
-    assert_eq!(of(&|_| {}), "class");
-    assert_eq!(of(&|section| section.class = String::new()), "class");
-    assert_eq!(of(&|section| section.class = "a b".to_owned()), "class");
+    assert_eq!(rejected_field(&|_| {}), "class");
+    assert_eq!(
+        rejected_field(&|section| section.class = String::new()),
+        "class"
+    );
+    assert_eq!(
+        rejected_field(&|section| section.class = "a b".to_owned()),
+        "class"
+    );
     type Change = fn(&mut CountingSection);
     let wrong: [(&str, Change); 12] = [
         ("strategy", |section| section.strategy = "sum".to_owned()),
@@ -169,7 +175,7 @@ fn wrong_values_are_named() {
         }),
     ];
     for (field, change) in wrong {
-        let found = of(&|section| {
+        let found = rejected_field(&|section| {
             other(section);
             change(section);
         });

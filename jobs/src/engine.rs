@@ -1,4 +1,4 @@
-//! The query engine's settings, in one place for every session of every layer.
+//! The query engine and its settings, which are the same in every layer.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,36 +16,36 @@ use crate::min_struct::min;
 use crate::spill::SpillFolder;
 use crate::{Error, Result, sketch, truncate};
 
-/// What a query engine may use.
+/// Resource limits of a query engine.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// Tasks that run side by side.
+    /// Number of parallel tasks.
     pub threads: usize,
     /// Memory of all queries together, in bytes.
     pub memory_bytes: usize,
-    /// Where to spill: in a folder of the engine's own in this one.
+    /// The parent of the engine's own spill folder.
     pub spill_folder: PathBuf,
-    /// How much may be spilled, in bytes.
+    /// Maximum spilled bytes.
     pub spill_bytes_max: u64,
 }
 
-/// A query engine: sessions that share memory and a folder to spill to.
+/// A query engine. Its sessions share memory and a spill folder.
 #[derive(Debug, Clone)]
 pub struct Engine {
     runtime: Arc<RuntimeEnv>,
     threads: usize,
     memory_bytes: usize,
-    /// Removed with the last copy of the engine.
+    /// Deleted with the last clone of the engine.
     spill: Arc<SpillFolder>,
 }
 
 impl Engine {
-    /// An engine.
+    /// Creates an engine.
     ///
     /// # Errors
-    /// [`Error::Engine`] if the folder to spill to can't be used.
+    /// [`Error::Engine`] if the spill folder can't be created.
     pub fn new(options: EngineOptions) -> Result<Self> {
-        let spill = SpillFolder::under(&options.spill_folder)
+        let spill = SpillFolder::create_in(&options.spill_folder)
             .map_err(|error| Error::Engine(DataFusionError::IoError(error)))?;
         let disk = DiskManagerBuilder::default()
             .with_mode(DiskManagerMode::Directories(vec![spill.path().to_owned()]))
@@ -57,7 +57,7 @@ impl Engine {
         let runtime = RuntimeEnvBuilder::new()
             .with_memory_pool(Arc::new(pool))
             .with_disk_manager_builder(disk)
-            // Paths come from manifests; a cached listing would hide files that came later.
+            // Paths come from manifests. A cached listing would hide files that were added later.
             .with_object_list_cache_limit(0)
             .build_arc()
             .map_err(Error::Engine)?;
@@ -69,49 +69,50 @@ impl Engine {
         })
     }
 
-    /// How many tasks run side by side.
+    /// The number of parallel tasks.
     #[must_use]
     pub const fn threads(&self) -> usize {
         self.threads
     }
 
-    /// The part of the memory of all queries that a task may use, in bytes.
+    /// The memory of one task, in bytes.
     #[must_use]
     pub const fn memory_bytes_per_task(&self) -> usize {
         self.memory_bytes / self.threads
     }
 
-    /// An account of what is kept in memory beside queries, of the same memory.
+    /// Reserves memory of the same pool for data outside queries.
     #[must_use]
-    pub fn room(&self, name: &str) -> MemoryReservation {
+    pub fn reserve_memory(&self, name: &str) -> MemoryReservation {
         MemoryConsumer::new(name).register(&self.runtime.memory_pool)
     }
 
-    /// The same for what makes room by writing to disk where it is refused more: it has as large a share as each query.
+    /// Reserves memory for data that can spill. The reservation gets as large a share as each
+    /// query.
     #[must_use]
-    pub fn room_that_spills(&self, name: &str) -> MemoryReservation {
+    pub fn reserve_spillable_memory(&self, name: &str) -> MemoryReservation {
         let consumer = MemoryConsumer::new(name).with_can_spill(true);
         consumer.register(&self.runtime.memory_pool)
     }
 
-    /// A new folder beside what queries spill, for what is made on the way to an answer. It is removed with the
-    /// value; what a process leaves that is killed, the next one removes.
+    /// Creates a folder for intermediate files beside the spill files. It is deleted when the value
+    /// is dropped. If the process is killed, the next process deletes it.
     ///
     /// # Errors
-    /// [`Error::Engine`] if it can't be made.
-    pub fn scratch(&self) -> Result<tempfile::TempDir> {
+    /// [`Error::Engine`] if the folder can't be created.
+    pub fn scratch_folder(&self) -> Result<tempfile::TempDir> {
         tempfile::TempDir::new_in(self.spill.path())
             .map_err(|error| Error::Engine(DataFusionError::IoError(error)))
     }
 
-    /// A session for the queries of one task: nothing is repartitioned.
+    /// Creates a session for the queries of one task. It does not repartition.
     #[must_use]
     pub fn session(&self) -> SessionContext {
         session(Arc::clone(&self.runtime))
     }
 }
 
-/// A session with the settings that every query has.
+/// Creates a session with the settings that all queries use.
 pub(crate) fn session(runtime: Arc<RuntimeEnv>) -> SessionContext {
     let state = SessionStateBuilder::new()
         .with_default_features()
@@ -125,20 +126,20 @@ pub(crate) fn session(runtime: Arc<RuntimeEnv>) -> SessionContext {
     session
 }
 
-/// The switches that keep answers right or the same everywhere.
+/// Settings for correct and reproducible results.
 fn config() -> SessionConfig {
     let mut config = SessionConfig::new()
         .with_target_partitions(1)
         .with_information_schema(false)
         .with_create_default_catalog_and_schema(true);
     let options = config.options_mut();
-    // Wrong minima and maxima (apache/datafusion#24816), wrong rows (#24352).
+    // These options give wrong minima and maxima (apache/datafusion#24816) and wrong rows (#24352).
     options.optimizer.enable_dynamic_filter_pushdown = false;
     options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     options.optimizer.enable_join_dynamic_filter_pushdown = false;
     options.optimizer.enable_topk_dynamic_filter_pushdown = false;
     options.execution.parquet.pushdown_filters = false;
-    // One type of text in every layer.
+    // One text type in every layer.
     options.execution.parquet.schema_force_view_types = false;
     options.sql_parser.map_string_types_to_utf8view = false;
     config
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_switches_are_off() {
+    fn unsafe_optimizations_are_disabled() {
         let config = config();
         let options = config.options();
         assert!(!options.optimizer.enable_aggregate_dynamic_filter_pushdown);

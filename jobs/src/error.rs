@@ -1,31 +1,31 @@
-//! What can be wrong with a definition or a query.
+//! Errors of definitions and queries.
 
 use datafusion::error::DataFusionError;
 
 /// The result of reading or running a job.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of a job. The message says what, where and what to do.
+/// An error of a job.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A definition that does not hold, with its file and line.
+    /// An invalid definition.
     #[error("{file}:{line}: {what}")]
     Definition {
         /// The file.
         file: String,
         /// The line, counted from 1.
         line: usize,
-        /// What is wrong and what is expected.
+        /// The problem and the expected value.
         what: String,
     },
-    /// A folder of views, or something in it, that can't be read.
+    /// A folder of views, or a file in it, that can't be read.
     #[error(
-        "{path}: {why}; views_dir names a folder that holds a folder with job.toml and query.sql for each view"
+        "{path}: {why}; views_dir names a folder with one folder for each view, which holds job.toml and query.sql"
     )]
     Views {
-        /// What can't be read.
+        /// The folder or file.
         path: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A query that failed while it ran.
@@ -33,18 +33,18 @@ pub enum Error {
     Query {
         /// The job.
         job: String,
-        /// What the query engine said.
+        /// The error of the query engine.
         source: DataFusionError,
     },
-    /// Rows that are not of the job's shape.
+    /// Rows that do not have the job's shape.
     #[error("job {job}: {what}")]
     Rows {
         /// The job.
         job: String,
-        /// What is wrong.
+        /// The problem.
         what: String,
     },
-    /// The query engine could not be set up.
+    /// The query engine could not be created.
     #[error("query engine: {0}")]
     Engine(DataFusionError),
 }

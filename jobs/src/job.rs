@@ -1,5 +1,6 @@
-//! A checked definition: what every view is made of, whatever its kind.
+//! Validated definitions: the common part of all kinds of views.
 
+use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -9,13 +10,13 @@ use toml::Spanned;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::Result;
+use crate::aggregate::AggregateView;
 use crate::spec::{COUNTING, File, HISTORY};
-use crate::tally::Tally;
 
-/// Which layers run a job.
+/// The layers that run a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layers {
-    /// Both.
+    /// Both layers.
     Both,
     /// Only the batch layer.
     Batch,
@@ -24,16 +25,16 @@ pub enum Layers {
 }
 
 impl Layers {
-    /// Whether what runs in these layers runs in `layer` too.
+    /// Returns whether `layer` is one of these layers.
     #[must_use]
     pub fn include(self, layer: Self) -> bool {
         self == Self::Both || self == layer
     }
 }
 
-/// A view: its name, source and query, and what its kind adds.
+/// A view: name, source, query, and the part that is specific to its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Job<K = Tally> {
+pub struct Job<K = AggregateView> {
     pub(crate) name: String,
     pub(crate) view: String,
     pub(crate) source: Source,
@@ -45,25 +46,25 @@ pub struct Job<K = Tally> {
 }
 
 impl<K> Job<K> {
-    /// The folder's name.
+    /// The name of the view's folder.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Name and version of the definition, as `name@version`: what tables and live keys are called.
+    /// Name and version of the definition, as `name@version`. Tables and live keys use it.
     #[must_use]
     pub fn view(&self) -> &str {
         &self.view
     }
 
-    /// The source that it is made of.
+    /// The source of the view.
     #[must_use]
     pub const fn source(&self) -> Source {
         self.source
     }
 
-    /// The job whose rows the query reads, where it does not read the source.
+    /// The job whose rows the query reads. `None` if it reads the source.
     #[must_use]
     pub fn over(&self) -> Option<&str> {
         self.over.as_deref()
@@ -75,44 +76,44 @@ impl<K> Job<K> {
         self.over().unwrap_or(self.source.name())
     }
 
-    /// Which layers run it.
+    /// The layers that run the job.
     #[must_use]
     pub const fn layers(&self) -> Layers {
         self.layers
     }
 
-    /// The columns of its rows.
+    /// The columns of the rows.
     #[must_use]
     pub fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
     }
 
-    /// The query.
+    /// The SQL query.
     #[must_use]
     pub fn sql(&self) -> &str {
         &self.sql
     }
 }
 
-/// The source that a definition names, which must be of the kind that the view is made of.
-pub(crate) fn source(
+/// Parses the source of a definition, which must have the kind that the view needs.
+pub(crate) fn parse_source(
     file: &File<'_>,
     field: &Spanned<String>,
-    view: &str,
+    kind_name: &str,
     kind: SourceKind,
 ) -> Result<Source> {
     let fits = |source: &Source| source.kind() == kind && Source::LOGGED.contains(source);
     match field.get_ref().parse::<Source>() {
         Ok(source) if fits(&source) => Ok(source),
         Ok(source) => {
-            let made_of: Vec<&str> = Source::LOGGED
+            let expected: Vec<&str> = Source::LOGGED
                 .iter()
                 .filter(|source| fits(source))
                 .map(|source| source.name())
                 .collect();
             let what = format!(
-                "source: a {view} is made of {}, not of {source}",
-                made_of.join(" or ")
+                "source: kind = {kind_name:?} needs {}, not {source}",
+                expected.join(" or ")
             );
             Err(file.error_at(field, what))
         }
@@ -120,8 +121,8 @@ pub(crate) fn source(
     }
 }
 
-/// The layers that a definition names.
-pub(crate) fn layers(file: &File<'_>, field: &Spanned<String>) -> Result<Layers> {
+/// Parses the layers of a definition.
+pub(crate) fn parse_layers(file: &File<'_>, field: &Spanned<String>) -> Result<Layers> {
     match field.get_ref().as_str() {
         "both" => Ok(Layers::Both),
         "batch" => Ok(Layers::Batch),
@@ -133,27 +134,40 @@ pub(crate) fn layers(file: &File<'_>, field: &Spanned<String>) -> Result<Layers>
     }
 }
 
-/// The version of a definition: another text or query is another view, and so is one that rests on
-/// something else (`rests_on`: the view that it reads from, the columns that were found). What is kept of
-/// its past, and what is counted otherwise than by it, is none of it.
-pub(crate) fn version(definition: &str, sql: &str, rests_on: Option<&str>) -> String {
+/// Hashes a definition to its version. Another text, query or dependency is another version. The
+/// dependency is the view that is read, or the column types. The sections for daily counts and
+/// counting classes are excluded. `kind = "aggregate"` hashes as its earlier name, so that no
+/// view is recomputed because of the name.
+pub(crate) fn definition_hash(definition: &str, sql: &str, dependency: Option<&str>) -> String {
     let mut hasher = Xxh3::new();
-    let definition = outside(definition, &[HISTORY, COUNTING]);
+    let definition = lines_outside(definition, &[HISTORY, COUNTING]);
     for line in definition.chain(["\0"]).chain(sql.lines()) {
         let line = line.trim();
         if !line.is_empty() && !line.starts_with('#') && !line.starts_with("--") {
-            hasher.update(line.as_bytes());
+            hasher.update(former_kind_line(line).as_bytes());
             hasher.update(b"\n");
         }
     }
-    if let Some(rests_on) = rests_on {
-        hasher.update(rests_on.as_bytes());
+    if let Some(dependency) = dependency {
+        hasher.update(dependency.as_bytes());
     }
     format!("{:08x}", hasher.digest() & 0xffff_ffff)
 }
 
-/// The lines of a definition that do not stand in sections with these heads.
-pub(crate) fn outside<'a>(definition: &'a str, heads: &[&str]) -> impl Iterator<Item = &'a str> {
+/// A line of a definition with the earlier name of the kind of view.
+fn former_kind_line(line: &str) -> Cow<'_, str> {
+    let value = line.strip_prefix("kind").map(str::trim_start);
+    match value.is_some_and(|value| value.starts_with('=')) {
+        true => Cow::Owned(line.replacen("\"aggregate\"", "\"tally\"", 1)),
+        false => Cow::Borrowed(line),
+    }
+}
+
+/// The lines of a definition outside the sections with these headers.
+pub(crate) fn lines_outside<'a>(
+    definition: &'a str,
+    heads: &[&str],
+) -> impl Iterator<Item = &'a str> {
     let mut is_inside = false;
     definition.lines().filter(move |line| {
         let line = line.trim();

@@ -1,9 +1,10 @@
-//! The views: their definitions, and the crate that reads, plans and merges them.
+//! Reads, plans and merges views.
 //!
-//! A view is a folder under `views/`: a definition (`job.toml`), one SQL query (`query.sql`) and
-//! cases. Both layers run the same query; tables, live keys, serving and reconciliation derive from
-//! the definition. Nothing in this crate knows a store.
+//! A view is a folder under `views/` with a definition (`job.toml`), one SQL query (`query.sql`)
+//! and test cases. Both layers run the same query. Tables, live keys, serving and reconciliation
+//! derive from the definition. This crate does not depend on any store.
 
+mod aggregate;
 pub mod board;
 mod catalog;
 pub mod counting;
@@ -20,16 +21,15 @@ mod spec;
 mod spill;
 mod sums;
 pub mod tables;
-mod tally;
 pub mod tree;
 mod truncate;
 
+pub use aggregate::{AggregateView, BUCKET, COUNT};
 pub use board::Board;
 pub use catalog::Catalog;
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, Result};
-pub use fold::{Fold, Folded, TallyFold, TallyRows};
+pub use fold::{AggregateFold, AggregateRows, Fold, FoldOutput};
 pub use job::{Job, Layers};
-pub use plan::{Input, checked, query};
+pub use plan::{Input, check_rows, plan_query};
 pub use rollup::Rollup;
-pub use tally::{BUCKET, COUNT, Tally};

@@ -1,26 +1,26 @@
-//! Merging batch rows with what is newer: the reader's half of the seam, key by key.
+//! Merges batch rows with live deltas, key by key.
 //!
-//! It owns what counts in a value and which layers had a part in it. It is given what a read found
-//! in the order that the seam demands (newest runs, then slots with their live parts, then rows)
-//! and must not know how it was found, nor what the bytes of a key mean.
+//! This module decides which deltas count in a value, and which layers contributed. Its input is
+//! what a read found in the required order: run records, then partition states with their deltas,
+//! then rows. It is independent of stores and of the meaning of keys.
 
-use schemas::seam::{self, Epoch, Runs, Slot};
+use schemas::seam::{self, Epoch, PartitionState, Runs};
 
-/// What a read saw of the seam of one view.
+/// The state of the seam between live state and batch rows of one view, as a read found it.
 #[derive(Debug, Clone, Copy)]
-pub struct Seam<'a> {
+pub struct SeamSnapshot<'a> {
     /// The view, as `name@version`.
     pub view: &'a str,
-    /// The view whose live parts are merged: itself, or a finer one (see [`crate::Rollup`]).
-    pub live: &'a str,
+    /// The view whose deltas are merged: this one, or a finer one (see [`crate::Rollup`]).
+    pub live_view: &'a str,
     /// The newest complete epoch of the view, read before everything else.
-    pub newest: Epoch,
-    /// The run records, read together with `newest`.
+    pub newest_epoch: Epoch,
+    /// The run records, read together with `newest_epoch`.
     pub runs: &'a Runs,
-    /// The slots, by partition, each read together with its live parts.
-    pub slots: &'a [Option<Slot>],
-    /// The only partition whose events can be in the keys that are merged, where that is known.
-    pub only: Option<usize>,
+    /// The partition states by partition, each read together with its deltas.
+    pub partition_states: &'a [Option<PartitionState>],
+    /// The only partition with events of the merged keys, if known.
+    pub only_partition: Option<usize>,
 }
 
 /// A batch row.
@@ -28,278 +28,288 @@ pub struct Seam<'a> {
 pub struct BatchRow<'a> {
     /// The encoded row key.
     pub key: &'a [u8],
-    /// The count; nothing where no event gives the row any more.
+    /// The count; `None` if no event has this row any more.
     pub count: Option<i64>,
-    /// The epoch that the row holds.
+    /// The epoch of the row.
     pub epoch: Epoch,
 }
 
-/// A live part.
+/// A live delta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LivePart<'a> {
+pub struct LiveDelta<'a> {
     /// The encoded row key.
     pub key: &'a [u8],
-    /// The epoch that it was counted in.
+    /// The epoch in which it was counted.
     pub epoch: Epoch,
-    /// What it adds.
+    /// The increment.
     pub count: i64,
 }
 
-/// What was counted live of a key in an epoch besides what the batch layer found: where the drift of a
-/// run is not nothing.
+/// A nonzero difference between the live count and the batch count of a key in one epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kept<'a> {
+pub struct EpochDrift<'a> {
     /// The encoded row key.
     pub key: &'a [u8],
-    /// The first epoch of those that the run which found it compared.
+    /// The first epoch that the run compared.
     pub epoch: Epoch,
-    /// What live state had counted more than the batch layer.
+    /// The live count minus the batch count.
     pub count: i64,
 }
 
-/// The value of one key.
+/// The merged value of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Merged<'a> {
+pub struct MergedRow<'a> {
     /// The encoded row key.
     pub key: &'a [u8],
-    /// The count of all events up to the slots' positions. It may be 0 where corrections took away
-    /// what was there.
+    /// The count of all events before the positions of the partition states. It may be 0 after
+    /// corrections.
     pub count: i128,
-    /// What of it the batch row holds.
-    pub stored: i128,
-    /// What live state had counted more of the events that the batch row holds.
-    pub kept: i128,
-    /// Whether a batch row had a part in it.
-    pub batch: bool,
-    /// Whether a live part had.
-    pub live: bool,
-    /// Whether the batch row is of a run that is still being published.
+    /// The part of the count from the batch row.
+    pub batch_count: i128,
+    /// The live count minus the batch count, for the events of the batch row.
+    pub drift: i128,
+    /// True if a batch row contributed.
+    pub has_batch: bool,
+    /// True if a live delta contributed.
+    pub has_live: bool,
+    /// True if the batch row belongs to a run that is still being published.
     pub is_ahead: bool,
-    /// The epoch that the batch row holds; nothing where there is no row.
+    /// The epoch of the batch row; `None` if there is none.
     pub row_epoch: Option<Epoch>,
-    /// Live parts of later epochs count, and no others.
-    pub base: Epoch,
+    /// Only deltas of later epochs are added.
+    pub base_epoch: Epoch,
 }
 
-/// Why a partition's live state can't be added to batch rows now.
+/// The reason why a partition's live state can't be added to batch rows now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gap {
-    /// There is no slot.
+pub enum SeamGap {
+    /// There is no partition state.
     Missing,
     /// The run was recorded after the run records were read, or its record was lost.
     Unrecorded,
-    /// The slot does not know where the epoch ended, or knows another end than the run's cut.
+    /// The partition state has no boundary for this epoch, or one that differs from the run's cut.
     Boundary,
-    /// The slot has let go of epochs that the rows do not hold yet.
-    Dropped,
-    /// The view is counted live only since a later offset: its definition is new.
+    /// The partition state was pruned beyond the epoch of the rows.
+    Pruned,
+    /// Live state counts the view only from a later offset, because its definition is new.
     Uncounted,
-    /// The view has a complete run, and no rows: they were deleted with its definition.
+    /// The view has a complete run but no rows, because they were deleted with its definition.
     Deleted,
 }
 
-/// The live state of a partition does not join the batch rows without hole or overlap.
+/// The live state of a partition does not join the batch rows exactly: there is a gap or an
+/// overlap.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "partition {partition} is not whole for view {view} after epoch {base}: {}",
+    "live state of partition {partition} does not join the batch rows of view {view} after epoch {base}: {}",
     self.gap.reason()
 )]
-pub struct NotWhole {
+pub struct SeamMismatch {
     /// The view.
     pub view: String,
     /// The partition.
     pub partition: usize,
-    /// The epoch after which live parts would count.
+    /// The epoch after which deltas would be added.
     pub base: Epoch,
-    /// Why.
-    pub gap: Gap,
+    /// The reason.
+    pub gap: SeamGap,
 }
 
-impl Gap {
-    /// What is the matter, and what ends it.
+impl SeamGap {
+    /// The cause and the remedy.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Missing => {
-                "there is no live state: `backstitch speed` makes it, and may be at it"
+                "there is no live state; `backstitch speed` builds it, and may be doing so now"
             }
-            Self::Unrecorded => "its run has just been recorded; the next read sees it",
+            Self::Unrecorded => "its run has just been recorded; read again",
             Self::Boundary => {
-                "the live epoch did not end at the run's cut; the speed layer will heal it"
+                "the live epoch did not end at the run's cut; the speed layer will rebuild it"
             }
-            Self::Dropped => {
-                "live state has let go of epochs that these rows do not hold: a newer run has just been completed, and the next read sees it; or the run records were lost, and `backstitch speed` makes live state anew"
+            Self::Pruned => {
+                "live state was pruned beyond the epoch of these rows: either a newer run has just completed, so read again; or the run records were lost, and `backstitch speed` rebuilds live state"
             }
-            Self::Deleted => "its rows were deleted with its definition; the next read sees it",
+            Self::Deleted => "its rows were deleted with its definition; read again",
             Self::Uncounted => {
-                "live state counts this view only from a later offset on, since its definition is new or the run records were lost; `backstitch speed` and then `backstitch batch run` make it whole"
+                "live state counts this view only from a later offset, because its definition is new or the run records were lost; run `backstitch speed`, then `backstitch batch run`"
             }
         }
     }
 }
 
-impl Seam<'_> {
-    /// Checks that the live parts after epoch `base` join rows of that epoch, in every partition
-    /// that matters.
+impl SeamSnapshot<'_> {
+    /// Checks that the deltas after epoch `base` join rows of that epoch, in every relevant
+    /// partition.
     ///
     /// # Errors
-    /// [`NotWhole`] names the first partition where they don't.
-    pub fn check(&self, base: Epoch) -> Result<(), NotWhole> {
-        match self.only {
-            Some(partition) => self.check_slot(partition, base),
-            None => (0..self.slots.len()).try_for_each(|slot| self.check_slot(slot, base)),
+    /// [`SeamMismatch`] for the first partition that does not join.
+    pub fn check(&self, base: Epoch) -> Result<(), SeamMismatch> {
+        match self.only_partition {
+            Some(partition) => self.check_partition(partition, base),
+            None => (0..self.partition_states.len())
+                .try_for_each(|partition| self.check_partition(partition, base)),
         }
     }
 
-    fn check_slot(&self, partition: usize, base: Epoch) -> Result<(), NotWhole> {
-        let not_whole = |gap| NotWhole {
+    fn check_partition(&self, partition: usize, base: Epoch) -> Result<(), SeamMismatch> {
+        let mismatch = |gap| SeamMismatch {
             view: self.view.to_owned(),
             partition,
             base,
             gap,
         };
-        let Some(slot) = self.slots.get(partition).and_then(Option::as_ref) else {
-            return Err(not_whole(Gap::Missing));
+        let Some(state) = self
+            .partition_states
+            .get(partition)
+            .and_then(Option::as_ref)
+        else {
+            return Err(mismatch(SeamGap::Missing));
         };
-        if seam::whole(slot, partition, base, self.runs, self.live) {
+        if seam::is_readable(state, partition, base, self.runs, self.live_view) {
             return Ok(());
         }
         let Some(cut) = self.runs.sealed_cut(base, partition) else {
-            return Err(not_whole(Gap::Unrecorded));
+            return Err(mismatch(SeamGap::Unrecorded));
         };
-        let since = slot.counted_since(self.live);
-        let dropped = slot.oldest > base.saturating_add(1);
-        // A view without any run is new: what was let go before it came was never counted for it.
-        let is_new = dropped && self.newest == 0;
-        Err(not_whole(if is_new || since > cut.next_offset {
-            Gap::Uncounted
-        } else if dropped {
-            Gap::Dropped
+        let since = state.counted_since(self.live_view);
+        let is_pruned = state.oldest > base.saturating_add(1);
+        // A view without runs is new. The pruned epochs never counted it.
+        let is_new = is_pruned && self.newest_epoch == 0;
+        Err(mismatch(if is_new || since > cut.next_offset {
+            SeamGap::Uncounted
+        } else if is_pruned {
+            SeamGap::Pruned
         } else {
-            Gap::Boundary
+            SeamGap::Boundary
         }))
     }
 
-    /// Checks that the table with the rows of the view was found, if a run has made them.
+    /// Checks that the view has a table, if a run has published rows.
     ///
     /// # Errors
-    /// [`NotWhole`] if not.
-    pub fn check_table(&self, found: bool) -> Result<(), NotWhole> {
-        if found || self.newest == 0 {
+    /// [`SeamMismatch`] if the table is missing.
+    pub fn check_table(&self, found: bool) -> Result<(), SeamMismatch> {
+        if found || self.newest_epoch == 0 {
             return Ok(());
         }
-        Err(NotWhole {
+        Err(SeamMismatch {
             view: self.view.to_owned(),
-            partition: self.only.unwrap_or(0),
-            base: self.newest,
-            gap: Gap::Deleted,
+            partition: self.only_partition.unwrap_or(0),
+            base: self.newest_epoch,
+            gap: SeamGap::Deleted,
         })
     }
 }
 
-/// Merges the rows and live parts of one group: the values of all keys that an event has given, in
-/// the keys' order. Rows and parts may come in any order; ascending ones are merged fastest.
+/// Merges the rows and deltas of one group. Returns the value of every key that has an event, in
+/// key order. Input may have any order; ascending input is fastest.
 ///
 /// # Errors
-/// [`NotWhole`] if any value could be wrong: then read again, from the newest runs on.
+/// [`SeamMismatch`] if any value could be wrong. Then read again, starting with the run records.
 pub fn merge<'a>(
-    seam: &Seam<'_>,
+    seam: &SeamSnapshot<'_>,
     rows: impl IntoIterator<Item = BatchRow<'a>>,
-    parts: impl IntoIterator<Item = LivePart<'a>>,
-) -> Result<Vec<Merged<'a>>, NotWhole> {
-    merge_kept(seam, rows, parts, [])
+    deltas: impl IntoIterator<Item = LiveDelta<'a>>,
+) -> Result<Vec<MergedRow<'a>>, SeamMismatch> {
+    merge_with_drift(seam, rows, deltas, [])
 }
 
-/// As [`merge`], with what was kept of earlier live counts.
+/// As [`merge`], with recorded drift of earlier epochs.
 ///
 /// # Errors
 /// As [`merge`].
-pub fn merge_kept<'a>(
-    seam: &Seam<'_>,
+pub fn merge_with_drift<'a>(
+    seam: &SeamSnapshot<'_>,
     rows: impl IntoIterator<Item = BatchRow<'a>>,
-    parts: impl IntoIterator<Item = LivePart<'a>>,
-    kept: impl IntoIterator<Item = Kept<'a>>,
-) -> Result<Vec<Merged<'a>>, NotWhole> {
-    seam.check(seam.newest)?;
-    let mut checked = vec![seam.newest];
-    let mut pieces: Vec<(&'a [u8], Piece)> = Vec::new();
-    pieces.extend(rows.into_iter().map(Piece::of_row));
-    pieces.extend(parts.into_iter().map(Piece::of_part));
-    pieces.extend(kept.into_iter().map(Piece::of_kept));
-    pieces.sort_by_key(|(key, _)| *key);
+    deltas: impl IntoIterator<Item = LiveDelta<'a>>,
+    drifts: impl IntoIterator<Item = EpochDrift<'a>>,
+) -> Result<Vec<MergedRow<'a>>, SeamMismatch> {
+    seam.check(seam.newest_epoch)?;
+    let mut checked = vec![seam.newest_epoch];
+    let mut contributions: Vec<(&'a [u8], Contribution)> = Vec::new();
+    contributions.extend(rows.into_iter().map(Contribution::from_row));
+    contributions.extend(deltas.into_iter().map(Contribution::from_delta));
+    contributions.extend(drifts.into_iter().map(Contribution::from_drift));
+    contributions.sort_by_key(|(key, _)| *key);
 
     let mut values = Vec::new();
-    for of_key in pieces.chunk_by(|(one, _), (other, _)| one == other) {
-        let Some((key, _)) = of_key.first() else {
+    for same_key in contributions.chunk_by(|(one, _), (other, _)| one == other) {
+        let Some((key, _)) = same_key.first() else {
             continue;
         };
-        let row = of_key.iter().filter_map(|(_, piece)| piece.row()).max();
-        let base = seam::base(row.map_or(0, |(epoch, _)| epoch), seam.newest);
+        let row = same_key
+            .iter()
+            .filter_map(|(_, contribution)| contribution.row())
+            .max();
+        let base = seam::base(row.map_or(0, |(epoch, _)| epoch), seam.newest_epoch);
         if !checked.contains(&base) {
             seam.check(base)?;
             checked.push(base);
         }
         let stored = row.and_then(|(_, count)| count);
-        let held = stored.map_or(0, i128::from);
-        let mut value = Merged {
+        let batch_count = stored.map_or(0, i128::from);
+        let mut value = MergedRow {
             key,
-            count: held,
-            stored: held,
-            kept: 0,
-            batch: stored.is_some(),
-            live: false,
-            is_ahead: base > seam.newest,
+            count: batch_count,
+            batch_count,
+            drift: 0,
+            has_batch: stored.is_some(),
+            has_live: false,
+            is_ahead: base > seam.newest_epoch,
             row_epoch: row.map(|(epoch, _)| epoch),
-            base,
+            base_epoch: base,
         };
-        for (_, piece) in of_key {
-            match piece {
-                Piece::Part { epoch, count } if *epoch > base => {
+        for (_, contribution) in same_key {
+            match contribution {
+                Contribution::Delta { epoch, count } if *epoch > base => {
                     value.count += i128::from(*count);
-                    value.live = true;
+                    value.has_live = true;
                 }
-                // What is newer than the row was not found yet.
-                Piece::Kept { epoch, count } if *epoch <= base => {
-                    value.kept += i128::from(*count);
+                // Drift of later epochs belongs to a newer row.
+                Contribution::Drift { epoch, count } if *epoch <= base => {
+                    value.drift += i128::from(*count);
                 }
-                Piece::Row { .. } | Piece::Part { .. } | Piece::Kept { .. } => {}
+                Contribution::Row { .. }
+                | Contribution::Delta { .. }
+                | Contribution::Drift { .. } => {}
             }
         }
-        if value.batch || value.live || value.kept != 0 {
+        if value.has_batch || value.has_live || value.drift != 0 {
             values.push(value);
         }
     }
     Ok(values)
 }
 
-/// A row or a part, without its key.
+/// A row, a delta or a drift, without its key.
 #[derive(Debug, Clone, Copy)]
-enum Piece {
+enum Contribution {
     Row { epoch: Epoch, count: Option<i64> },
-    Part { epoch: Epoch, count: i64 },
-    Kept { epoch: Epoch, count: i64 },
+    Delta { epoch: Epoch, count: i64 },
+    Drift { epoch: Epoch, count: i64 },
 }
 
-impl Piece {
-    fn of_row(row: BatchRow<'_>) -> (&[u8], Self) {
+impl Contribution {
+    fn from_row(row: BatchRow<'_>) -> (&[u8], Self) {
         let BatchRow { key, count, epoch } = row;
         (key, Self::Row { epoch, count })
     }
 
-    fn of_part(part: LivePart<'_>) -> (&[u8], Self) {
-        let LivePart { key, epoch, count } = part;
-        (key, Self::Part { epoch, count })
+    fn from_delta(delta: LiveDelta<'_>) -> (&[u8], Self) {
+        let LiveDelta { key, epoch, count } = delta;
+        (key, Self::Delta { epoch, count })
     }
 
-    fn of_kept(kept: Kept<'_>) -> (&[u8], Self) {
-        let Kept { key, epoch, count } = kept;
-        (key, Self::Kept { epoch, count })
+    fn from_drift(drift: EpochDrift<'_>) -> (&[u8], Self) {
+        let EpochDrift { key, epoch, count } = drift;
+        (key, Self::Drift { epoch, count })
     }
 
     const fn row(&self) -> Option<(Epoch, Option<i64>)> {
         match self {
             Self::Row { epoch, count } => Some((*epoch, *count)),
-            Self::Part { .. } | Self::Kept { .. } => None,
+            Self::Delta { .. } | Self::Drift { .. } => None,
         }
     }
 }

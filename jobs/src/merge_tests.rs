@@ -24,8 +24,8 @@ fn run(epoch: Epoch, state: RunState, offsets: &[i64]) -> Run {
     }
 }
 
-fn slot(position: i64, oldest: Epoch, bounds: &[(Epoch, i64)]) -> Slot {
-    Slot {
+fn partition_state(position: i64, oldest: Epoch, bounds: &[(Epoch, i64)]) -> PartitionState {
+    PartitionState {
         generation: 1,
         position: cut(position),
         epoch: bounds.last().map_or(oldest, |(epoch, _)| epoch + 1),
@@ -36,7 +36,7 @@ fn slot(position: i64, oldest: Epoch, bounds: &[(Epoch, i64)]) -> Slot {
             .collect(),
         since: BTreeMap::from([(VIEW.to_owned(), 0)]),
         replay_until: 0,
-        strays: None,
+        misrouted_epoch: None,
     }
 }
 
@@ -44,61 +44,68 @@ fn row(key: &[u8], count: Option<i64>, epoch: Epoch) -> BatchRow<'_> {
     BatchRow { key, count, epoch }
 }
 
-fn part(key: &[u8], epoch: Epoch, count: i64) -> LivePart<'_> {
-    LivePart { key, epoch, count }
+fn delta(key: &[u8], epoch: Epoch, count: i64) -> LiveDelta<'_> {
+    LiveDelta { key, epoch, count }
 }
 
-/// Run 1 is complete at offset 5, run 2 is sealed at 8, the slot stands at 10.
-fn in_mid_load() -> (Runs, [Option<Slot>; 1]) {
+/// Run 1 is complete at offset 5, run 2 is sealed at 8, and the partition state is at 10.
+fn during_publishing() -> (Runs, [Option<PartitionState>; 1]) {
     let runs = Runs::from_iter([
         run(1, RunState::Complete, &[5]),
         run(2, RunState::Sealed, &[8]),
     ]);
-    (runs, [Some(slot(10, 2, &[(0, 0), (1, 5), (2, 8)]))])
+    (
+        runs,
+        [Some(partition_state(10, 2, &[(0, 0), (1, 5), (2, 8)]))],
+    )
 }
 
-fn seam<'a>(runs: &'a Runs, slots: &'a [Option<Slot>]) -> Seam<'a> {
-    Seam {
+fn seam<'a>(runs: &'a Runs, states: &'a [Option<PartitionState>]) -> SeamSnapshot<'a> {
+    SeamSnapshot {
         view: VIEW,
-        live: VIEW,
-        newest: 1,
+        live_view: VIEW,
+        newest_epoch: 1,
         runs,
-        slots,
-        only: None,
+        partition_states: states,
+        only_partition: None,
     }
 }
 
 #[test]
-fn parts_count_only_after_the_base_of_their_own_row() {
-    let (runs, slots) = in_mid_load();
+fn deltas_count_only_after_the_base_of_their_own_row() {
+    let (runs, states) = during_publishing();
     let rows = [
         row(b"a", Some(4), 1),
         row(b"b", Some(7), 2),
         row(b"c", None, 2),
     ];
-    let parts = [
-        part(b"a", 2, 3),
-        part(b"a", 3, 1),
-        part(b"b", 2, 3),
-        part(b"b", 3, 1),
-        part(b"c", 2, 9),
-        part(b"d", 2, -2),
-        part(b"d", 3, 2),
-        part(b"d", 1, 50),
+    let deltas = [
+        delta(b"a", 2, 3),
+        delta(b"a", 3, 1),
+        delta(b"b", 2, 3),
+        delta(b"b", 3, 1),
+        delta(b"c", 2, 9),
+        delta(b"d", 2, -2),
+        delta(b"d", 3, 2),
+        delta(b"d", 1, 50),
     ];
-    let merged = merge(&seam(&runs, &slots), rows, parts).unwrap();
-    let told = |value: &Merged<'_>| {
+    let merged = merge(&seam(&runs, &states), rows, deltas).unwrap();
+    let summary = |value: &MergedRow<'_>| {
         let key = std::str::from_utf8(value.key).unwrap().to_owned();
-        let Merged { count, stored, .. } = *value;
+        let MergedRow {
+            count,
+            batch_count: stored,
+            ..
+        } = *value;
         (
             key,
             (count, stored),
-            (value.batch, value.live, value.is_ahead),
+            (value.has_batch, value.has_live, value.is_ahead),
         )
     };
-    let told: Vec<_> = merged.iter().map(told).collect();
+    let found: Vec<_> = merged.iter().map(summary).collect();
     assert_eq!(
-        told,
+        found,
         [
             ("a".to_owned(), (8, 4), (true, true, false)),
             ("b".to_owned(), (8, 7), (true, true, true)),
@@ -108,132 +115,141 @@ fn parts_count_only_after_the_base_of_their_own_row() {
 }
 
 #[test]
-fn what_was_kept_goes_with_the_row_of_its_run() {
-    let (runs, slots) = in_mid_load();
-    let kept = |key, epoch, count| Kept { key, epoch, count };
+fn drift_counts_with_the_row_of_its_run() {
+    let (runs, states) = during_publishing();
+    let drift = |key, epoch, count| EpochDrift { key, epoch, count };
     let rows = [row(b"a", Some(4), 1), row(b"b", Some(7), 2)];
-    let parts = [part(b"a", 2, 3), part(b"b", 3, 1)];
-    let all = [
-        kept(&b"a"[..], 1, 10),
-        // Found by a run whose row is not there yet.
-        kept(b"a", 2, 100),
-        kept(b"b", 1, 10),
-        kept(b"b", 2, -3),
-        kept(b"c", 1, 2),
+    let deltas = [delta(b"a", 2, 3), delta(b"b", 3, 1)];
+    let drifts = [
+        drift(&b"a"[..], 1, 10),
+        // Recorded by a run whose row is not there yet.
+        drift(b"a", 2, 100),
+        drift(b"b", 1, 10),
+        drift(b"b", 2, -3),
+        drift(b"c", 1, 2),
     ];
-    let merged = merge_kept(&seam(&runs, &slots), rows, parts, all).unwrap();
-    let told: Vec<_> = merged
+    let merged = merge_with_drift(&seam(&runs, &states), rows, deltas, drifts).unwrap();
+    let found: Vec<_> = merged
         .iter()
-        .map(|value| (value.count, value.kept))
+        .map(|value| (value.count, value.drift))
         .collect();
-    assert_eq!(told, [(7, 10), (8, 7), (0, 2)]);
+    assert_eq!(found, [(7, 10), (8, 7), (0, 2)]);
 }
 
 #[test]
-fn a_sum_does_not_wrap() {
-    let (runs, slots) = in_mid_load();
+fn sums_do_not_overflow() {
+    let (runs, states) = during_publishing();
     let merged = merge(
-        &seam(&runs, &slots),
+        &seam(&runs, &states),
         [row(b"a", Some(i64::MAX), 1)],
-        [part(b"a", 2, i64::MAX)],
+        [delta(b"a", 2, i64::MAX)],
     )
     .unwrap();
     assert_eq!(merged[0].count, 2 * i128::from(i64::MAX));
 }
 
 #[test]
-fn each_gap_is_refused_and_named() {
-    let (runs, slots) = in_mid_load();
-    let gap = |slots: &[Option<Slot>], rows: &[BatchRow<'_>]| {
-        let merged = merge(&seam(&runs, slots), rows.iter().copied(), []);
+fn each_gap_is_reported() {
+    let (runs, states) = during_publishing();
+    let gap = |states: &[Option<PartitionState>], rows: &[BatchRow<'_>]| {
+        let merged = merge(&seam(&runs, states), rows.iter().copied(), []);
         merged.map(|values| values.len()).map_err(|error| error.gap)
     };
-    let changed = |change: fn(&mut Slot)| {
-        let mut slots = slots.clone();
-        change(slots[0].as_mut().unwrap());
-        gap(&slots, &[])
+    let changed = |change: fn(&mut PartitionState)| {
+        let mut states = states.clone();
+        change(states[0].as_mut().unwrap());
+        gap(&states, &[])
     };
-    assert_eq!(gap(&[None], &[]), Err(Gap::Missing));
-    assert_eq!(gap(&slots, &[row(b"a", None, 3)]), Err(Gap::Unrecorded));
-    assert_eq!(changed(|slot| slot.bounds.clear()), Err(Gap::Boundary));
-    let elsewhere = changed(|slot| slot.bounds = BTreeMap::from([(1, cut(6))]));
-    assert_eq!(elsewhere, Err(Gap::Boundary));
-    assert_eq!(changed(|slot| slot.oldest = 3), Err(Gap::Dropped));
-    let late = changed(|slot| slot.since = BTreeMap::from([(VIEW.to_owned(), 6)]));
-    assert_eq!(late, Err(Gap::Uncounted));
-    assert_eq!(changed(|slot| slot.since.clear()), Err(Gap::Uncounted));
-    assert_eq!(gap(&slots, &[]), Ok(0));
+    assert_eq!(gap(&[None], &[]), Err(SeamGap::Missing));
+    assert_eq!(
+        gap(&states, &[row(b"a", None, 3)]),
+        Err(SeamGap::Unrecorded)
+    );
+    assert_eq!(
+        changed(|state| state.bounds.clear()),
+        Err(SeamGap::Boundary)
+    );
+    let another_cut = changed(|state| state.bounds = BTreeMap::from([(1, cut(6))]));
+    assert_eq!(another_cut, Err(SeamGap::Boundary));
+    assert_eq!(changed(|state| state.oldest = 3), Err(SeamGap::Pruned));
+    let counted_later = changed(|state| state.since = BTreeMap::from([(VIEW.to_owned(), 6)]));
+    assert_eq!(counted_later, Err(SeamGap::Uncounted));
+    assert_eq!(
+        changed(|state| state.since.clear()),
+        Err(SeamGap::Uncounted)
+    );
+    assert_eq!(gap(&states, &[]), Ok(0));
 }
 
-/// Only a run mends that, so a reader must not wait for it as for a newer run.
+/// Only a run repairs this, so a reader must not wait for it as for a newer run.
 #[test]
-fn a_new_view_is_uncounted_though_earlier_epochs_were_let_go() {
-    let (runs, mut slots) = in_mid_load();
-    let of_new = |slots: &[Option<Slot>]| {
-        let seam = Seam {
+fn a_new_view_is_uncounted_although_epochs_were_pruned() {
+    let (runs, mut states) = during_publishing();
+    let check_new = |states: &[Option<PartitionState>]| {
+        let seam = SeamSnapshot {
             view: "new@1",
-            live: "new@1",
-            newest: 0,
-            ..seam(&runs, slots)
+            live_view: "new@1",
+            newest_epoch: 0,
+            ..seam(&runs, states)
         };
         seam.check(0).map_err(|error| error.gap)
     };
-    assert_eq!(of_new(&slots), Err(Gap::Uncounted));
-    // An empty partition has counted every view from its beginning on.
-    slots[0] = Some(slot(0, 2, &[(1, 0)]));
-    assert_eq!(of_new(&slots), Err(Gap::Uncounted));
+    assert_eq!(check_new(&states), Err(SeamGap::Uncounted));
+    // An empty partition has counted every view from its beginning.
+    states[0] = Some(partition_state(0, 2, &[(1, 0)]));
+    assert_eq!(check_new(&states), Err(SeamGap::Uncounted));
 }
 
 #[test]
-fn rows_that_a_run_has_made_must_be_there() {
-    let (runs, slots) = in_mid_load();
-    let mut seam = seam(&runs, &slots);
+fn published_rows_must_exist() {
+    let (runs, states) = during_publishing();
+    let mut seam = seam(&runs, &states);
     assert_eq!(seam.check_table(true), Ok(()));
-    let gone = seam.check_table(false).unwrap_err();
-    assert_eq!((gone.gap, gone.base), (Gap::Deleted, 1));
-    seam.newest = 0;
+    let missing = seam.check_table(false).unwrap_err();
+    assert_eq!((missing.gap, missing.base), (SeamGap::Deleted, 1));
+    seam.newest_epoch = 0;
     assert_eq!(seam.check_table(false), Ok(()));
 }
 
 #[test]
-fn another_partition_may_be_missing() {
+fn irrelevant_partitions_may_be_missing() {
     let runs = Runs::default();
-    let slots = [None, Some(slot(3, 1, &[(0, 0)]))];
-    let of = |only| Seam {
+    let states = [None, Some(partition_state(3, 1, &[(0, 0)]))];
+    let seam = |only| SeamSnapshot {
         view: VIEW,
-        live: VIEW,
-        newest: 0,
+        live_view: VIEW,
+        newest_epoch: 0,
         runs: &runs,
-        slots: &slots,
-        only,
+        partition_states: &states,
+        only_partition: only,
     };
-    assert_eq!(of(Some(1)).check(0), Ok(()));
-    assert_eq!(of(None).check(0).unwrap_err().partition, 0);
-    assert_eq!(of(Some(2)).check(0).unwrap_err().gap, Gap::Missing);
-    let message = of(Some(0)).check(0).unwrap_err().to_string();
+    assert_eq!(seam(Some(1)).check(0), Ok(()));
+    assert_eq!(seam(None).check(0).unwrap_err().partition, 0);
+    assert_eq!(seam(Some(2)).check(0).unwrap_err().gap, SeamGap::Missing);
+    let message = seam(Some(0)).check(0).unwrap_err().to_string();
     assert!(
-        message.contains("partition 0") && message.contains("`backstitch speed` makes it"),
+        message.contains("partition 0") && message.contains("`backstitch speed` builds it"),
         "{message}"
     );
 }
 
 const KEYS: usize = 4;
 
-/// A log of two partitions with runs at its cuts, the newest of which may be half loaded.
+/// A log of two partitions with runs at its cuts. The newest run may be half published.
 #[derive(Debug, Clone)]
 struct History {
     /// By partition: key and amount of each event.
     events: [Vec<(usize, i64)>; 2],
-    /// By run, from 1 on: the cut of each partition.
+    /// By run, from 1: the cut of each partition.
     cuts: Vec<[usize; 2]>,
-    /// The newest complete run; the one after it, where there is one, is being loaded.
+    /// The newest complete run. The following run, if any, is being published.
     newest: usize,
-    /// The epochs that the slots have let go of.
-    dropped: usize,
-    /// Which keys' rows the run after the newest has written.
+    /// The number of pruned epochs.
+    pruned: usize,
+    /// The keys whose rows the following run has written.
     loaded: [bool; KEYS],
-    /// Which keys' rows keep the epoch of the last run that changed them.
-    kept: [bool; KEYS],
+    /// The keys whose rows keep the epoch of the last run that changed them.
+    keeps_epoch: [bool; KEYS],
 }
 
 fn history() -> impl Strategy<Value = History> {
@@ -245,29 +261,32 @@ fn history() -> impl Strategy<Value = History> {
         any::<[bool; KEYS]>(),
         any::<[bool; KEYS]>(),
     )
-        .prop_map(|(events, mut cuts, (newest, dropped), loaded, kept)| {
-            for partition in 0..2 {
-                let mut sorted: Vec<usize> = cuts
-                    .iter()
-                    .map(|cut| cut[partition].min(events[partition].len()))
-                    .collect();
-                sorted.sort_unstable();
-                for (cut, at) in cuts.iter_mut().zip(sorted) {
-                    cut[partition] = at;
+        .prop_map(
+            |(events, mut cuts, (newest, pruned), loaded, keeps_epoch)| {
+                for partition in 0..2 {
+                    let mut sorted: Vec<usize> = cuts
+                        .iter()
+                        .map(|cut| cut[partition].min(events[partition].len()))
+                        .collect();
+                    sorted.sort_unstable();
+                    for (cut, at) in cuts.iter_mut().zip(sorted) {
+                        cut[partition] = at;
+                    }
                 }
-            }
-            // All runs but the last are over, so the newest complete one is the last or before it.
-            let newest = cuts.len() - usize::from(!cuts.is_empty() && newest.index(2) == 1);
-            let dropped = dropped.index(newest + 1);
-            History {
-                events,
-                cuts,
-                newest,
-                dropped,
-                loaded,
-                kept,
-            }
-        })
+                // All runs but the last are complete or abandoned, so the newest complete run is the
+                // last or the one before.
+                let newest = cuts.len() - usize::from(!cuts.is_empty() && newest.index(2) == 1);
+                let pruned = pruned.index(newest + 1);
+                History {
+                    events,
+                    cuts,
+                    newest,
+                    pruned,
+                    loaded,
+                    keeps_epoch,
+                }
+            },
+        )
 }
 
 fn bytes_of(key: usize) -> Vec<u8> {
@@ -283,8 +302,8 @@ impl History {
         }
     }
 
-    /// The count of a key after epoch `after` up to the end of epoch `through`, if an event gave it.
-    fn fold(&self, key: usize, after: usize, through: usize) -> Option<i64> {
+    /// The count of a key after epoch `after` through epoch `through`, if it has an event.
+    fn count(&self, key: usize, after: usize, through: usize) -> Option<i64> {
         let mut found = None;
         for (partition, events) in self.events.iter().enumerate() {
             let range = self.cut(after, partition)..self.cut(through, partition);
@@ -311,37 +330,38 @@ impl History {
             .collect()
     }
 
-    fn slots(&self) -> Vec<Option<Slot>> {
+    fn partition_states(&self) -> Vec<Option<PartitionState>> {
         (0..2)
             .map(|p| {
-                let bounds: Vec<(Epoch, i64)> = (self.dropped..=self.cuts.len())
+                let bounds: Vec<(Epoch, i64)> = (self.pruned..=self.cuts.len())
                     .map(|e| (e as Epoch, self.cut(e, p) as i64))
                     .collect();
                 let end = self.events[p].len() as i64;
-                Some(slot(end, self.dropped as Epoch + 1, &bounds))
+                Some(partition_state(end, self.pruned as Epoch + 1, &bounds))
             })
             .collect()
     }
 
-    /// Each key's row as the runs wrote it.
+    /// The row of each key as the runs wrote it.
     fn rows(&self) -> Vec<(Vec<u8>, Option<i64>, Epoch)> {
         let row_of = |key: usize| {
             let half = self.newest < self.cuts.len() && self.loaded[key];
             let mut epoch = self.newest + usize::from(half);
-            let count = self.fold(key, 0, epoch);
-            while self.kept[key] && epoch > 0 && self.fold(key, epoch - 1, epoch).is_none() {
+            let count = self.count(key, 0, epoch);
+            while self.keeps_epoch[key] && epoch > 0 && self.count(key, epoch - 1, epoch).is_none()
+            {
                 epoch -= 1;
             }
-            let written = count.is_some() || !self.kept[key];
+            let written = count.is_some() || !self.keeps_epoch[key];
             written.then(|| (bytes_of(key), count, epoch as Epoch))
         };
         (0..KEYS).filter_map(row_of).collect()
     }
 
-    fn parts(&self) -> Vec<(Vec<u8>, Epoch, i64)> {
-        (self.dropped + 1..=self.cuts.len() + 1)
+    fn deltas(&self) -> Vec<(Vec<u8>, Epoch, i64)> {
+        (self.pruned + 1..=self.cuts.len() + 1)
             .flat_map(|e| (0..KEYS).map(move |key| (e, key)))
-            .filter_map(|(e, key)| Some((bytes_of(key), e as Epoch, self.fold(key, e - 1, e)?)))
+            .filter_map(|(e, key)| Some((bytes_of(key), e as Epoch, self.count(key, e - 1, e)?)))
             .collect()
     }
 }
@@ -349,50 +369,50 @@ impl History {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Wherever the runs were cut and however much of the newest is loaded, the merged values are
-    /// the fold of all events.
+    /// For every position of the cuts and every progress of publishing, merged values equal the
+    /// counts of all events.
     #[test]
-    fn merging_is_the_fold_of_all_events(history in history()) {
-        let (runs, slots) = (history.runs(), history.slots());
-        let (rows, parts) = (history.rows(), history.parts());
-        let seam = Seam {
+    fn merged_values_equal_the_counts_of_all_events(history in history()) {
+        let (runs, states) = (history.runs(), history.partition_states());
+        let (rows, deltas) = (history.rows(), history.deltas());
+        let seam = SeamSnapshot {
             view: VIEW,
-            live: VIEW,
-            newest: history.newest as Epoch,
+            live_view: VIEW,
+            newest_epoch: history.newest as Epoch,
             runs: &runs,
-            slots: &slots,
-            only: None,
+            partition_states: &states,
+            only_partition: None,
         };
         let merged = merge(
             &seam,
             rows.iter().map(|(key, count, epoch)| row(key, *count, *epoch)),
-            parts.iter().rev().map(|(key, epoch, count)| part(key, *epoch, *count)),
+            deltas.iter().rev().map(|(key, epoch, count)| delta(key, *epoch, *count)),
         )
         .unwrap();
         let got: BTreeMap<usize, i128> =
             merged.iter().map(|m| (usize::from(m.key[0]), m.count)).collect();
         let expected: BTreeMap<usize, i128> = (0..KEYS)
-            .filter_map(|key| Some((key, i128::from(history.fold(key, 0, history.cuts.len() + 1)?))))
+            .filter_map(|key| Some((key, i128::from(history.count(key, 0, history.cuts.len() + 1)?))))
             .collect();
         prop_assert_eq!(got, expected);
     }
 
-    /// A slot that lost its boundary is never summed up.
+    /// A partition state without its boundary is never merged.
     #[test]
-    fn a_lost_boundary_is_refused(history in history()) {
-        let (runs, mut slots) = (history.runs(), history.slots());
-        if let Some(slot) = slots[1].as_mut() {
-            slot.bounds.remove(&(history.newest as Epoch));
+    fn a_lost_boundary_is_reported(history in history()) {
+        let (runs, mut states) = (history.runs(), history.partition_states());
+        if let Some(state) = states[1].as_mut() {
+            state.bounds.remove(&(history.newest as Epoch));
         }
-        let seam = Seam {
+        let seam = SeamSnapshot {
             view: VIEW,
-            live: VIEW,
-            newest: history.newest as Epoch,
+            live_view: VIEW,
+            newest_epoch: history.newest as Epoch,
             runs: &runs,
-            slots: &slots,
-            only: None,
+            partition_states: &states,
+            only_partition: None,
         };
-        let first = Seam { only: Some(0), ..seam };
+        let first = SeamSnapshot { only_partition: Some(0), ..seam };
         prop_assert!(merge(&seam, [], []).is_err());
         prop_assert!(merge(&first, [], []).is_ok());
     }

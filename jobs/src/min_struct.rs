@@ -1,10 +1,10 @@
-//! `min` of a struct: the least row of a group, whole.
+//! `min` of a struct: the smallest row of a group.
 //!
-//! The best effort of an athlete is `min(named_struct('elapsed_time', elapsed_time, 'id', id, …))`: the
-//! fields are compared in their order, and those behind the ones that decide come along. The engine's
-//! own holds an array for each group and compares rows by kernels, which on ten million rows takes
-//! most of a run; this one holds eight bytes of each of the first two fields and where the row lies.
-//! A field that is null comes after all values, and a struct that is null does not count.
+//! The best effort of an athlete is `min(named_struct('elapsed_time', elapsed_time, 'id', id, …))`.
+//! Fields are compared in order; the fields after the deciding one are carried along. The engine's
+//! own `min` holds an array for each group and compares rows with kernels, which takes most of a
+//! run on ten million rows. This one holds eight bytes of each of the first two fields, and the
+//! position of the row. A null field sorts after all values. A null struct does not count.
 
 use std::sync::Arc;
 
@@ -23,19 +23,19 @@ use datafusion::logical_expr::{
     Signature, StatisticsArgs,
 };
 
-/// Rows are copied together once so many more are held than there are groups.
+/// Rows are compacted when they exceed twice the groups by this number.
 const SPARE_ROWS_MAX: usize = 1 << 16;
 
-/// The engine's `min`, but for structs.
+/// The engine's `min` with a faster implementation for structs.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Min {
-    of_others: Arc<AggregateUDF>,
+pub(crate) struct MinFunction {
+    engine_min: Arc<AggregateUDF>,
 }
 
-/// `min`, to be registered in place of the engine's.
+/// Creates the function that replaces the engine's `min`.
 pub(crate) fn min() -> AggregateUDF {
-    AggregateUDF::new_from_impl(Min {
-        of_others: min_udaf(),
+    AggregateUDF::new_from_impl(MinFunction {
+        engine_min: min_udaf(),
     })
 }
 
@@ -43,32 +43,32 @@ fn is_struct(args: &AccumulatorArgs<'_>) -> bool {
     matches!(args.return_field.data_type(), DataType::Struct(_))
 }
 
-impl AggregateUDFImpl for Min {
+impl AggregateUDFImpl for MinFunction {
     fn name(&self) -> &str {
-        self.of_others.name()
+        self.engine_min.name()
     }
 
     fn signature(&self) -> &Signature {
-        self.of_others.signature()
+        self.engine_min.signature()
     }
 
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        self.of_others.return_type(types)
+        self.engine_min.return_type(types)
     }
 
     fn accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
         if is_struct(&args) {
-            return Ok(Box::new(LeastRow::new(args.return_field.data_type())));
+            return Ok(Box::new(MinRow::new(args.return_field.data_type())));
         }
-        self.of_others.accumulator(args)
+        self.engine_min.accumulator(args)
     }
 
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
-        self.of_others.state_fields(args)
+        self.engine_min.state_fields(args)
     }
 
     fn groups_accumulator_supported(&self, args: AccumulatorArgs<'_>) -> bool {
-        is_struct(&args) || self.of_others.groups_accumulator_supported(args)
+        is_struct(&args) || self.engine_min.groups_accumulator_supported(args)
     }
 
     fn create_groups_accumulator(
@@ -76,32 +76,32 @@ impl AggregateUDFImpl for Min {
         args: AccumulatorArgs<'_>,
     ) -> Result<Box<dyn GroupsAccumulator>> {
         if is_struct(&args) {
-            return Ok(Box::new(LeastRows::new(args.return_field.data_type())));
+            return Ok(Box::new(MinRows::new(args.return_field.data_type())));
         }
-        self.of_others.create_groups_accumulator(args)
+        self.engine_min.create_groups_accumulator(args)
     }
 
     fn create_sliding_accumulator(
         &self,
         args: AccumulatorArgs<'_>,
     ) -> Result<Box<dyn Accumulator>> {
-        self.of_others.create_sliding_accumulator(args)
+        self.engine_min.create_sliding_accumulator(args)
     }
 
     fn is_descending(&self) -> Option<bool> {
-        self.of_others.is_descending()
+        self.engine_min.is_descending()
     }
 
     fn value_from_stats(&self, args: &StatisticsArgs<'_>) -> Option<ScalarValue> {
-        self.of_others.value_from_stats(args)
+        self.engine_min.value_from_stats(args)
     }
 
     fn order_sensitivity(&self) -> AggregateOrderSensitivity {
-        self.of_others.order_sensitivity()
+        self.engine_min.order_sensitivity()
     }
 
     fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
-        self.of_others.coerce_types(types)
+        self.engine_min.coerce_types(types)
     }
 
     fn reverse_expr(&self) -> ReversedUDAF {
@@ -109,28 +109,27 @@ impl AggregateUDFImpl for Min {
     }
 }
 
-/// What tells most rows apart: if it is less, the row is; if it is the same, the rows themselves are
-/// compared.
+/// A prefix that orders most rows. If two prefixes are equal, the rows themselves are compared.
 type Prefix = [u64; 2];
 
-/// Where a row lies: which of the arrays, and which of its rows.
-type Place = (u32, u32);
+/// The position of a row: the index of its array, and the row in the array.
+type RowIndex = (u32, u32);
 
-/// The least row of each group.
-struct LeastRows {
-    /// A struct that is null, and then those in which the least rows lie.
+/// The smallest row of each group.
+struct MinRows {
+    /// An array with one null struct, then the arrays with the smallest rows.
     arrays: Vec<StructArray>,
-    /// How many rows these have.
+    /// The number of rows in the arrays.
     rows: usize,
     array_bytes: usize,
     prefixes: Vec<Prefix>,
-    /// By group; that of the null for a group that has no row yet.
-    places: Vec<Place>,
+    /// The row of each group, or [`NO_ROW`].
+    row_indexes: Vec<RowIndex>,
 }
 
-const NOWHERE: Place = (0, 0);
+const NO_ROW: RowIndex = (0, 0);
 
-impl LeastRows {
+impl MinRows {
     fn new(data_type: &DataType) -> Self {
         let null = match data_type {
             DataType::Struct(fields) => StructArray::new_null(fields.clone(), 1),
@@ -141,18 +140,18 @@ impl LeastRows {
             rows: 0,
             array_bytes: 0,
             prefixes: Vec::new(),
-            places: Vec::new(),
+            row_indexes: Vec::new(),
         }
     }
 
-    fn update(&mut self, rows: &StructArray, groups: &[usize], groups_all: usize) -> Result<()> {
-        self.prefixes.resize(groups_all, [u64::MAX; 2]);
-        self.places.resize(groups_all, NOWHERE);
+    fn update(&mut self, rows: &StructArray, groups: &[usize], group_count: usize) -> Result<()> {
+        self.prefixes.resize(group_count, [u64::MAX; 2]);
+        self.row_indexes.resize(group_count, NO_ROW);
         let prefixes = prefixes(rows)?;
-        let here = u32::try_from(self.arrays.len())
+        let array_index = u32::try_from(self.arrays.len())
             .map_err(|_| internal_datafusion_err!("too many batches in one group by"))?;
         self.arrays.push(rows.clone());
-        // Made as they are needed: most rows differ in what is compared before.
+        // Created on demand, because most rows differ in their prefixes.
         let mut comparators: Vec<Option<DynComparator>> = Vec::new();
         comparators.resize_with(self.arrays.len(), || None);
         let mut is_needed = false;
@@ -160,20 +159,21 @@ impl LeastRows {
             if rows.is_null(row) {
                 continue;
             }
-            let (Some(place), Some(least)) =
-                (self.places.get_mut(*group), self.prefixes.get_mut(*group))
-            else {
+            let (Some(row_index), Some(least)) = (
+                self.row_indexes.get_mut(*group),
+                self.prefixes.get_mut(*group),
+            ) else {
                 continue;
             };
-            let is_less = *place == NOWHERE
+            let is_less = *row_index == NO_ROW
                 || prefix < *least
                 || (prefix == *least && {
-                    let (array, old_row) = (place.0 as usize, place.1 as usize);
+                    let (array, old_row) = (row_index.0 as usize, row_index.1 as usize);
                     compare(&mut comparators, &self.arrays, rows, array)?(row, old_row).is_lt()
                 });
             if is_less {
                 *least = prefix;
-                *place = (here, u32::try_from(row).unwrap_or(u32::MAX));
+                *row_index = (array_index, u32::try_from(row).unwrap_or(u32::MAX));
                 is_needed = true;
             }
         }
@@ -183,22 +183,22 @@ impl LeastRows {
         }
         self.rows += rows.len();
         self.array_bytes += rows.to_data().get_slice_memory_size()?;
-        if self.rows > 2 * self.places.len() + SPARE_ROWS_MAX {
-            self.gather()?;
+        if self.rows > 2 * self.row_indexes.len() + SPARE_ROWS_MAX {
+            self.compact()?;
         }
         Ok(())
     }
 
-    /// Copies the rows that are still the least of a group together, and lets go of all others.
-    fn gather(&mut self) -> Result<()> {
-        let rows = self.emit(self.places.len())?;
+    /// Copies the smallest rows into one array and drops all other rows.
+    fn compact(&mut self) -> Result<()> {
+        let rows = self.emit(self.row_indexes.len())?;
         let groups = rows.len();
         let null = self.arrays.swap_remove(0);
         self.array_bytes = rows.to_data().get_slice_memory_size()?;
         self.rows = groups;
-        self.places = (0..groups)
+        self.row_indexes = (0..groups)
             .map(|row| match rows.is_null(row) {
-                true => NOWHERE,
+                true => NO_ROW,
                 false => (1, u32::try_from(row).unwrap_or(u32::MAX)),
             })
             .collect();
@@ -206,27 +206,27 @@ impl LeastRows {
         Ok(())
     }
 
-    /// The rows of the first groups.
+    /// Returns the rows of the first groups.
     fn emit(&self, groups: usize) -> Result<StructArray> {
         let arrays: Vec<&dyn Array> = self.arrays.iter().map(|array| array as _).collect();
-        let places: Vec<(usize, usize)> = self
-            .places
+        let row_indexes: Vec<(usize, usize)> = self
+            .row_indexes
             .iter()
             .take(groups)
             .map(|(array, row)| (*array as usize, *row as usize))
             .collect();
-        Ok(interleave(&arrays, &places)?.as_struct().clone())
+        Ok(interleave(&arrays, &row_indexes)?.as_struct().clone())
     }
 }
 
-/// The comparison of rows with those of an array.
+/// The comparator of new rows with the rows of an array.
 fn compare<'a>(
     comparators: &'a mut [Option<DynComparator>],
     arrays: &[StructArray],
     rows: &StructArray,
     array: usize,
 ) -> Result<&'a DynComparator> {
-    let missing = || internal_datafusion_err!("a row lies in no array");
+    let missing = || internal_datafusion_err!("a row index has no array");
     let slot = comparators.get_mut(array).ok_or_else(missing)?;
     if slot.is_none() {
         let nulls_last = SortOptions {
@@ -239,7 +239,7 @@ fn compare<'a>(
     slot.as_ref().ok_or_else(missing)
 }
 
-/// The prefix of each row.
+/// Computes the prefix of each row.
 fn prefixes(rows: &StructArray) -> Result<Vec<Prefix>> {
     let mut prefixes = vec![[0; 2]; rows.len()];
     for (index, column) in rows.columns().iter().take(2).enumerate() {
@@ -259,7 +259,7 @@ fn prefixes(rows: &StructArray) -> Result<Vec<Prefix>> {
             let column = cast(column, &DataType::Float64)?;
             let column = column.as_primitive::<Float64Type>();
             for (row, value) in column.values().iter().enumerate() {
-                // The order of all floats: that of their bits, backwards below zero.
+                // The total order of floats is the order of their bits, reversed below zero.
                 let bits = value.to_bits();
                 let flip = if bits >> 63 == 1 { u64::MAX } else { 1 << 63 };
                 set(&mut prefixes, row, bits ^ flip);
@@ -271,7 +271,7 @@ fn prefixes(rows: &StructArray) -> Result<Vec<Prefix>> {
             set(&mut prefixes, row, u64::MAX);
         }
     }
-    // The largest number is no null: if the first field looks alike, the second says nothing yet.
+    // A null and the largest number have the same first prefix, so the second one must not decide.
     if let Some(column) = rows.columns().first() {
         for (row, prefix) in prefixes.iter_mut().enumerate() {
             if column.is_null(row) {
@@ -282,29 +282,29 @@ fn prefixes(rows: &StructArray) -> Result<Vec<Prefix>> {
     Ok(prefixes)
 }
 
-impl GroupsAccumulator for LeastRows {
+impl GroupsAccumulator for MinRows {
     fn update_batch(
         &mut self,
         values: &[ArrayRef],
         groups: &[usize],
         filter: Option<&BooleanArray>,
-        groups_all: usize,
+        group_count: usize,
     ) -> Result<()> {
         let [rows] = self.convert_to_state(values, filter)?.try_into().map_err(
             |values: Vec<ArrayRef>| internal_datafusion_err!("min of {} values", values.len()),
         )?;
-        self.update(rows.as_struct(), groups, groups_all)
+        self.update(rows.as_struct(), groups, group_count)
     }
 
     fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
         let groups = match emit_to {
-            EmitTo::All => self.places.len(),
+            EmitTo::All => self.row_indexes.len(),
             EmitTo::First(groups) => groups,
         };
         let rows = self.emit(groups)?;
         emit_to.take_needed(&mut self.prefixes);
-        emit_to.take_needed(&mut self.places);
-        if self.places.is_empty() {
+        emit_to.take_needed(&mut self.row_indexes);
+        if self.row_indexes.is_empty() {
             self.arrays.truncate(1);
             (self.rows, self.array_bytes) = (0, 0);
         }
@@ -319,9 +319,9 @@ impl GroupsAccumulator for LeastRows {
         &mut self,
         values: &[ArrayRef],
         groups: &[usize],
-        groups_all: usize,
+        group_count: usize,
     ) -> Result<()> {
-        self.update_batch(values, groups, None, groups_all)
+        self.update_batch(values, groups, None, group_count)
     }
 
     fn convert_to_state(
@@ -332,7 +332,7 @@ impl GroupsAccumulator for LeastRows {
         let Some(filter) = filter else {
             return Ok(values.to_vec());
         };
-        // Whatever the filter does not let through, also where it is null.
+        // Rows that the filter rejects, or for which it is null.
         let out: BooleanArray = filter
             .iter()
             .map(|passes| Some(passes != Some(true)))
@@ -344,37 +344,37 @@ impl GroupsAccumulator for LeastRows {
     fn size(&self) -> usize {
         self.array_bytes
             + self.prefixes.capacity() * size_of::<Prefix>()
-            + self.places.capacity() * size_of::<Place>()
+            + self.row_indexes.capacity() * size_of::<RowIndex>()
     }
 }
 
-/// The least of all rows.
-struct LeastRow {
-    rows: LeastRows,
+/// The smallest of all rows.
+struct MinRow {
+    rows: MinRows,
 }
 
-impl LeastRow {
+impl MinRow {
     fn new(data_type: &DataType) -> Self {
         Self {
-            rows: LeastRows::new(data_type),
+            rows: MinRows::new(data_type),
         }
     }
 }
 
-impl std::fmt::Debug for LeastRow {
+impl std::fmt::Debug for MinRow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LeastRow").finish_non_exhaustive()
+        f.debug_struct("MinRow").finish_non_exhaustive()
     }
 }
 
-impl Accumulator for LeastRow {
+impl Accumulator for MinRow {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         let rows = values.first().map_or(0, |rows| rows.len());
         self.rows.update_batch(values, &vec![0; rows], None, 1)
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
-        self.rows.places.resize(1, NOWHERE);
+        self.rows.row_indexes.resize(1, NO_ROW);
         ScalarValue::try_from_array(&self.rows.emit(1)?, 0)
     }
 

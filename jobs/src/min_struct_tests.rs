@@ -20,10 +20,10 @@ fn fields() -> Fields {
 }
 
 fn array(rows: &[Row]) -> ArrayRef {
-    let of = |row: &Row| row.clone().unwrap_or_default();
-    let ints: Int64Array = rows.iter().map(|row| of(row).0).collect();
-    let floats: Float64Array = rows.iter().map(|row| of(row).1).collect();
-    let texts: StringArray = rows.iter().map(|row| of(row).2).collect();
+    let values = |row: &Row| row.clone().unwrap_or_default();
+    let ints: Int64Array = rows.iter().map(|row| values(row).0).collect();
+    let floats: Float64Array = rows.iter().map(|row| values(row).1).collect();
+    let texts: StringArray = rows.iter().map(|row| values(row).2).collect();
     let columns: Vec<ArrayRef> = vec![Arc::new(ints), Arc::new(floats), Arc::new(texts)];
     let nulls = rows.iter().map(Option::is_some).collect::<Vec<_>>().into();
     Arc::new(StructArray::new(fields(), columns, Some(nulls)))
@@ -80,13 +80,13 @@ fn row() -> impl Strategy<Value = Row> {
 proptest! {
     /// Batches, some of them as states of another one, and groups that are taken out on the way.
     #[test]
-    fn the_least_row_of_each_group_stays(
+    fn the_smallest_row_of_each_group_remains(
         batches in proptest::collection::vec(
             proptest::collection::vec((row(), 0..5_usize, any::<bool>()), 0..20), 1..6),
         ways in proptest::collection::vec(0..4_u8, 6),
     ) {
         let data_type = DataType::Struct(fields());
-        let mut found = LeastRows::new(&data_type);
+        let mut found = MinRows::new(&data_type);
         let mut expected: Vec<Row> = vec![None; 5];
         for (batch, way) in batches.iter().zip(ways) {
             let rows: Vec<Row> = batch.iter().map(|(row, ..)| row.clone()).collect();
@@ -99,7 +99,7 @@ proptest! {
                 }
             }
             if way == 2 {
-                let mut other = LeastRows::new(&data_type);
+                let mut other = MinRows::new(&data_type);
                 other.update_batch(&[array(&rows)], &groups, None, 5).unwrap();
                 let state = other.state(EmitTo::All).unwrap();
                 found.merge_batch(&state, &[0, 1, 2, 3, 4], 5).unwrap();
@@ -107,7 +107,7 @@ proptest! {
                 found.update_batch(&[array(&rows)], &groups, filter.as_ref(), 5).unwrap();
             }
             if way == 3 {
-                found.gather().unwrap();
+                found.compact().unwrap();
             }
         }
         let (first, rest) = expected.split_at(2);
@@ -119,8 +119,8 @@ proptest! {
 }
 
 #[test]
-fn rows_that_are_no_longer_the_least_are_let_go() {
-    let mut found = LeastRows::new(&DataType::Struct(fields()));
+fn superseded_rows_are_dropped() {
+    let mut found = MinRows::new(&DataType::Struct(fields()));
     let rows: i64 = 50_000;
     for batch in (0..20).rev() {
         let rows: Vec<Row> = (0..rows)
@@ -144,7 +144,7 @@ fn rows_that_are_no_longer_the_least_are_let_go() {
 }
 
 #[tokio::test]
-async fn sql_knows_it_with_and_without_groups() {
+async fn sql_uses_it_with_and_without_groups() {
     let context = crate::engine::session(Arc::default());
     let shown = async |context: &SessionContext, sql: &str| {
         let batches = context.sql(sql).await.unwrap().collect().await.unwrap();

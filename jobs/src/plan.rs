@@ -1,4 +1,4 @@
-//! From a job and its input to rows of the job's shape.
+//! Plans a job's query over an input and checks the shape of its rows.
 
 use std::sync::Arc;
 
@@ -19,16 +19,20 @@ use crate::engine::session;
 use crate::job::Job;
 use crate::{Error, Result};
 
-/// What a job's query reads: a table of events or of another job's rows.
+/// The input of a query: a table of events or of another job's rows.
 pub type Input = Arc<dyn TableProvider>;
 
-/// The rows that a job's query gives over `input`, with the columns of [`Job::schema`] but for
-/// their nullability: pass what comes out through [`checked`].
+/// Plans a job's query over `input`. The rows have the columns of [`Job::schema`], but may differ
+/// in nullability. Pass them through [`check_rows`].
 ///
 /// # Errors
 /// [`Error::Query`] if the query can't be planned.
-pub async fn query<K>(context: &SessionContext, job: &Job<K>, input: Input) -> Result<DataFrame> {
-    plan(context, job, input)
+pub async fn plan_query<K>(
+    context: &SessionContext,
+    job: &Job<K>,
+    input: Input,
+) -> Result<DataFrame> {
+    plan_job(context, job, input)
         .await
         .map_err(|source| Error::Query {
             job: job.name().to_owned(),
@@ -36,18 +40,18 @@ pub async fn query<K>(context: &SessionContext, job: &Job<K>, input: Input) -> R
         })
 }
 
-/// Rows of a job as they come out of its query, made certain to be of the job's shape.
+/// Checks that rows of a query have the job's shape, and returns them with its schema.
 ///
 /// # Errors
-/// [`Error::Rows`] if a column that may not be null is.
-pub fn checked<K>(job: &Job<K>, rows: &RecordBatch) -> Result<RecordBatch> {
+/// [`Error::Rows`] if a required column is null.
+pub fn check_rows<K>(job: &Job<K>, rows: &RecordBatch) -> Result<RecordBatch> {
     RecordBatch::try_new(job.schema(), rows.columns().to_vec()).map_err(|error| Error::Rows {
         job: job.name().to_owned(),
         what: error.to_string(),
     })
 }
 
-async fn plan<K>(
+async fn plan_job<K>(
     context: &SessionContext,
     job: &Job<K>,
     input: Input,
@@ -61,7 +65,7 @@ async fn plan<K>(
     rows.select(columns.collect::<Vec<_>>())
 }
 
-/// What a query gives over a table.
+/// Runs a query over a table.
 async fn select(
     context: &SessionContext,
     table: &str,
@@ -77,58 +81,69 @@ async fn select(
     context.sql_with_options(sql, only_queries).await
 }
 
-/// The plan of a query over an empty table, so that a wrong one is found at start.
-pub(crate) fn output(table: &str, input: &SchemaRef, sql: &str, file: &str) -> Result<LogicalPlan> {
+/// The query of a definition, and its file for messages.
+pub(crate) struct QueryText<'a> {
+    pub(crate) sql: &'a str,
+    pub(crate) file: &'a str,
+}
+
+/// Plans a query over an empty table, to detect invalid queries at startup.
+pub(crate) fn query_plan(
+    table: &str,
+    input: &SchemaRef,
+    query: &QueryText<'_>,
+) -> Result<LogicalPlan> {
     let context = session(Arc::default());
     let input: Input = Arc::new(EmptyTable::new(Arc::clone(input)));
-    let rows = at_once(select(&context, table, input, sql)).map_err(|error| wrong(file, &error))?;
+    let rows = poll_once(select(&context, table, input, query.sql))
+        .map_err(|error| planning_error(query.file, &error))?;
     Ok(rows.into_unoptimized_plan())
 }
 
-/// The columns that a query gives over an empty table.
-pub(crate) fn output_schema(
+/// The columns that a query returns over an empty table.
+pub(crate) fn query_schema(
     table: &str,
     input: &SchemaRef,
-    sql: &str,
-    file: &str,
+    query: &QueryText<'_>,
 ) -> Result<SchemaRef> {
     Ok(Arc::clone(
-        output(table, input, sql, file)?.schema().inner(),
+        query_plan(table, input, query)?.schema().inner(),
     ))
 }
 
-/// Planning over an empty table waits for nothing, so it is done at the first poll.
-fn at_once(
+/// Planning over an empty table never waits, so one poll completes it.
+fn poll_once(
     plan: impl Future<Output = Result<DataFrame, DataFusionError>>,
 ) -> Result<DataFrame, DataFusionError> {
     plan.now_or_never()
         .unwrap_or_else(|| Err(DataFusionError::Plan("the query can't be planned".into())))
 }
 
-fn wrong(file: &str, error: &DataFusionError) -> Error {
-    wrong_query(file, &error.strip_backtrace())
+fn planning_error(file: &str, error: &DataFusionError) -> Error {
+    query_definition_error(file, &error.strip_backtrace())
 }
 
-fn wrong_query(file: &str, what: &str) -> Error {
+fn query_definition_error(file: &str, what: &str) -> Error {
     Error::Definition {
         file: file.to_owned(),
-        line: line_of(what).unwrap_or(1),
+        line: parse_line_number(what).unwrap_or(1),
         what: what.lines().next().unwrap_or_default().to_owned(),
     }
 }
 
-/// Plans the query over an empty input, so that a wrong one is found at start.
+/// Plans the query over an empty input, to detect invalid queries at startup.
 pub(crate) fn check_query(job: &Job, before: &[Arc<Job>], file: &str) -> Result<()> {
     let input = input_schema(job, before);
     let context = session(Arc::default());
     let input: Input = Arc::new(EmptyTable::new(input));
-    let rows = at_once(plan(&context, job, input)).map_err(|error| wrong(file, &error))?;
-    for (got, field) in rows.schema().fields().iter().zip(job.schema.fields()) {
-        // The engine can't tell that a sum over a group, or a bucket of a time, is never null.
+    let rows =
+        poll_once(plan_job(&context, job, input)).map_err(|error| planning_error(file, &error))?;
+    for (found, field) in rows.schema().fields().iter().zip(job.schema.fields()) {
+        // The engine can't infer that a sum over a group, or a bucket of a time, is never null.
         let derived = [crate::COUNT, crate::BUCKET].contains(&field.name().as_str());
-        if got.is_nullable() && !field.is_nullable() && !derived {
-            let what = format!("column {:?} may be null here", field.name());
-            return Err(wrong_query(file, &what));
+        if found.is_nullable() && !field.is_nullable() && !derived {
+            let what = format!("column {:?} must not be nullable", field.name());
+            return Err(query_definition_error(file, &what));
         }
     }
     Ok(())
@@ -145,8 +160,8 @@ pub(crate) fn source_schema(source: Source) -> SchemaRef {
     entities::schema(source).unwrap_or_else(plays::schema)
 }
 
-/// The line that a message of the SQL parser names.
-fn line_of(message: &str) -> Option<usize> {
+/// The line number in a message of the SQL parser.
+fn parse_line_number(message: &str) -> Option<usize> {
     let (_, after) = message.split_once("Line: ")?;
     after
         .chars()

@@ -1,10 +1,9 @@
-//! Live parts of views that only the batch layer keeps.
+//! Live deltas of views that only the batch layer runs.
 //!
-//! A roll-up by day, month or all time has few live parts of its own that those of a finer view
-//! would not give at once: so live state counts only the finer ones, and a reader makes the parts of
-//! the coarser view of them, by leaving out columns and making buckets coarser. That is the same as
-//! what the view's query does, if the query is a plain roll-up: whether it is, is asked of its plan
-//! when the definition is read.
+//! Most deltas of a roll-up by day, month or all time would duplicate those of a finer view. So
+//! live state counts only finer views. A reader derives the deltas of the coarser view: it drops
+//! columns and coarsens buckets. This equals the view's query if the query is a plain roll-up,
+//! which its plan shows when the definition is read.
 
 use std::sync::Arc;
 
@@ -16,31 +15,31 @@ use schemas::time::Width;
 
 use crate::job::{Job, Layers};
 use crate::sketch::{self, cell_column, is_cell_column};
-use crate::sums::{Sums, bare, bucket_of};
+use crate::sums::{SumQuery, bucket_of, strip_casts};
 use crate::{BUCKET, COUNT};
 
-/// How live parts of a finer view become those of a coarser one.
+/// Derives the deltas of a coarser view from those of a finer one.
 #[derive(Debug, Clone)]
 pub struct Rollup {
-    from: Arc<Job>,
+    base: Arc<Job>,
     bucket: Width,
     row: KeyShape,
-    takes: Vec<Take>,
+    columns: Vec<RowColumn>,
 }
 
-/// Where a column of the coarser row comes from: a column of the finer one, by its place.
+/// The source of a column of the coarser row: the index of a column of the finer row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Take {
+enum RowColumn {
     Bucket(usize),
     Column(usize),
     Cell(usize),
 }
 
 impl Rollup {
-    /// How the live parts of `job` come from those of the nearest view below it that the speed layer
-    /// keeps; nothing if it has live parts of its own, or none can be made. `jobs` are all of them.
+    /// Finds the nearest view below `job` that the speed layer runs. Returns `None` if `job` has
+    /// live deltas itself, or none can be derived. `jobs` are all jobs.
     #[must_use]
-    pub fn of(job: &Job, jobs: &[Arc<Job>]) -> Option<Self> {
+    pub fn find(job: &Job, jobs: &[Arc<Job>]) -> Option<Self> {
         if job.layers() != Layers::Batch {
             return None;
         }
@@ -62,43 +61,44 @@ impl Rollup {
         if from.group() != to.group() || from.bucket() > to.bucket() {
             return None;
         }
-        let takes = to.row().0.iter().map(|column| take(from, column));
+        let columns = to.row().0.iter().map(|column| row_column(from, column));
         Some(Self {
-            takes: takes.collect::<Option<_>>()?,
-            from: Arc::clone(from),
+            columns: columns.collect::<Option<_>>()?,
+            base: Arc::clone(from),
             bucket: to.bucket(),
             row: to.row().clone(),
         })
     }
 
-    /// The view whose live parts are read.
+    /// The view whose live deltas are read.
     #[must_use]
-    pub const fn from(&self) -> &Arc<Job> {
-        &self.from
+    pub const fn base(&self) -> &Arc<Job> {
+        &self.base
     }
 
-    /// The row keys of the coarser view, one for each row key of the finer one: several may be the same.
+    /// Derives one row key of the coarser view for each row key of the finer one. Several may be
+    /// equal.
     ///
     /// # Errors
     /// [`KeyError`] if a key does not decode.
-    pub fn keys(&self, rows: &BinaryArray) -> Result<BinaryArray, KeyError> {
-        let wanted = self.takes.iter().map(|take| match take {
-            Take::Bucket(at) | Take::Column(at) | Take::Cell(at) => *at,
+    pub fn roll_up_keys(&self, rows: &BinaryArray) -> Result<BinaryArray, KeyError> {
+        let wanted = self.columns.iter().map(|take| match take {
+            RowColumn::Bucket(at) | RowColumn::Column(at) | RowColumn::Cell(at) => *at,
         });
         let wanted: Vec<usize> = wanted.collect();
         let found = self
-            .from
+            .base
             .row()
-            .decode_some(rows.iter().flatten(), &wanted)?;
-        let damaged = || KeyError::Damaged(self.from.name().to_owned());
+            .decode_columns(rows.iter().flatten(), &wanted)?;
+        let damaged = || KeyError::Damaged(self.base.name().to_owned());
         let column = |at: &usize| found.get(*at).and_then(Option::as_ref).ok_or_else(damaged);
-        let columns = self.takes.iter().map(|take| {
+        let columns = self.columns.iter().map(|take| {
             Ok(match take {
-                Take::Column(at) => Arc::clone(column(at)?),
-                Take::Cell(at) => {
+                RowColumn::Column(at) => Arc::clone(column(at)?),
+                RowColumn::Cell(at) => {
                     Arc::new(sketch::cells(column(at)?.as_primitive::<Int64Type>())) as ArrayRef
                 }
-                Take::Bucket(at) => {
+                RowColumn::Bucket(at) => {
                     let millis = column(at)?.as_primitive::<TimestampMillisecondType>();
                     let floor =
                         |at: i64| self.bucket.floor(at.div_euclid(1000)).saturating_mul(1000);
@@ -112,49 +112,51 @@ impl Rollup {
     }
 }
 
-fn take(from: &Job, column: &KeyColumn) -> Option<Take> {
+fn row_column(from: &Job, column: &KeyColumn) -> Option<RowColumn> {
     let place = |name: &str, kind: KeyKind| {
         let mut columns = from.row().0.iter();
         columns.position(|found| found.name == name && found.kind == kind)
     };
     let same = place(&column.name, column.kind);
     if column.name == BUCKET {
-        return same.map(Take::Bucket);
+        return same.map(RowColumn::Bucket);
     }
-    same.map(Take::Column).or_else(|| {
+    same.map(RowColumn::Column).or_else(|| {
         let mut columns = from.row().0.iter();
         let value = columns.position(|value| {
             value.kind == KeyKind::Int && cell_column(&value.name) == column.name
         });
         value
             .filter(|_| is_cell_column(&column.name))
-            .map(Take::Cell)
+            .map(RowColumn::Cell)
     })
 }
 
-/// Whether a query over another job's rows does nothing but make buckets coarser, leave columns out
-/// or take the cells of one, and add the counts up.
+/// Returns whether a query over another job's rows only coarsens buckets, drops columns or maps one
+/// to cells, and sums the counts.
 pub(crate) fn is_rollup(plan: &LogicalPlan, bucket: Width) -> bool {
-    let Some(sums) = Sums::of(plan) else {
+    let Some(sums) = SumQuery::from_plan(plan) else {
         return false;
     };
-    let groups = |expr: &Expr| match bare(expr) {
+    let groups = |expr: &Expr| match strip_casts(expr) {
         Expr::Column(_) => true,
         Expr::ScalarFunction(call) if call.func.name() == sketch::FUNCTION => true,
-        expr => bucket_of(expr).is_some_and(|(width, of)| width == bucket && of.name == BUCKET),
+        expr => {
+            bucket_of(expr).is_some_and(|(width, column)| width == bucket && column.name == BUCKET)
+        }
     };
     let cells = |name: &str| {
-        sums.groups().iter().any(|expr| match bare(expr) {
+        sums.groups().iter().any(|expr| match strip_casts(expr) {
             Expr::ScalarFunction(call) => call.args.iter().any(
-                |arg| matches!(bare(arg), Expr::Column(column) if cell_column(&column.name) == name),
+                |arg| matches!(strip_casts(arg), Expr::Column(column) if cell_column(&column.name) == name),
             ),
             _ => false,
         })
     };
-    // Under its own name, all but what is made of others.
+    // Every column must keep its name, except computed ones.
     let named = |(expr, name): &(&Expr, &str)| {
         let made = [BUCKET, COUNT].contains(name) || is_cell_column(name) && cells(name);
-        matches!(bare(expr), Expr::Column(column) if made || column.name == *name)
+        matches!(strip_casts(expr), Expr::Column(column) if made || column.name == *name)
     };
     sums.summed().all(|column| column.name == COUNT)
         && sums.columns.iter().all(named)

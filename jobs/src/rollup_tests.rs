@@ -12,7 +12,7 @@ const DETAIL: (&str, &str) = (
     FROM plays GROUP BY 1, 2, 3, 4, 5",
 );
 
-/// The catalog of a detail view and one over it, or what is said of them.
+/// Creates the catalog of a detail view and one view over it.
 fn with(fields: &str, sql: &str) -> Catalog {
     let root = tempfile::tempdir().unwrap();
     for (name, over, fields, sql) in [
@@ -28,7 +28,7 @@ fn with(fields: &str, sql: &str) -> Catalog {
 
 fn rollup(fields: &str, sql: &str) -> Option<Rollup> {
     let catalog = with(fields, sql);
-    Rollup::of(catalog.job("coarse").unwrap(), catalog.jobs())
+    Rollup::find(catalog.job("coarse").unwrap(), catalog.jobs())
 }
 
 const DAYS: &str =
@@ -38,7 +38,7 @@ const DAYS_SQL: &str =
     FROM detail GROUP BY owner_id, date_bin(INTERVAL '1 day', bucket), country";
 
 #[test]
-fn only_a_plain_roll_up_has_live_parts_of_another_view() {
+fn only_a_plain_roll_up_derives_deltas() {
     assert!(rollup(DAYS, DAYS_SQL).is_some());
     assert!(
         rollup(&DAYS.replace("batch", "both"), DAYS_SQL).is_none(),
@@ -75,20 +75,20 @@ fn only_a_plain_roll_up_has_live_parts_of_another_view() {
     assert!(rollup(DAYS, &truncated).is_some());
     let having = format!("{DAYS_SQL} HAVING sum(count) > 1");
     assert!(rollup(DAYS, &having).is_none());
-    // The quarter of a year, which is no quarter of an hour.
+    // `date_trunc` means the quarter of a year, the bucket a quarter of an hour.
     let quarters = DAYS_SQL.replace(
         "date_bin(INTERVAL '1 day', bucket)",
         "date_trunc('quarter', bucket)",
     );
     assert!(rollup(&DAYS.replace("\"day\"", "\"quarter\""), &quarters).is_none());
-    // A column under the name of another one.
+    // A column with the name of another one.
     let renamed = DAYS_SQL.replace(" country, sum", " kind AS country, sum");
     let renamed = renamed.replace("bucket), country", "bucket), kind");
     assert!(rollup(DAYS, &renamed).is_none());
 }
 
 #[test]
-fn the_keys_of_a_roll_up_are_those_of_its_query() {
+fn roll_up_keys_equal_those_of_the_query() {
     let fields = DAYS.replace("[\"country\"]", "[\"listener_cell\", \"country\"]");
     let sql = "SELECT owner_id, date_bin(INTERVAL '1 day', bucket) AS bucket, sketch_cell(listener_id) AS listener_cell,
         country, sum(count) AS count
@@ -98,8 +98,8 @@ fn the_keys_of_a_roll_up_are_those_of_its_query() {
         catalog.job("detail").unwrap(),
         catalog.job("coarse").unwrap(),
     );
-    let rollup = Rollup::of(coarse, catalog.jobs()).unwrap();
-    assert_eq!(rollup.from().name(), "detail");
+    let rollup = Rollup::find(coarse, catalog.jobs()).unwrap();
+    assert_eq!(rollup.base().name(), "detail");
     let text = |text: &str| KeyValue::Text(text.to_owned());
     let rows = [
         (86_400 + 900, "play", text("DE"), KeyValue::Int(7)),
@@ -123,16 +123,22 @@ fn the_keys_of_a_roll_up_are_those_of_its_query() {
         ],
         vec![KeyValue::Time(-86_400), KeyValue::Null, KeyValue::Null],
     ];
-    let keys = rollup.keys(&BinaryArray::from_iter_values(&fine)).unwrap();
+    let keys = rollup
+        .roll_up_keys(&BinaryArray::from_iter_values(&fine))
+        .unwrap();
     assert_eq!(keys.len(), 2);
     for (key, values) in keys.iter().zip(expected) {
         assert_eq!(key.unwrap(), coarse.row().encode_values(&values).unwrap());
     }
-    assert!(rollup.keys(&BinaryArray::from_iter_values([b"x"])).is_err());
+    assert!(
+        rollup
+            .roll_up_keys(&BinaryArray::from_iter_values([b"x"]))
+            .is_err()
+    );
 }
 
 #[test]
-fn a_roll_up_over_a_roll_up_reads_the_live_one_below_both() {
+fn a_chain_of_roll_ups_reads_the_nearest_live_view() {
     let catalog = Catalog::built_in().unwrap();
     for (name, live) in [
         ("plays_owner_all", "plays_owner_quarter"),
@@ -140,7 +146,7 @@ fn a_roll_up_over_a_roll_up_reads_the_live_one_below_both() {
         ("plays_owner_month_uniques", "plays_detail"),
         ("plays_track_month_uniques", "plays_track_day_listener"),
     ] {
-        let rollup = Rollup::of(catalog.job(name).unwrap(), catalog.jobs()).unwrap();
-        assert_eq!(rollup.from().name(), live, "{name}");
+        let rollup = Rollup::find(catalog.job(name).unwrap(), catalog.jobs()).unwrap();
+        assert_eq!(rollup.base().name(), live, "{name}");
     }
 }

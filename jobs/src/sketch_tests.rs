@@ -2,14 +2,14 @@ use std::collections::BTreeSet;
 
 use super::*;
 
-fn of(values: impl IntoIterator<Item = i64>) -> Estimate {
+fn estimate_values(values: impl IntoIterator<Item = i64>) -> Estimate {
     let cells: BTreeSet<i64> = values.into_iter().map(cell).collect();
     estimate(cells)
 }
 
 #[test]
-fn a_cell_never_changes() {
-    // As another program counts them. They are stored: other ones would make wrong what is there.
+fn cells_are_unchanged() {
+    // Computed by another program. Cells are stored, so other values would corrupt existing data.
     assert_eq!(
         [0, 1, 7, -1, i64::MAX, i64::MIN].map(cell),
         [13_888, 19_329, 43_968, 1_216, 53_632, 38_848]
@@ -17,24 +17,24 @@ fn a_cell_never_changes() {
 }
 
 #[test]
-fn nothing_is_none_and_one_is_one() {
-    assert_eq!(of([]).count, 0.0);
+fn no_value_and_one_value_are_estimated_exactly() {
+    assert_eq!(estimate_values([]).count, 0.0);
     for value in [0, 1, -5, i64::MAX] {
-        let one = of([value, value]);
+        let one = estimate_values([value, value]);
         assert!((one.count - 1.0).abs() < 0.01, "{value}: {one:?}");
         assert!(one.relative_error < 0.05, "{value}: {one:?}");
     }
 }
 
 #[test]
-fn estimates_lie_within_the_error_that_they_state() {
-    // Means over many sets: the estimate is not off to one side, and the stated error is the real one.
+fn estimates_are_within_the_stated_error() {
+    // Means over many sets: estimates have no bias, and the stated error is the real one.
     for count in [3_i64, 30, 300, 3_000, 30_000, 300_000] {
         let sets = if count > 10_000 { 40 } else { 200 };
         let (mut off, mut square, mut stated) = (0.0, 0.0, 0.0);
         for set in 0..sets {
             let from = 1_000_000_007 * (set + 1);
-            let found = of(from..from + count);
+            let found = estimate_values(from..from + count);
             let error = found.count / count as f64 - 1.0;
             off += error;
             square += error * error;
@@ -46,7 +46,7 @@ fn estimates_lie_within_the_error_that_they_state() {
             off.abs() < 0.5 * stated.max(0.002),
             "{count}: off by {off}, stated {stated}"
         );
-        // Of few values two in one cell are rare, so a few hundred sets do not show how rare.
+        // With few values, collisions are so rare that a few hundred sets do not show them.
         let least = if count < 30 { 0.0 } else { 0.6 * stated };
         assert!(
             (least..1.35 * stated).contains(&real),
@@ -57,7 +57,7 @@ fn estimates_lie_within_the_error_that_they_state() {
 }
 
 #[test]
-fn a_merged_sketch_is_the_sketch_of_all() {
+fn a_merged_sketch_equals_the_sketch_of_all_values() {
     let cells = |range: std::ops::Range<i64>| range.map(cell).collect::<BTreeSet<i64>>();
     let (one, other) = (cells(0..700), cells(300..1_000));
     let merged: BTreeSet<i64> = one.union(&other).copied().collect();

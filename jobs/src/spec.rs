@@ -1,4 +1,4 @@
-//! A definition as it stands in `job.toml`, not yet checked.
+//! Definitions as parsed from `job.toml`, before validation.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use toml::Spanned;
 use crate::counting::{Counting, CountingSection};
 use crate::{Error, Result};
 
-/// What stands in every `job.toml`.
+/// The fields of every `job.toml`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct AnySpec {
     pub(crate) kind: Spanned<String>,
     pub(crate) over: Option<Spanned<String>>,
 }
 
-/// The fields of a tally, each with its place in the file.
+/// The fields of an aggregate view, with their positions in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct TallySpec {
+pub(crate) struct AggregateSpec {
     #[serde(rename = "kind")]
     _kind: String,
     pub(crate) metric: Spanned<String>,
@@ -62,15 +62,15 @@ pub(crate) struct BoardSpec {
     pub(crate) counting: Vec<Spanned<CountingSection>>,
 }
 
-/// What is kept of days that are over: the section `[history]`.
+/// The section `[history]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HistorySpec {
-    /// How often the count of each key is kept: "day".
+    /// The recording interval of counts: "day".
     pub(crate) counts: Spanned<String>,
 }
 
-/// The classes of sections `[[counting]]`.
+/// Validates the classes of sections `[[counting]]`.
 pub(crate) fn counting_classes(
     file: &File<'_>,
     sections: &[Spanned<CountingSection>],
@@ -79,7 +79,7 @@ pub(crate) fn counting_classes(
         .iter()
         .map(|section| section.get_ref().clone())
         .collect();
-    Counting::of(&values).map_err(|flaw| {
+    Counting::parse(&values).map_err(|flaw| {
         let start = sections
             .get(flaw.section)
             .map_or(0, |section| section.span().start);
@@ -92,18 +92,18 @@ pub(crate) fn counting_classes(
     })
 }
 
-/// The places of the fields of sections `[[counting]]`.
+/// The positions of the fields of sections `[[counting]]`.
 #[derive(Debug, Deserialize)]
 struct CountingFields {
     counting: Vec<BTreeMap<String, Spanned<toml::Value>>>,
 }
 
-/// The head of the section that says what is kept of days that are over.
+/// The header of the section for daily counts.
 pub(crate) const HISTORY: &str = "[history]";
-/// The head of the sections that say how applications are counted.
+/// The header of the sections for counting classes.
 pub(crate) const COUNTING: &str = "[[counting]]";
 
-/// A file of a definition, for messages that name the line.
+/// A file of a definition, for messages with line numbers.
 #[derive(Debug)]
 pub(crate) struct File<'a> {
     pub(crate) name: String,
@@ -111,13 +111,13 @@ pub(crate) struct File<'a> {
 }
 
 impl File<'_> {
-    /// Reads the definition.
+    /// Parses the definition.
     pub(crate) fn spec<S: DeserializeOwned>(&self) -> Result<S> {
         toml::from_str(self.text)
             .map_err(|error| self.error(error.span().map_or(0, |span| span.start), error.message()))
     }
 
-    /// An error at a byte of the file.
+    /// Creates an error at a byte of the file.
     pub(crate) fn error(&self, byte: usize, what: impl Into<String>) -> Error {
         let before = self.text.as_bytes().iter().take(byte);
         Error::Definition {
@@ -127,7 +127,7 @@ impl File<'_> {
         }
     }
 
-    /// An error at a field of the file.
+    /// Creates an error at a field of the file.
     pub(crate) fn error_at<T>(&self, field: &Spanned<T>, what: impl Into<String>) -> Error {
         self.error(field.span().start, what)
     }

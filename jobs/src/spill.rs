@@ -1,7 +1,7 @@
-//! The folder that one engine spills to.
+//! The spill folder of one engine.
 //!
-//! A process that is killed leaves its files behind. So each engine has a folder of its own, whose
-//! file `owner` it keeps locked; whoever comes next removes the folders that nobody owns.
+//! A killed process leaves its files behind. So each engine has its own folder and locks the file
+//! `owner` in it. The next engine deletes folders whose file is not locked.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -11,24 +11,24 @@ use tempfile::TempDir;
 
 const OWNER: &str = "owner";
 
-/// A folder, owned until this is dropped, and then removed.
+/// A folder that is locked until this value is dropped, and then deleted.
 #[derive(Debug)]
 pub(crate) struct SpillFolder {
     folder: TempDir,
-    _owned: File,
+    _lock: File,
 }
 
 impl SpillFolder {
-    /// A new folder under `root`, once those that nobody owns are removed.
-    pub(crate) fn under(root: &Path) -> io::Result<Self> {
+    /// Creates a folder under `root` and deletes those without an owner.
+    pub(crate) fn create_in(root: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(root)?;
-        // One at a time: a folder that was just made has no owner yet.
+        // One engine at a time: a new folder has no owner for a moment.
         let door = File::create(root.join("lock"))?;
         door.lock()?;
         for entry in std::fs::read_dir(root)? {
             let path = entry?.path();
             if path.is_dir() && !is_owned(&path)? {
-                // What can't be removed now stays for whoever comes next.
+                // If a folder can't be deleted now, the next engine tries again.
                 drop(std::fs::remove_dir_all(&path));
             }
         }
@@ -37,7 +37,7 @@ impl SpillFolder {
         owned.lock()?;
         Ok(Self {
             folder,
-            _owned: owned,
+            _lock: owned,
         })
     }
 
@@ -64,20 +64,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_dead_process_left_is_removed() {
+    fn folders_of_dead_processes_are_deleted() {
         let root = tempfile::tempdir().unwrap();
-        let first = SpillFolder::under(root.path()).unwrap();
+        let first = SpillFolder::create_in(root.path()).unwrap();
         std::fs::write(first.path().join("spilled"), "rows").unwrap();
-        let second = SpillFolder::under(root.path()).unwrap();
+        let second = SpillFolder::create_in(root.path()).unwrap();
         assert_ne!(first.path(), second.path());
         assert!(first.path().join("spilled").exists(), "it is in use");
 
-        // The lock goes with the process, the files stay.
+        // The lock ends with the process; the files remain.
         let (died, left) = (first.path().to_owned(), root.path().join("left"));
         std::fs::create_dir_all(left.join("datafusion")).unwrap();
-        let SpillFolder { folder: _, _owned } = &first;
-        _owned.unlock().unwrap();
-        let third = SpillFolder::under(root.path()).unwrap();
+        let SpillFolder { folder: _, _lock } = &first;
+        _lock.unlock().unwrap();
+        let third = SpillFolder::create_in(root.path()).unwrap();
         assert!(!left.exists());
         assert!(!died.join("spilled").exists());
         assert!(second.path().exists());

@@ -1,8 +1,8 @@
-//! Queries that add a column up by some groups, and do nothing else: read from their plans.
+//! Recognizes queries that only group rows and sum a column, from their plans.
 //!
-//! Such a query needs no engine. Its rows follow from columns of what it reads, some of them made coarser: that is how
-//! live parts of a coarser view are made of those of a finer one ([`crate::Rollup`]), and how micro-batches are counted
-//! ([`crate::TallyFold`]).
+//! These queries need no engine. Their rows follow from the columns of its input, some of them
+//! coarsened. [`crate::Rollup`] derives deltas of coarser views this way, and
+//! [`crate::AggregateFold`] counts micro-batches.
 
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use datafusion::common::{Column, ScalarValue};
@@ -12,16 +12,17 @@ use schemas::time::Width;
 
 use crate::{COUNT, truncate};
 
-/// What a plan that only adds up is made of.
-pub(crate) struct Sums<'a> {
-    /// What is given, with its names.
+/// The parts of a plan that only groups and sums.
+pub(crate) struct SumQuery<'a> {
+    /// The output columns with their names.
     pub(crate) columns: Vec<(&'a Expr, &'a str)>,
     aggregate: &'a Aggregate,
 }
 
-impl<'a> Sums<'a> {
-    /// What a plan is; nothing if it leaves rows out or makes other counts of them than sums of a column.
-    pub(crate) fn of(plan: &'a LogicalPlan) -> Option<Self> {
+impl<'a> SumQuery<'a> {
+    /// Parses a plan. Returns `None` if it filters rows, or if a count is not the plain sum of a
+    /// column.
+    pub(crate) fn from_plan(plan: &'a LogicalPlan) -> Option<Self> {
         let LogicalPlan::Projection(projection) = plan else {
             return None;
         };
@@ -39,30 +40,31 @@ impl<'a> Sums<'a> {
         let fields = projection.schema.fields().iter();
         let names = fields.map(|field| field.name().as_str());
         let columns: Vec<(&Expr, &str)> = projection.expr.iter().zip(names).collect();
-        let given =
-            |(expr, name): &(&Expr, &str)| *name != COUNT || matches!(bare(expr), Expr::Column(_));
+        let is_plain = |(expr, name): &(&Expr, &str)| {
+            *name != COUNT || matches!(strip_casts(expr), Expr::Column(_))
+        };
         let all_are_sums = || {
             let mut exprs = aggregate.aggr_expr.iter();
-            exprs.all(|expr| summed(expr).is_some())
+            exprs.all(|expr| summed_column(expr).is_some())
         };
-        (reads_all && all_are_sums() && columns.iter().all(given))
+        (reads_all && all_are_sums() && columns.iter().all(is_plain))
             .then_some(Self { columns, aggregate })
     }
 
-    /// What the sums are by.
+    /// The expressions of the grouping.
     pub(crate) fn groups(&self) -> &'a [Expr] {
         &self.aggregate.group_expr
     }
 
-    /// The columns that are summed.
+    /// The summed columns.
     pub(crate) fn summed(&self) -> impl Iterator<Item = &'a Column> {
-        self.aggregate.aggr_expr.iter().filter_map(summed)
+        self.aggregate.aggr_expr.iter().filter_map(summed_column)
     }
 
-    /// What stands behind a column that is given: by its place, groups and then sums.
-    fn place(&self, name: &str) -> Option<usize> {
-        let mut given = self.columns.iter();
-        let (expr, _) = given.find(|(_, given)| *given == name)?;
+    /// The index of an output column among the groups and the sums after them.
+    fn output_index(&self, name: &str) -> Option<usize> {
+        let mut outputs = self.columns.iter();
+        let (expr, _) = outputs.find(|(_, output)| *output == name)?;
         match without_alias(expr) {
             Expr::Column(column) => self.aggregate.schema.maybe_index_of_column(column),
             _ => None,
@@ -70,8 +72,8 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// The column of which an expression is the plain sum. That of what a cast makes of a column is none.
-fn summed(expr: &Expr) -> Option<&Column> {
+/// The column of which an expression is the plain sum. A sum over a cast is not plain.
+fn summed_column(expr: &Expr) -> Option<&Column> {
     let Expr::AggregateFunction(call) = without_alias(expr) else {
         return None;
     };
@@ -82,33 +84,33 @@ fn summed(expr: &Expr) -> Option<&Column> {
     }
 }
 
-/// How a column of a row comes from what is read.
+/// The source of a row column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Take {
-    /// Which of its columns, by its place.
+pub(crate) struct SourceColumn {
+    /// The index of the input column.
     pub(crate) column: usize,
-    /// Where that is an instant: the start of the bucket of this width that holds it.
+    /// For a timestamp, the width of the bucket to which it is rounded down.
     pub(crate) width: Option<Width>,
 }
 
-/// How the rows of a query that only adds up come from what it reads.
+/// The sources of all row columns of a query that only sums.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Adding {
-    /// By column of the rows, but for the count.
-    pub(crate) takes: Vec<Take>,
-    /// The column that is summed, by its place.
+pub(crate) struct SumMapping {
+    /// By row column, without the count.
+    pub(crate) keys: Vec<SourceColumn>,
+    /// The index of the summed input column.
     pub(crate) summed: usize,
 }
 
-impl Adding {
-    /// How a plan over `input` makes rows of these columns, the last of which is the count; nothing if it does anything
-    /// else than adding up.
-    pub(crate) fn of(plan: &LogicalPlan, input: &Schema, rows: &[Field]) -> Option<Self> {
-        let sums = Sums::of(plan)?;
+impl SumMapping {
+    /// Derives the sources of the columns `rows`, the last of which is the count. Returns `None` if
+    /// the plan does more than sum.
+    pub(crate) fn from_plan(plan: &LogicalPlan, input: &Schema, rows: &[Field]) -> Option<Self> {
+        let sums = SumQuery::from_plan(plan)?;
         let (_, keys) = rows.split_last()?;
         let groups = sums.groups();
         let take = |field: &Field| {
-            let group = without_alias(groups.get(sums.place(field.name())?)?);
+            let group = without_alias(groups.get(sums.output_index(field.name())?)?);
             let (column, width) = match group {
                 Expr::Column(column) => (column, None),
                 group => bucket_of(group).map(|(width, column)| (column, Some(width)))?,
@@ -119,18 +121,18 @@ impl Adding {
                 None => found == field.data_type(),
                 Some(_) => is_instant(found) && *field.data_type() == KeyKind::Time.data_type(),
             };
-            fits.then_some(Take {
+            fits.then_some(SourceColumn {
                 column: place,
                 width,
             })
         };
-        let takes = keys.iter().map(take).collect::<Option<_>>()?;
-        let sum = sums.place(COUNT)?.checked_sub(groups.len())?;
-        let summed = summed(sums.aggregate.aggr_expr.get(sum)?)?;
+        let keys = keys.iter().map(take).collect::<Option<_>>()?;
+        let sum = sums.output_index(COUNT)?.checked_sub(groups.len())?;
+        let summed = summed_column(sums.aggregate.aggr_expr.get(sum)?)?;
         let summed = input.index_of(&summed.name).ok()?;
         let field = input.field(summed);
         let is_count = *field.data_type() == DataType::Int64 && !field.is_nullable();
-        is_count.then_some(Self { takes, summed })
+        is_count.then_some(Self { keys, summed })
     }
 }
 
@@ -141,19 +143,19 @@ fn is_instant(data_type: &DataType) -> bool {
     )
 }
 
-/// The width of the buckets that an expression makes of a column, and the column. A cast makes other buckets: one to another
-/// time zone, as `AT TIME ZONE` is, or to a date.
+/// The bucket width and the column of a bucket expression. A cast of the column gives other
+/// buckets, for example to another time zone (`AT TIME ZONE`) or to a date.
 pub(crate) fn bucket_of(expr: &Expr) -> Option<(Width, &Column)> {
     let Expr::ScalarFunction(call) = without_alias(expr) else {
         return None;
     };
-    let [width, of] = call.args.as_slice() else {
+    let [width, argument] = call.args.as_slice() else {
         return None;
     };
-    let Expr::Column(column) = of else {
+    let Expr::Column(column) = argument else {
         return None;
     };
-    let Expr::Literal(width, _) = bare(width) else {
+    let Expr::Literal(width, _) = strip_casts(width) else {
         return None;
     };
     let width = match (call.func.name(), width) {
@@ -173,11 +175,11 @@ pub(crate) fn bucket_of(expr: &Expr) -> Option<(Width, &Column)> {
     Some((width, column))
 }
 
-/// What stands below names and casts.
-pub(crate) fn bare(expr: &Expr) -> &Expr {
+/// The expression below aliases and casts.
+pub(crate) fn strip_casts(expr: &Expr) -> &Expr {
     match expr {
-        Expr::Alias(alias) => bare(&alias.expr),
-        Expr::Cast(cast) => bare(&cast.expr),
+        Expr::Alias(alias) => strip_casts(&alias.expr),
+        Expr::Cast(cast) => strip_casts(&cast.expr),
         expr => expr,
     }
 }

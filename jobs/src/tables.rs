@@ -1,42 +1,44 @@
-//! What the tables of a view are called.
+//! Names of the tables of a view.
 //!
-//! A backfill changes what the events of the past are, without any of them having a place in the log.
-//! Rows from before it and rows with it must not be added up, so each backfill begins a table of its
-//! own: it is filled while the one before serves, and takes its place when its run is complete.
-//! So does the erasure of somebody: a row names its listener in its key, and a row never goes away. Of the
-//! new table's rows none does, and the one before is deleted as a whole.
+//! A backfill adds past events that have no offset in the log. Rows before and after it must not be
+//! summed together, so each backfill starts a new table. The new table is filled while the old one
+//! serves, and replaces it when its run completes.
+//!
+//! An erasure of a person starts a new table, too. Row keys contain listeners, and rows are never
+//! deleted singly. The new table does not contain the person, and the old one is deleted as a
+//! whole.
 
 use std::collections::BTreeMap;
 
 use schemas::key::{KeyColumn, KeyError, KeyKind, KeyShape, KeyValue};
 use schemas::seam::Epoch;
 
-/// The table of a view that is read.
+/// The table of a view that readers use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Table {
-    /// Its name.
+pub struct ViewTable {
+    /// The name of the table.
     pub name: String,
-    /// Its newest complete epoch; 0 if there is none.
+    /// The newest complete epoch; 0 if there is none.
     pub newest: Epoch,
-    /// What its rows are of.
-    pub of: Generation,
+    /// The generation of the table.
+    pub generation: TableGeneration,
 }
 
-/// What the rows of a table are of, which changes otherwise than by the log. Neither number ever falls, so
-/// of two generations the larger one is the later.
+/// The backfills and erasures that a table includes. Neither number decreases, so the larger of two
+/// generations is the later one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Generation {
-    /// How many backfills they hold.
+pub struct TableGeneration {
+    /// Number of backfills that are included.
     pub backfills: u64,
-    /// The number of the last erasure of somebody whom they don't name; 0 if there is none.
+    /// Number of the last erasure that is applied; 0 if there is none.
     pub erasures: u64,
 }
 
-/// The name of the table of a view (`name@version`) whose rows are of a generation.
+/// The name of the table of a view (`name@version`) for a generation.
 #[must_use]
-pub fn table_name(view: &str, of: Generation) -> String {
+pub fn table_name(view: &str, generation: TableGeneration) -> String {
     let mut name = view.to_owned();
-    for (mark, number) in [(".b", of.backfills), (".e", of.erasures)] {
+    for (mark, number) in [(".b", generation.backfills), (".e", generation.erasures)] {
         if number > 0 {
             name += &format!("{mark}{number}");
         }
@@ -44,19 +46,19 @@ pub fn table_name(view: &str, of: Generation) -> String {
     name
 }
 
-/// The name of the table that keeps what live state counted otherwise than the batch layer: by row key
-/// and the first epoch of those that a run compared, how much more it was. After an erasure it begins anew.
+/// The name of the drift table: by row key and first compared epoch, the live count minus the batch
+/// count. An erasure starts a new one.
 #[must_use]
-pub fn kept_name(view: &str, of: Generation) -> String {
-    match of.erasures {
+pub fn drift_table_name(view: &str, generation: TableGeneration) -> String {
+    match generation.erasures {
         0 => format!("{view}.kept"),
         erasures => format!("{view}.kept{erasures}"),
     }
 }
 
-/// The row keys of that table.
+/// The row key of the drift table.
 #[must_use]
-pub fn kept_row(row: &KeyShape) -> KeyShape {
+pub fn drift_row_shape(row: &KeyShape) -> KeyShape {
     let mut columns = row.0.clone();
     columns.push(KeyColumn {
         name: "epoch".to_owned(),
@@ -66,25 +68,25 @@ pub fn kept_row(row: &KeyShape) -> KeyShape {
     KeyShape(columns)
 }
 
-/// The row key of that table for a row key of the view.
+/// Encodes a row key of the drift table.
 ///
 /// # Errors
-/// [`KeyError`] if the epoch is none.
-pub fn kept_key(row: &[u8], epoch: Epoch) -> Result<Vec<u8>, KeyError> {
+/// [`KeyError`] if the epoch can't be encoded.
+pub fn drift_key(row: &[u8], epoch: Epoch) -> Result<Vec<u8>, KeyError> {
     let epoch = KeyValue::Int(epoch.cast_signed());
-    let epoch = kept_row(&KeyShape::default()).encode_values(&[epoch])?;
+    let epoch = drift_row_shape(&KeyShape::default()).encode_values(&[epoch])?;
     Ok([row, &epoch].concat())
 }
 
-/// The row key of the view and the epoch in a row key of that table.
+/// Decodes a row key of the drift table to a row key of the view and the epoch.
 ///
 /// # Errors
-/// [`KeyError`] if it is none.
-pub fn of_kept_key(key: &[u8]) -> Result<(&[u8], Epoch), KeyError> {
+/// [`KeyError`] if it does not decode.
+pub fn decode_drift_key(key: &[u8]) -> Result<(&[u8], Epoch), KeyError> {
     let (row, epoch) = key
         .split_last_chunk::<8>()
         .ok_or_else(|| KeyError::Damaged("epoch".to_owned()))?;
-    let values = kept_row(&KeyShape::default()).decode_values(epoch)?;
+    let values = drift_row_shape(&KeyShape::default()).decode_values(epoch)?;
     let epoch = match values.first() {
         Some(KeyValue::Int(epoch)) => *epoch,
         _ => 0,
@@ -92,39 +94,41 @@ pub fn of_kept_key(key: &[u8]) -> Result<(&[u8], Epoch), KeyError> {
     Ok((row, epoch.cast_unsigned()))
 }
 
-/// The table to read of a view: of those that have a complete run, the one of the latest generation.
+/// The table of a view that readers use: the one with the latest generation that has a complete
+/// run.
 #[must_use]
-pub fn table_to_read(newest: &BTreeMap<String, Epoch>, view: &str) -> Table {
+pub fn table_to_read(newest: &BTreeMap<String, Epoch>, view: &str) -> ViewTable {
     let tables = newest
         .range(view.to_owned()..)
         .take_while(|(name, _)| name.starts_with(view));
-    let found = tables.filter_map(|(name, newest)| Some((generation(name, view)?, *newest)));
-    let (of, newest) = found
+    let found = tables.filter_map(|(name, newest)| Some((parse_generation(name, view)?, *newest)));
+    let (generation, newest) = found
         .filter(|(_, newest)| *newest > 0)
         .max()
         .unwrap_or_default();
-    Table {
-        name: table_name(view, of),
+    ViewTable {
+        name: table_name(view, generation),
         newest,
-        of,
+        generation,
     }
 }
 
-/// Of some tables of a view the one of the last generation before `of` that differs from it only in who is not in it.
+/// The table with the latest earlier generation that has the same backfills and fewer erasures.
 #[must_use]
-pub fn before_erasure<'a>(
+pub fn table_before_erasure<'a>(
     tables: impl Iterator<Item = &'a String>,
     view: &str,
-    of: Generation,
+    generation: TableGeneration,
 ) -> Option<&'a String> {
-    let found = tables.filter_map(|name| Some((generation(name, view)?, name)));
-    let found =
-        found.filter(|(other, _)| other.backfills == of.backfills && other.erasures < of.erasures);
+    let found = tables.filter_map(|name| Some((parse_generation(name, view)?, name)));
+    let found = found.filter(|(other, _)| {
+        other.backfills == generation.backfills && other.erasures < generation.erasures
+    });
     found.max().map(|(_, name)| name)
 }
 
-/// The generation of a table; nothing for the table of another view.
-fn generation(table: &str, view: &str) -> Option<Generation> {
+/// The generation of a table; `None` for a table of another view.
+fn parse_generation(table: &str, view: &str) -> Option<TableGeneration> {
     let rest = table.strip_prefix(view)?;
     let (rest, erasures) = match rest.split_once(".e") {
         Some((rest, erasures)) => (rest, erasures.parse().ok()?),
@@ -134,7 +138,7 @@ fn generation(table: &str, view: &str) -> Option<Generation> {
         "" => 0,
         rest => rest.strip_prefix(".b")?.parse().ok()?,
     };
-    Some(Generation {
+    Some(TableGeneration {
         backfills,
         erasures,
     })
@@ -145,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_with_most_backfills_is_read() {
+    fn the_latest_generation_is_read() {
         let newest = |tables: &[(&str, Epoch)]| {
             let tables = tables
                 .iter()
@@ -154,7 +158,7 @@ mod tests {
             (
                 table.name,
                 table.newest,
-                (table.of.backfills, table.of.erasures),
+                (table.generation.backfills, table.generation.erasures),
             )
         };
         assert_eq!(newest(&[]), ("v@1".to_owned(), 0, (0, 0)));
@@ -181,15 +185,15 @@ mod tests {
     }
 
     #[test]
-    fn an_erasure_follows_the_one_before() {
+    fn an_erasure_follows_the_previous_generation() {
         let tables = ["v@1", "v@1.b1.e2", "v@1.b1.e5", "v@1.b2", "v@1.kept2"];
         let tables = tables.map(str::to_owned);
         let before = |backfills, erasures| {
-            let of = Generation {
+            let generation = TableGeneration {
                 backfills,
                 erasures,
             };
-            before_erasure(tables.iter(), "v@1", of).map(String::as_str)
+            table_before_erasure(tables.iter(), "v@1", generation).map(String::as_str)
         };
         assert_eq!(before(1, 9), Some("v@1.b1.e5"));
         assert_eq!(before(1, 5), Some("v@1.b1.e2"));
@@ -199,13 +203,13 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_key_is_a_row_key_with_an_epoch() {
+    fn a_drift_key_is_a_row_key_with_an_epoch() {
         for (row, epoch) in [(&b""[..], 0), (b"abc", 1), (b"\0\xff", 1 << 40)] {
-            let key = kept_key(row, epoch).unwrap();
-            assert_eq!(of_kept_key(&key).unwrap(), (row, epoch));
-            // A range of rows is a range of these.
+            let key = drift_key(row, epoch).unwrap();
+            assert_eq!(decode_drift_key(&key).unwrap(), (row, epoch));
+            // A range of rows is a range of drift keys.
             assert!(key.starts_with(row));
         }
-        assert!(of_kept_key(b"short").is_err());
+        assert!(decode_drift_key(b"short").is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! `date_trunc` as views use it most: a time in UTC to its hour, day or month. The query engine asks a calendar
-//! for each value; here it is arithmetic. Whatever else is truncated goes to the function of the engine.
+//! A fast `date_trunc` for the common case: a UTC time to its hour, day or month. The engine uses a
+//! calendar for each value; this uses arithmetic. Other calls go to the engine's function.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use datafusion::logical_expr::{
 };
 use schemas::time::Width;
 
-/// The function of the engine with what is quicker.
+/// The engine's function with the fast case.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Truncate {
     engine: Arc<ScalarUDF>,
 }
 
-/// The SQL function, in the place of the engine's.
+/// Creates the function that replaces the engine's.
 pub(crate) fn function() -> ScalarUDF {
     ScalarUDF::new_from_impl(Truncate {
         engine: date_trunc(),
     })
 }
 
-/// The width of what a unit truncates to, of those that buckets have. Its quarter is that of a year.
+/// The bucket width of a unit. "quarter" is excluded, because it means the quarter of a year here.
 pub(crate) fn width(unit: &str) -> Option<Width> {
     match unit {
         "hour" => Some(Width::Hour),
@@ -37,7 +37,7 @@ pub(crate) fn width(unit: &str) -> Option<Width> {
 }
 
 impl Truncate {
-    /// The width and the times, where it is arithmetic.
+    /// The result, if the fast case applies.
     fn simple(args: &[ColumnarValue]) -> Option<ColumnarValue> {
         let [
             ColumnarValue::Scalar(ScalarValue::Utf8(Some(unit))),
@@ -103,8 +103,8 @@ mod tests {
 
     use super::*;
 
-    /// What a query over times gives.
-    fn asked(context: &SessionContext, times: &ArrayRef, expression: &str) -> ArrayRef {
+    /// The result of an expression over times.
+    fn evaluate(context: &SessionContext, times: &ArrayRef, expression: &str) -> ArrayRef {
         let rows = RecordBatch::try_from_iter([("at", Arc::clone(times))]).unwrap();
         context.deregister_table("t").unwrap();
         context.register_batch("t", rows).unwrap();
@@ -120,9 +120,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(12))]
 
-        // The engine goes from 1678 to 2261.
+        // The engine supports the years 1678 to 2261.
         #[test]
-        fn it_gives_what_the_engine_gives(
+        fn results_equal_those_of_the_engine(
             millis in prop::collection::vec(
                 prop::option::of(-9_214_560_000_000_i64..=9_183_110_400_000), 1..50
             )
@@ -134,8 +134,8 @@ mod tests {
                 let times: ArrayRef = Arc::new(times.clone().with_timezone_opt(zone));
                 for unit in ["minute", "hour", "day", "week", "month", "quarter", "Month"] {
                     let expression = format!("date_trunc('{unit}', at)");
-                    let expected = asked(&engine, &times, &expression);
-                    let found = asked(&ours, &times, &expression);
+                    let expected = evaluate(&engine, &times, &expression);
+                    let found = evaluate(&ours, &times, &expression);
                     prop_assert_eq!(found.data_type(), expected.data_type());
                     prop_assert_eq!(&found, &expected, "{} {:?}", unit, zone);
                 }

@@ -1,14 +1,14 @@
-//! Where a scheduler is.
+//! The network address of a scheduler.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::Error;
 
-/// A host, as a name or an address of the network, and a port.
+/// A host (a name or an IP address) and a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// The host; one of IPv6 stands in brackets.
+    /// The host. An IPv6 address is in brackets.
     pub host: String,
     /// The port.
     pub port: u16,
@@ -18,18 +18,18 @@ impl FromStr for Address {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let wrong = || Error::Address {
+        let invalid = || Error::Address {
             text: text.to_owned(),
         };
-        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-        let port = port.parse::<u16>().map_err(|_| wrong())?;
+        let (host, port) = text.rsplit_once(':').ok_or_else(invalid)?;
+        let port = port.parse::<u16>().map_err(|_| invalid())?;
         let is_bare = !host.is_empty() && !host.contains([':', '/', '@', ' ', '[', ']']);
         let inside = host
             .strip_prefix('[')
             .and_then(|host| host.strip_suffix(']'));
         let is_bracketed = inside.is_some_and(|host| host.parse::<std::net::Ipv6Addr>().is_ok());
         if port == 0 || !is_bare && !is_bracketed {
-            return Err(wrong());
+            return Err(invalid());
         }
         Ok(Self {
             host: host.to_owned(),
@@ -45,7 +45,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// The same for a client of HTTP.
+    /// Returns the URL for HTTP clients.
     pub(crate) fn url(&self) -> String {
         format!("http://{self}")
     }

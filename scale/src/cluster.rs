@@ -1,4 +1,4 @@
-//! The client: has errands carried out by the executors of a scheduler, and waits for nobody without end.
+//! The client: runs tasks on the executors of a scheduler. Every wait has a limit.
 
 mod ready;
 
@@ -27,49 +27,50 @@ use tonic::transport::{Channel, Endpoint};
 use uuid::Uuid;
 
 use self::ready::Readiness;
-use crate::plan::{encoded, join};
+use crate::plan::{append_response, encode};
 use crate::{Address, Error, MESSAGE_BYTES_MAX, Result};
 
-/// How often an errand is sent out whose executor is lost.
-const TIMES_MAX: u32 = 4;
-const CONNECT_FOR: Duration = Duration::from_secs(5);
-const CALL_FOR: Duration = Duration::from_secs(20);
-const ALIVE_EVERY: Duration = Duration::from_secs(5);
-/// A scheduler that does not answer may be started again meanwhile.
-const AWAY_MAX: Duration = Duration::from_secs(30);
-/// How long an executor is waited for.
-const NO_EXECUTOR_MAX: Duration = Duration::from_secs(30);
-/// A scheduler that was started again does not know what it was sent before.
-const UNKNOWN_MAX: Duration = Duration::from_secs(10);
-const FETCH_FOR: Duration = Duration::from_secs(60);
-const CALL_OFF_FOR: Duration = Duration::from_secs(5);
-const CALLED_OFF_AT_ONCE: usize = 16;
-/// How often it is asked whether an errand has ended: soon at first.
-const LOOK_FIRST: Duration = Duration::from_millis(10);
-const LOOK_LAST: Duration = Duration::from_millis(200);
-/// The pause before an errand is sent out again, which grows.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The maximum number of tries of a task.
+const TRIES_MAX: u32 = 4;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// The time to wait for a scheduler that does not answer; it may be restarting.
+const SCHEDULER_WAIT_MAX: Duration = Duration::from_secs(30);
+/// The time to wait for an executor.
+const EXECUTOR_WAIT_MAX: Duration = Duration::from_secs(30);
+/// The time after which an unknown job counts as lost: a restarted scheduler does not know earlier
+/// jobs.
+const UNKNOWN_JOB_MAX: Duration = Duration::from_secs(10);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+const CONCURRENT_CANCELS_MAX: usize = 16;
+/// The interval between status requests, which grows from the minimum to the maximum.
+const POLL_INTERVAL_MIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL_MAX: Duration = Duration::from_millis(200);
+/// The pause before another try of a task, multiplied by the number of tries.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// A scheduler with its executors.
 pub struct Cluster {
     address: Address,
     scheduler: SchedulerGrpcClient<Channel>,
-    /// Fetches answers.
-    answers: OnceCell<BallistaClient>,
+    /// Fetches responses.
+    executor_client: OnceCell<BallistaClient>,
     session: String,
-    /// How long one try of an errand may take.
+    /// The maximum duration of one try.
     try_max: Duration,
     readiness: Readiness,
-    /// The jobs that are under way.
-    open: Mutex<BTreeSet<String>>,
+    /// The running jobs.
+    running_jobs: Mutex<BTreeSet<String>>,
 }
 
-/// Why one try of an errand gave no answer.
+/// The reason why one try of a task failed.
 #[derive(Debug)]
-enum Broken {
-    /// Another try may give one.
+enum TryError {
+    /// Another try may succeed.
     Lost(String),
-    /// None will.
+    /// Another try would fail, too.
     Final(Error),
 }
 
@@ -82,12 +83,13 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// How many errands may be under way at the same time: as many as any number of executors that pays, and what
-    /// waits costs little.
+    /// The maximum number of concurrent tasks. It exceeds any useful number of executors, and
+    /// waiting tasks are cheap.
     pub const AT_ONCE: usize = 128;
 
-    /// The executors of a scheduler, of which one is waited for. An errand that has no end after `try_max` is called
-    /// off and sent out again: what an executor said of it may never have come to the scheduler.
+    /// The executors of a scheduler, of which one is waited for. A task that has no end after
+    /// `try_max` is called off and sent out again: what an executor said of it may never have come
+    /// to the scheduler.
     ///
     /// # Errors
     /// [`Error::Unreachable`], [`Error::NoExecutor`].
@@ -102,48 +104,49 @@ impl Cluster {
         };
         let endpoint = Endpoint::from_shared(address.url())
             .map_err(|error| unreachable(error.to_string()))?
-            .connect_timeout(CONNECT_FOR)
-            .timeout(CALL_FOR)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(CALL_TIMEOUT)
             .tcp_nodelay(true)
-            .http2_keep_alive_interval(ALIVE_EVERY)
-            .keep_alive_timeout(CALL_FOR)
+            .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+            .keep_alive_timeout(CALL_TIMEOUT)
             .keep_alive_while_idle(true);
-        let readiness = Readiness::new(address.clone(), NO_EXECUTOR_MAX)?;
+        let readiness = Readiness::new(address.clone(), EXECUTOR_WAIT_MAX)?;
         readiness.wait(stop).await?;
         let channel = endpoint.connect().await;
-        let channel = channel.map_err(|error| unreachable(told(&error.to_string(), &error)))?;
+        let channel =
+            channel.map_err(|error| unreachable(error_chain(&error.to_string(), &error)))?;
         let bytes_max = MESSAGE_BYTES_MAX as usize;
         Ok(Self {
             scheduler: SchedulerGrpcClient::new(channel)
                 .max_encoding_message_size(bytes_max)
                 .max_decoding_message_size(bytes_max),
-            answers: OnceCell::new(),
+            executor_client: OnceCell::new(),
             session: Uuid::new_v4().to_string(),
             try_max,
             readiness,
-            open: Mutex::default(),
+            running_jobs: Mutex::default(),
             address,
         })
     }
 
-    /// Has an errand carried out, and answers what its worker said. Told to stop, it calls the errand off.
+    /// Runs a task and returns the response of its worker. Cancels the task if `stop` is cancelled.
     ///
     /// # Errors
-    /// Any, if the errand could not be brought to its end.
-    pub async fn carry_out(&self, errand: &str, stop: &CancellationToken) -> Result<String> {
+    /// All tries failed, the scheduler rejected the task, or the call was stopped.
+    pub async fn run_task(&self, task: &str, stop: &CancellationToken) -> Result<String> {
         let refused = |why: String| Error::Refused {
             address: self.address.clone(),
             why,
         };
-        let plan = encoded(errand).map_err(|error| refused(error.to_string()))?;
+        let plan = encode(task).map_err(|error| refused(error.to_string()))?;
         let mut times = 1;
         loop {
-            let why = match self.once(&plan, stop).await {
-                Ok(answer) => return Ok(answer),
-                Err(Broken::Final(error)) => return Err(error),
-                Err(Broken::Lost(why)) => why,
+            let why = match self.run_once(&plan, stop).await {
+                Ok(response) => return Ok(response),
+                Err(TryError::Final(error)) => return Err(error),
+                Err(TryError::Lost(why)) => why,
             };
-            if times == TIMES_MAX {
+            if times == TRIES_MAX {
                 let address = self.address.clone();
                 return Err(Error::Lost {
                     address,
@@ -151,79 +154,83 @@ impl Cluster {
                     why,
                 });
             }
-            tracing::warn!(times, why, "a task was lost, and is sent out again");
+            tracing::warn!(
+                times,
+                why,
+                "a try of a task failed; the task is submitted again"
+            );
             tokio::select! {
-                () = sleep(PAUSE * times) => {}
+                () = sleep(RETRY_PAUSE * times) => {}
                 () = stop.cancelled() => return Err(Error::Stopped),
             }
             times += 1;
         }
     }
 
-    /// Calls off what is still under way, and lets go of what the scheduler knows of this client.
-    pub async fn call_off(&self) {
-        let open: Vec<String> = self.open().iter().cloned().collect();
+    /// Cancels all running tasks and removes the session from the scheduler.
+    pub async fn cancel_all(&self) {
+        let jobs: Vec<String> = self.running_jobs().iter().cloned().collect();
         let all = async {
-            let cancelled = open.into_iter().map(|job_id| self.cancel(job_id));
+            let cancelled = jobs.into_iter().map(|job_id| self.cancel(job_id));
             futures::stream::iter(cancelled)
-                .buffer_unordered(CALLED_OFF_AT_ONCE)
+                .buffer_unordered(CONCURRENT_CANCELS_MAX)
                 .collect::<()>()
                 .await;
             let session_id = self.session.clone();
             let params = RemoveSessionParams { session_id };
             if let Err(error) = self.scheduler.clone().remove_session(params).await {
-                tracing::debug!(%error, "a session stays");
+                tracing::debug!(%error, "a session was not removed");
             }
         };
-        if timeout(CALL_OFF_FOR, all).await.is_err() {
-            tracing::warn!(address = %self.address, "the scheduler did not answer when tasks were called off");
+        if timeout(CANCEL_TIMEOUT, all).await.is_err() {
+            tracing::warn!(address = %self.address, "the scheduler did not answer the cancellation of tasks");
         }
     }
 
-    async fn once(&self, plan: &[u8], stop: &CancellationToken) -> Result<String, Broken> {
-        let submitting = self.submitted(plan);
+    async fn run_once(&self, plan: &[u8], stop: &CancellationToken) -> Result<String, TryError> {
+        let submitting = self.submit(plan);
         tokio::pin!(submitting);
         let job = tokio::select! {
             job = &mut submitting => job?,
             () = stop.cancelled() => {
-                // One that the scheduler has taken can only be called off by its number.
-                if let Ok(Ok(job)) = timeout(CALL_OFF_FOR, submitting).await {
+                // An accepted job can only be cancelled by its id.
+                if let Ok(Ok(job)) = timeout(CANCEL_TIMEOUT, submitting).await {
                     self.cancel_soon(job).await;
                 }
-                return Err(Broken::Final(Error::Stopped));
+                return Err(TryError::Final(Error::Stopped));
             }
         };
-        self.open().insert(job.clone());
-        let answer = tokio::select! {
-            answer = self.answered(&job) => answer,
-            () = stop.cancelled() => Err(Broken::Final(Error::Stopped)),
+        self.running_jobs().insert(job.clone());
+        let response = tokio::select! {
+            response = self.wait_for_response(&job) => response,
+            () = stop.cancelled() => Err(TryError::Final(Error::Stopped)),
             () = sleep(self.try_max) => {
                 let seconds = self.try_max.as_secs();
-                Err(Broken::Lost(format!("it had no end after {seconds} s (batch.task_seconds_max)")))
+                Err(TryError::Lost(format!("it did not end within {seconds} s (batch.task_seconds_max)")))
             }
         };
-        match &answer {
+        match &response {
             Ok(_) => {
                 let params = CleanJobDataParams {
                     job_id: job.clone(),
                     ..CleanJobDataParams::default()
                 };
                 if let Err(error) = self.scheduler.clone().clean_job_data(params).await {
-                    tracing::debug!(%error, "an answer stays on its executor for a while");
+                    tracing::debug!(%error, "a response was not removed from its executor");
                 }
             }
             Err(_) => {
-                // Whoever is at it still must not go on for nothing.
+                // An executor that still runs the task must not continue in vain.
                 self.cancel_soon(job.clone()).await;
             }
         }
-        self.open().remove(&job);
-        answer
+        self.running_jobs().remove(&job);
+        response
     }
 
-    /// Sends a plan to the scheduler; the number of its job.
-    async fn submitted(&self, plan: &[u8]) -> Result<String, Broken> {
-        let mut away = Away::new(&self.address);
+    /// Submits a plan to the scheduler and returns the id of its job.
+    async fn submit(&self, plan: &[u8]) -> Result<String, TryError> {
+        let mut outage = Outage::new(&self.address);
         loop {
             let mut request = tonic::Request::new(ExecuteQueryParams {
                 query: Some(Query::PhysicalPlan(plan.to_vec())),
@@ -234,13 +241,15 @@ impl Cluster {
             insert_version_header(request.metadata_mut());
             let refused = |why: String| {
                 let address = self.address.clone();
-                Broken::Final(Error::Refused { address, why })
+                TryError::Final(Error::Refused { address, why })
             };
             match self.scheduler.clone().execute_query(request).await {
-                Ok(answer) => match answer.into_inner().result {
-                    Some(execute_query_result::Result::Success(taken)) => return Ok(taken.job_id),
+                Ok(response) => match response.into_inner().result {
+                    Some(execute_query_result::Result::Success(job)) => return Ok(job.job_id),
                     Some(execute_query_result::Result::Failure(failure)) => {
-                        return Err(refused(failure.failure.map_or_else(String::new, said)));
+                        return Err(refused(
+                            failure.failure.map_or_else(String::new, rejection_reason),
+                        ));
                     }
                     None => return Err(refused("it gave no reason".to_owned())),
                 },
@@ -248,75 +257,81 @@ impl Cluster {
                     Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
                         return Err(refused(status.message().to_owned()));
                     }
-                    _ => away.wait(&status).await?,
+                    _ => outage.wait(&status).await?,
                 },
             }
         }
     }
 
-    /// Waits for the end of a job; its answer.
-    async fn answered(&self, job: &str) -> Result<String, Broken> {
-        let mut away = Away::new(&self.address);
-        let mut look = LOOK_FIRST;
+    /// Waits for the end of a job and returns its response.
+    async fn wait_for_response(&self, job: &str) -> Result<String, TryError> {
+        let mut outage = Outage::new(&self.address);
+        let mut interval = POLL_INTERVAL_MIN;
         let mut unknown_since: Option<Instant> = None;
         loop {
             let job_id = job.to_owned();
             let params = GetJobStatusParams { job_id };
-            let answer = match self.scheduler.clone().get_job_status(params).await {
-                Ok(answer) => answer.into_inner(),
+            let response = match self.scheduler.clone().get_job_status(params).await {
+                Ok(response) => response.into_inner(),
                 Err(status) => {
-                    away.wait(&status).await?;
+                    outage.wait(&status).await?;
                     continue;
                 }
             };
-            away = Away::new(&self.address);
-            match answer.status.and_then(|status| status.status) {
+            outage = Outage::new(&self.address);
+            match response.status.and_then(|status| status.status) {
                 Some(State::Successful(done)) => {
-                    return self.fetched(done.partition_location).await;
+                    return self.fetch_response(done.partition_location).await;
                 }
-                Some(State::Failed(failed)) => return Err(Broken::Lost(failed.error)),
+                Some(State::Failed(failed)) => return Err(TryError::Lost(failed.error)),
                 Some(_) => unknown_since = None,
                 None => {
                     let since = *unknown_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() > UNKNOWN_MAX {
-                        let why = "the scheduler does not know of it any more, as if it had been started again";
-                        return Err(Broken::Lost(why.to_owned()));
+                    if since.elapsed() > UNKNOWN_JOB_MAX {
+                        let why =
+                            "the scheduler no longer knows the job; it was probably restarted";
+                        return Err(TryError::Lost(why.to_owned()));
                     }
                 }
             }
-            self.readiness.look().await.map_err(Broken::Final)?;
-            sleep(look).await;
-            look = (look * 2).min(LOOK_LAST);
+            self.readiness.check().await.map_err(TryError::Final)?;
+            sleep(interval).await;
+            interval = (interval * 2).min(POLL_INTERVAL_MAX);
         }
     }
 
-    /// The answer that lies at an executor.
-    async fn fetched(&self, places: Vec<PartitionLocation>) -> Result<String, Broken> {
-        let lost = |why: String| Broken::Lost(format!("fetching its answer: {why}"));
+    /// Fetches the response from an executor.
+    async fn fetch_response(&self, locations: Vec<PartitionLocation>) -> Result<String, TryError> {
+        let lost = |why: String| TryError::Lost(format!("cannot fetch its response: {why}"));
         let fetched = async {
-            let mut answer = Vec::new();
-            for place in places {
-                self.fetch(place, &mut answer).await.map_err(lost)?;
+            let mut response = Vec::new();
+            for location in locations {
+                self.fetch(location, &mut response).await.map_err(lost)?;
             }
-            Ok::<_, Broken>(answer)
+            Ok::<_, TryError>(response)
         };
-        let answer = timeout(FETCH_FOR, fetched).await;
-        let answer = answer.map_err(|_| lost("it does not come".to_owned()))??;
-        String::from_utf8(answer).map_err(|error| lost(error.to_string()))
+        let response = timeout(FETCH_TIMEOUT, fetched).await;
+        let response = response.map_err(|_| lost("the executor does not send it".to_owned()))??;
+        String::from_utf8(response).map_err(|error| lost(error.to_string()))
     }
 
-    async fn fetch(&self, place: PartitionLocation, answer: &mut Vec<u8>) -> Result<(), String> {
-        let layout = place.layout();
-        let (Some(executor), Some(partition)) = (place.executor_meta, place.partition_id) else {
-            return Err("the scheduler does not say where it is".to_owned());
+    async fn fetch(
+        &self,
+        location: PartitionLocation,
+        response: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let layout = location.layout();
+        let (Some(executor), Some(partition)) = (location.executor_meta, location.partition_id)
+        else {
+            return Err("the scheduler does not name its location".to_owned());
         };
         let port = u16::try_from(executor.port).map_err(|error| error.to_string())?;
         let partition = partition.into();
-        let mut client = self.answers().await?.clone();
+        let mut client = self.executor_client().await?.clone();
         let rows = client.fetch_partition_proxied(
             &executor.id,
             &partition,
-            place.file_id,
+            location.file_id,
             layout,
             &executor.host,
             port,
@@ -324,29 +339,29 @@ impl Cluster {
         );
         let mut rows = rows.await.map_err(|error| error.to_string())?;
         while let Some(batch) = rows.try_next().await.map_err(|error| error.to_string())? {
-            if !join(answer, &batch) {
-                return Err("it is no answer to a task".to_owned());
+            if !append_response(response, &batch) {
+                return Err("it is not the response to a task".to_owned());
             }
         }
         Ok(())
     }
 
-    /// The way to the executors leads through the scheduler.
-    async fn answers(&self) -> Result<&BallistaClient, String> {
+    /// Returns the client of the executors. It connects through the scheduler.
+    async fn executor_client(&self) -> Result<&BallistaClient, String> {
         let (host, port) = (self.address.host.as_str(), self.address.port);
         let bytes_max = MESSAGE_BYTES_MAX as usize;
         let connecting = || BallistaClient::try_new(host, port, bytes_max, false, None, 1, 0, 0, 0);
-        let client = self.answers.get_or_try_init(connecting).await;
+        let client = self.executor_client.get_or_try_init(connecting).await;
         client.map_err(|error| error.to_string())
     }
 
-    /// Calls a job off, and does not wait for long.
+    /// Cancels a job, with a short timeout.
     async fn cancel_soon(&self, job: String) {
         let cancel = self.cancel(job.clone());
-        if timeout(CALL_OFF_FOR, cancel).await.is_err() {
+        if timeout(CANCEL_TIMEOUT, cancel).await.is_err() {
             tracing::debug!(
                 job,
-                "the scheduler did not answer when a task was called off"
+                "the scheduler did not answer the cancellation of a task"
             );
         }
     }
@@ -354,31 +369,33 @@ impl Cluster {
     async fn cancel(&self, job_id: String) {
         let params = CancelJobParams { job_id };
         if let Err(error) = self.scheduler.clone().cancel_job(params).await {
-            tracing::debug!(%error, "a task was not called off");
+            tracing::debug!(%error, "a task was not cancelled");
         }
     }
 
-    fn open(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn running_jobs(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
+        self.running_jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What the scheduler says of a plan that it does not take.
-fn said(failure: Failure) -> String {
+/// Returns the reason why the scheduler rejected a plan.
+fn rejection_reason(failure: Failure) -> String {
     match failure {
-        Failure::SessionNotFound(said)
-        | Failure::PlanParsingFailure(said)
-        | Failure::SqlParsingFailure(said) => said,
+        Failure::SessionNotFound(reason)
+        | Failure::PlanParsingFailure(reason)
+        | Failure::SqlParsingFailure(reason) => reason,
     }
 }
 
-/// How long the scheduler has not answered.
-struct Away<'a> {
+/// An outage of the scheduler.
+struct Outage<'a> {
     address: &'a Address,
     since: Option<Instant>,
 }
 
-impl<'a> Away<'a> {
+impl<'a> Outage<'a> {
     const fn new(address: &'a Address) -> Self {
         Self {
             address,
@@ -386,36 +403,36 @@ impl<'a> Away<'a> {
         }
     }
 
-    /// Waits a moment, unless it has been away for too long.
-    async fn wait(&mut self, status: &tonic::Status) -> Result<(), Broken> {
+    /// Waits for a moment. Fails if the outage has lasted too long.
+    async fn wait(&mut self, status: &tonic::Status) -> Result<(), TryError> {
         let since = *self.since.get_or_insert_with(Instant::now);
-        if since.elapsed() > AWAY_MAX {
-            let (address, why) = (self.address.clone(), told(status.message(), status));
-            return Err(Broken::Final(match status.code() {
+        if since.elapsed() > SCHEDULER_WAIT_MAX {
+            let (address, why) = (self.address.clone(), error_chain(status.message(), status));
+            return Err(TryError::Final(match status.code() {
                 Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
                     Error::Unreachable { address, why }
                 }
-                // Somebody answers, and goes on saying no.
+                // The scheduler answers, but keeps refusing.
                 code => Error::Refused {
                     address,
                     why: format!("{why} ({code:?})"),
                 },
             }));
         }
-        sleep(PAUSE).await;
+        sleep(RETRY_PAUSE).await;
         Ok(())
     }
 }
 
-/// What is said of an error, with what caused it: the errors of clients say little themselves.
-fn told(said: &str, error: &dyn std::error::Error) -> String {
-    let mut text = said.to_owned();
+/// Appends the causes of an error to its message. The errors of clients have short messages.
+fn error_chain(message: &str, error: &dyn std::error::Error) -> String {
+    let mut text = message.to_owned();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
+        let message = error.to_string();
+        if !text.contains(&message) {
             text.push_str(": ");
-            text.push_str(&said);
+            text.push_str(&message);
         }
         cause = error.source();
     }
@@ -434,22 +451,22 @@ mod tests {
     use super::*;
     use crate::{Executor, ExecutorOptions, SchedulerOptions, Worker, run_scheduler};
 
-    /// Says nothing to the first errand, as one whose answer was lost on its way.
+    /// A worker that never responds to the first task, as if the response were lost.
     #[derive(Debug, Default)]
     struct Silent(AtomicU32);
 
     #[async_trait]
     impl Worker for Silent {
-        async fn carry_out(&self, errand: &str) -> String {
+        async fn run_task(&self, task: &str) -> String {
             if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
                 std::future::pending::<()>().await;
             }
-            format!("{errand} is done")
+            format!("{task} is done")
         }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_try_without_an_end_is_followed_by_another() {
+    async fn a_try_that_never_ends_is_followed_by_another() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let at = listener.local_addr().expect("an address");
         let scheduler: Address = at.to_string().parse().expect("an address");
@@ -477,12 +494,14 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(60);
         let cluster = loop {
             match Cluster::connect(scheduler.clone(), try_max, &stop).await {
-                Err(Error::Unreachable { .. }) if Instant::now() < deadline => sleep(PAUSE).await,
+                Err(Error::Unreachable { .. }) if Instant::now() < deadline => {
+                    sleep(RETRY_PAUSE).await
+                }
                 connected => break connected.expect("a scheduler"),
             }
         };
-        let answer = cluster.carry_out("it", &stop).await;
-        assert_eq!(answer.expect("an answer"), "it is done");
+        let response = cluster.run_task("it", &stop).await;
+        assert_eq!(response.expect("a response"), "it is done");
         assert_eq!(worker.0.load(Ordering::Relaxed), 2);
         processes.shutdown().await;
         std::fs::remove_dir_all(&folder).expect("its folder");

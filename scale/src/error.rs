@@ -1,81 +1,81 @@
-//! What can stand in the way of an errand, apart from what it says of itself.
+//! Errors of the cluster. Errors of a task itself are part of its response.
 
 use crate::Address;
 
-/// The result of this crate's work.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error. The message says what, where and what to do.
+/// An error of the cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What is written is no address.
-    #[error("{text:?} is no address: write a host and a port, as in 127.0.0.1:50050")]
+    /// A text is not an address.
+    #[error("{text:?} is not an address: write a host and a port, such as 127.0.0.1:50050")]
     Address {
-        /// What is written.
+        /// The text.
         text: String,
     },
     /// The scheduler did not answer.
     #[error(
-        "no scheduler answers at {address}: {why}. Look whether `backstitch scheduler` runs there and can be reached from here"
+        "no scheduler answers at {address}: {why}. Check that `backstitch scheduler` runs there and is reachable from here"
     )]
     Unreachable {
-        /// Where it should be.
+        /// The expected address.
         address: Address,
-        /// What happened.
+        /// The cause.
         why: String,
     },
     /// The scheduler has no executors.
     #[error(
-        "the scheduler at {address} has had no executor for {seconds} s: start `backstitch executor --scheduler {address}` on one machine at least"
+        "the scheduler at {address} has had no executor for {seconds} s: start `backstitch executor --scheduler {address}` on at least one machine"
     )]
     NoExecutor {
-        /// Where the scheduler is.
+        /// The address of the scheduler.
         address: Address,
-        /// How long.
+        /// The time without executors.
         seconds: u64,
     },
-    /// The scheduler does not take our errands.
+    /// The scheduler rejects tasks.
     #[error(
-        "the scheduler at {address} does not take what it was sent: {why}. It must be `backstitch scheduler` of this version"
+        "the scheduler at {address} rejected a task: {why}. It must be `backstitch scheduler` of this version"
     )]
     Refused {
-        /// Where it is.
+        /// The address of the scheduler.
         address: Address,
-        /// What it said.
+        /// The reason of the scheduler.
         why: String,
     },
-    /// Executors were lost with an errand again and again.
+    /// All tries of a task failed.
     #[error(
-        "a task was lost {times} times by the executors of {address}, the last time with: {why}. Their logs say more; then run again"
+        "a task failed {times} times on the executors of {address}, the last time with: {why}. Read the logs of the executors, then run again"
     )]
     Lost {
-        /// Where the scheduler is.
+        /// The address of the scheduler.
         address: Address,
-        /// How often.
+        /// The number of tries.
         times: u32,
-        /// What happened the last time.
+        /// The cause of the last failure.
         why: String,
     },
-    /// A port that can't be listened on.
-    #[error("listening on {at}: {why}; choose another port, or 0 for a free one")]
+    /// A port is not available.
+    #[error("cannot listen on {at}: {why}; choose another port, or 0 for a free one")]
     Listen {
         /// The address.
         at: String,
-        /// What stands in the way.
+        /// The cause.
         why: String,
     },
-    /// An executor that can't work for its scheduler.
-    #[error("working for the scheduler at {address}: {why}")]
+    /// An executor cannot work for its scheduler.
+    #[error("cannot run an executor for the scheduler at {address}: {why}")]
     Executor {
-        /// Where the scheduler is.
+        /// The address of the scheduler.
         address: Address,
-        /// What happened, and what to do.
+        /// The cause, and what to do.
         why: String,
     },
-    /// A scheduler that can't work.
-    #[error("running the scheduler: {0}")]
+    /// A scheduler cannot work.
+    #[error("cannot run the scheduler: {0}")]
     Scheduler(String),
-    /// It was asked to stop.
+    /// The work was stopped by request.
     #[error("stopped")]
     Stopped,
 }

@@ -1,4 +1,4 @@
-//! An executor: a process that carries errands out for one scheduler.
+//! An executor: a process that runs tasks for one scheduler.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -12,38 +12,39 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::plan::{Codec, ErrandsOnly};
+use crate::plan::{Codec, TaskOnlyEngine};
 use crate::{Address, Error, MESSAGE_BYTES_MAX, Result, Worker};
 
-/// How often the scheduler hears of it. Ballista ends an executor whose scheduler is away five times in a row.
+/// The interval of heartbeats. Ballista stops an executor after five failed heartbeats in a row.
 const HEARTBEAT_SECONDS: u64 = 3;
-/// What is left of errands that nobody fetched goes after so long.
-const LEFT_DATA_SECONDS: u64 = 600;
-const LEFT_DATA_LOOK_SECONDS: u64 = 60;
-/// How long a scheduler is waited for that is started at the same time.
+/// The time to live of responses that no client fetched.
+const RESULT_TTL_SECONDS: u64 = 600;
+const RESULT_CLEANUP_INTERVAL_SECONDS: u64 = 60;
+/// The time to wait for a scheduler that starts at the same time.
 const SCHEDULER_WAIT: Duration = Duration::from_secs(30);
-const PAUSE: Duration = Duration::from_millis(250);
-/// A signal is heard by Ballista and by us, in any order.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// Ballista and this process receive a signal in any order.
 const SIGNAL_WAIT: Duration = Duration::from_secs(2);
-/// How long it goes on with what it is at, once it is told to end; a little longer than its scheduler thinks.
+/// The time for running tasks after a stop; slightly longer than the scheduler's grace period.
 const STOP_MAX: Duration = Duration::from_secs(32);
-/// How often another pair of free ports is looked for.
+/// The number of tries to find two free adjacent ports.
 const PORT_TRIES: usize = 20;
 
-/// How an executor is to work.
+/// The options of an executor.
 #[derive(Debug, Clone)]
 pub struct ExecutorOptions {
-    /// Its scheduler.
+    /// The scheduler.
     pub scheduler: Address,
-    /// Where it listens, for answers; errands come in on the port after this one. Port 0 takes two free ones.
+    /// The address for fetching responses. Tasks arrive on the next port. Port 0 chooses two free
+    /// ones.
     pub listen: SocketAddr,
-    /// Errands that it carries out at once.
+    /// The number of concurrent tasks.
     pub threads: usize,
-    /// A folder of its own for answers that were not fetched yet.
+    /// A folder for responses that were not fetched yet, used only by this executor.
     pub folder: PathBuf,
 }
 
-/// An executor that has its ports.
+/// An executor with its ports.
 #[derive(Debug)]
 pub struct Executor {
     options: ExecutorOptions,
@@ -51,7 +52,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor that begins once it is run.
+    /// Chooses the ports of an executor, which starts with [`Executor::run`].
     ///
     /// # Errors
     /// [`Error::Listen`].
@@ -60,17 +61,18 @@ impl Executor {
         Ok(Self { options, at })
     }
 
-    /// Where it listens.
+    /// Returns the address for fetching responses.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.at
     }
 
-    /// Carries errands out until the process is told to end (SIGTERM, SIGINT); what was begun comes to its end.
+    /// Runs tasks until the process receives SIGTERM or SIGINT. Running tasks are completed.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] if there is no scheduler, [`Error::Executor`] if it does not take this executor or went
-    /// away, [`Error::Stopped`] if it never began.
+    /// [`Error::Unreachable`] if there is no scheduler, [`Error::Executor`] if the scheduler
+    /// rejects this executor or disappeared, [`Error::Stopped`] if the executor was stopped before
+    /// it started.
     pub async fn run(self, worker: Arc<dyn Worker>, stop: CancellationToken) -> Result<()> {
         let scheduler = &self.options.scheduler;
         reach(scheduler, &stop).await?;
@@ -79,7 +81,7 @@ impl Executor {
             ended = process => ended,
             () = overdue(&stop) => {
                 tracing::warn!(
-                    "what was begun has not come to its end in time, and is left to another executor"
+                    "running tasks did not finish in time; another executor will run them again"
                 );
                 return Ok(());
             }
@@ -89,10 +91,10 @@ impl Executor {
         }
         let why = match ended {
             Ok(()) => {
-                "it does not answer any more, or a port was taken meanwhile; start the executor again once the scheduler is there".to_owned()
+                "the scheduler stopped answering, or another process took a port; start the executor again once the scheduler runs".to_owned()
             }
             Err(error) => format!(
-                "{error}. It must be of this version, and reach {} and the port after it from where it is",
+                "{error}. The scheduler must have this version, and must be able to reach {} and the next port",
                 self.at
             ),
         };
@@ -107,7 +109,7 @@ impl Executor {
             IpAddr::V6(ip) => format!("[{ip}]"),
         };
         ExecutorProcessConfig {
-            // Else the scheduler takes the address from which it is called.
+            // Otherwise the scheduler uses the peer address of the connection.
             external_host: (!self.at.ip().is_unspecified()).then(|| host.clone()),
             bind_host: host,
             port: self.at.port(),
@@ -117,39 +119,39 @@ impl Executor {
             vcores: self.options.threads.max(1),
             task_scheduling_policy: TaskSchedulingPolicy::PushStaged,
             work_dir: Some(self.options.folder.to_string_lossy().into_owned()),
-            job_data_ttl_seconds: LEFT_DATA_SECONDS,
-            job_data_clean_up_interval_seconds: LEFT_DATA_LOOK_SECONDS,
+            job_data_ttl_seconds: RESULT_TTL_SECONDS,
+            job_data_clean_up_interval_seconds: RESULT_CLEANUP_INTERVAL_SECONDS,
             grpc_max_decoding_message_size: MESSAGE_BYTES_MAX,
             grpc_max_encoding_message_size: MESSAGE_BYTES_MAX,
             executor_heartbeat_interval_seconds: HEARTBEAT_SECONDS,
-            // Errands have memory of their own.
+            // Tasks manage their own memory.
             memory_pool_size: Some(0),
-            override_physical_codec: Some(Arc::new(Codec::of(worker))),
-            override_execution_engine: Some(Arc::new(ErrandsOnly::default())),
+            override_physical_codec: Some(Arc::new(Codec::with_worker(worker))),
+            override_execution_engine: Some(Arc::new(TaskOnlyEngine::default())),
             ..ExecutorProcessConfig::default()
         }
     }
 }
 
-/// Ends once it was told to end long enough ago: Ballista waits for its tasks and for its scheduler without limit.
+/// Returns when the stop is overdue: Ballista waits without limit for its tasks and its scheduler.
 async fn overdue(stop: &CancellationToken) {
     stop.cancelled().await;
     sleep(STOP_MAX).await;
 }
 
-/// Two ports, one after the other, that nobody listens on.
+/// Finds two free adjacent ports.
 fn free_ports(listen: SocketAddr) -> Result<SocketAddr> {
     let mut last = None;
     for _ in 0..PORT_TRIES {
         match pair(listen) {
             Ok(at) => return Ok(at),
             Err((at, error)) => {
-                let taken = listen.port() == 0 && error.kind() == ErrorKind::AddrInUse;
+                let can_retry = listen.port() == 0 && error.kind() == ErrorKind::AddrInUse;
                 last = Some(Error::Listen {
                     at: at.to_string(),
                     why: error.to_string(),
                 });
-                if !taken {
+                if !can_retry {
                     break;
                 }
             }
@@ -166,14 +168,14 @@ fn pair(listen: SocketAddr) -> Result<SocketAddr, (SocketAddr, std::io::Error)> 
     let at = first.local_addr().map_err(|error| (listen, error))?;
     let mut next = at;
     next.set_port(at.port().checked_add(1).ok_or_else(|| {
-        let why = "there is no port after it, on which errands would come in";
+        let why = "it has no next port, on which tasks arrive";
         (at, std::io::Error::new(ErrorKind::AddrInUse, why))
     })?);
     TcpListener::bind(next).map_err(|error| (next, error))?;
     Ok(at)
 }
 
-/// Waits a while for somebody who listens where the scheduler should be. Ballista would wait without end.
+/// Waits until the scheduler accepts connections. Ballista itself would wait without limit.
 async fn reach(scheduler: &Address, stop: &CancellationToken) -> Result<()> {
     let since = Instant::now();
     loop {
@@ -191,7 +193,7 @@ async fn reach(scheduler: &Address, stop: &CancellationToken) -> Result<()> {
             return Err(Error::Unreachable { address, why });
         }
         tokio::select! {
-            () = sleep(PAUSE) => {}
+            () = sleep(RETRY_PAUSE) => {}
             () = stop.cancelled() => return Err(Error::Stopped),
         }
     }
@@ -202,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_is_taken_is_named() {
+    fn an_error_names_the_port_in_use() {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let at = free_ports(any).expect("ports");
         assert!(at.port() > 0);

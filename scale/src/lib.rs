@@ -1,10 +1,11 @@
-//! Errands on several machines, by Apache DataFusion Ballista: a scheduler, executors that carry errands out, and a
-//! client that has them carried out.
+//! Tasks on several machines with Apache DataFusion Ballista: a scheduler, executors, and a client.
 //!
-//! An errand is text, and so is what comes of it; what they say is not known here. Each is a job of Ballista of its own,
-//! with one stage of one partition: Ballista gives the partitions of a stage to tasks by cutting the leaves that it
-//! knows, and ours it does not know. So errands end one by one, are called off and tried again one by one, and none
-//! waits for the slowest of others. Nobody is asked who they are: whoever reaches a port of these can have work done.
+//! Requests and responses of tasks are text with a content that is unknown here. Each task is a
+//! Ballista job with one stage of one partition, because Ballista distributes partitions only for
+//! plan leaves that it knows. So tasks end, are cancelled and are retried independently of each
+//! other.
+//!
+//! There is no authentication: every client that reaches a port of these processes can run tasks.
 
 mod address;
 mod cluster;
@@ -23,12 +24,12 @@ pub use error::{Error, Result};
 pub use executor::{Executor, ExecutorOptions};
 pub use scheduler::{SchedulerOptions, run_scheduler};
 
-/// Bytes of one message between processes, at most.
+/// The maximum size of a message between processes.
 const MESSAGE_BYTES_MAX: u32 = 64 << 20;
 
-/// Carries errands out, on an executor.
+/// Runs tasks on an executor.
 #[async_trait]
 pub trait Worker: fmt::Debug + Send + Sync {
-    /// Carries an errand out, and answers what came of it, also if it failed.
-    async fn carry_out(&self, errand: &str) -> String;
+    /// Runs a task and returns its response, which also reports failures.
+    async fn run_task(&self, request: &str) -> String;
 }

@@ -1,5 +1,5 @@
-//! An errand as a plan of DataFusion: a leaf with one partition, whose rows are the pieces of the answer; and how it
-//! travels. The scheduler only hands it on.
+//! A task as a DataFusion plan: a leaf with one partition, whose rows are chunks of the response.
+//! The codec serializes the plan for the scheduler, which only forwards it.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -31,26 +31,26 @@ use futures::StreamExt;
 
 use crate::Worker;
 
-/// How the bytes of our plan begin; none of Ballista's own do.
+/// The prefix of the encoded plan. No plan of Ballista begins with it.
 const MARK: &[u8] = b"backstitch errand\n";
-/// Bytes of one row: each is a message of its own.
-const PIECE_BYTES: usize = 1 << 20;
+/// The size of a row. Each row is one message.
+const CHUNK_BYTES: usize = 1 << 20;
 
 static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     let piece = Field::new("piece", DataType::Binary, false);
     Arc::new(Schema::new(vec![piece]))
 });
 
-/// The plan of an errand.
-pub(crate) struct ErrandExec {
-    errand: Arc<str>,
-    /// Who carries it out; nobody where it is only handed on.
+/// The plan of a task.
+pub(crate) struct TaskExec {
+    task: Arc<str>,
+    /// The worker that runs the task; `None` where the plan is only forwarded.
     worker: Option<Arc<dyn Worker>>,
     properties: Arc<PlanProperties>,
 }
 
-impl ErrandExec {
-    fn new(errand: Arc<str>, worker: Option<Arc<dyn Worker>>) -> Self {
+impl TaskExec {
+    fn new(task: Arc<str>, worker: Option<Arc<dyn Worker>>) -> Self {
         let properties = PlanProperties::new(
             EquivalenceProperties::new(Arc::clone(&SCHEMA)),
             Partitioning::UnknownPartitioning(1),
@@ -58,28 +58,28 @@ impl ErrandExec {
             Boundedness::Bounded,
         );
         Self {
-            errand,
+            task,
             worker,
             properties: Arc::new(properties),
         }
     }
 }
 
-impl fmt::Debug for ErrandExec {
+impl fmt::Debug for TaskExec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ErrandExec").finish_non_exhaustive()
+        f.debug_struct("TaskExec").finish_non_exhaustive()
     }
 }
 
-impl DisplayAs for ErrandExec {
+impl DisplayAs for TaskExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ErrandExec: {} bytes", self.errand.len())
+        write!(f, "TaskExec: {} bytes", self.task.len())
     }
 }
 
-impl ExecutionPlan for ErrandExec {
+impl ExecutionPlan for TaskExec {
     fn name(&self) -> &'static str {
-        "ErrandExec"
+        "TaskExec"
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
@@ -106,49 +106,49 @@ impl ExecutionPlan for ErrandExec {
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let Some(worker) = self.worker.clone() else {
-            let what = "errands are carried out by executors of Backstitch alone";
+            let what = "only executors of Backstitch run tasks";
             return Err(DataFusionError::Execution(what.to_owned()));
         };
-        let errand = Arc::clone(&self.errand);
-        let answer = async move { pieces(&worker.carry_out(&errand).await) };
-        let rows = futures::stream::once(answer).flat_map(futures::stream::iter);
+        let task = Arc::clone(&self.task);
+        let chunks = async move { chunk_response(&worker.run_task(&task).await) };
+        let rows = futures::stream::once(chunks).flat_map(futures::stream::iter);
         let schema = Arc::clone(&SCHEMA);
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
     }
 }
 
-/// The rows of an answer, each in a batch of its own.
-fn pieces(answer: &str) -> Vec<Result<RecordBatch>> {
-    let pieces = answer.as_bytes().chunks(PIECE_BYTES);
-    let batch = |piece: &[u8]| {
-        let column = Arc::new(BinaryArray::from(vec![piece]));
+/// Divides a response into rows, one a batch.
+fn chunk_response(response: &str) -> Vec<Result<RecordBatch>> {
+    let chunks = response.as_bytes().chunks(CHUNK_BYTES);
+    let batch = |chunk: &[u8]| {
+        let column = Arc::new(BinaryArray::from(vec![chunk]));
         RecordBatch::try_new(Arc::clone(&SCHEMA), vec![column]).map_err(DataFusionError::from)
     };
-    pieces.map(batch).collect()
+    chunks.map(batch).collect()
 }
 
-/// Adds the rows of a batch to an answer; false if it has none.
-pub(crate) fn join(answer: &mut Vec<u8>, batch: &RecordBatch) -> bool {
+/// Appends the rows of a batch to a response. Returns false if the batch has no such rows.
+pub(crate) fn append_response(response: &mut Vec<u8>, batch: &RecordBatch) -> bool {
     let column = batch.columns().first();
     let Some(column) = column.and_then(|column| column.as_binary_opt::<i32>()) else {
         return false;
     };
-    for piece in column.iter().flatten() {
-        answer.extend_from_slice(piece);
+    for chunk in column.iter().flatten() {
+        response.extend_from_slice(chunk);
     }
     true
 }
 
-/// An errand as it is sent to the scheduler.
-pub(crate) fn encoded(errand: &str) -> Result<Vec<u8>> {
-    let plan = Arc::new(ErrandExec::new(errand.into(), None));
+/// Encodes a task for the scheduler.
+pub(crate) fn encode(task: &str) -> Result<Vec<u8>> {
+    let plan = Arc::new(TaskExec::new(task.into(), None));
     let plan = PhysicalPlanNode::try_from_physical_plan(plan, &Codec::default())?;
     let mut bytes = Vec::new();
     plan.try_encode(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Reads and writes our plan, and leaves all others to Ballista.
+/// Encodes and decodes the plans of tasks. Ballista handles all other plans.
 #[derive(Debug, Default)]
 pub(crate) struct Codec {
     ballista: BallistaPhysicalExtensionCodec,
@@ -156,8 +156,8 @@ pub(crate) struct Codec {
 }
 
 impl Codec {
-    /// For an executor, on which a worker carries errands out.
-    pub(crate) fn of(worker: Arc<dyn Worker>) -> Self {
+    /// Creates the codec of an executor, on which `worker` runs the tasks.
+    pub(crate) fn with_worker(worker: Arc<dyn Worker>) -> Self {
         Self {
             ballista: BallistaPhysicalExtensionCodec::default(),
             worker: Some(worker),
@@ -173,15 +173,12 @@ impl PhysicalExtensionCodec for Codec {
         context: &TaskContext,
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let Some(errand) = bytes.strip_prefix(MARK) else {
+        let Some(task) = bytes.strip_prefix(MARK) else {
             return self.ballista.try_decode(bytes, inputs, context, converter);
         };
-        let errand = std::str::from_utf8(errand)
-            .map_err(|error| DataFusionError::Execution(format!("an errand: {error}")))?;
-        Ok(Arc::new(ErrandExec::new(
-            errand.into(),
-            self.worker.clone(),
-        )))
+        let task = std::str::from_utf8(task)
+            .map_err(|error| DataFusionError::Execution(format!("a task is not UTF-8: {error}")))?;
+        Ok(Arc::new(TaskExec::new(task.into(), self.worker.clone())))
     }
 
     fn try_encode(
@@ -190,20 +187,21 @@ impl PhysicalExtensionCodec for Codec {
         bytes: &mut Vec<u8>,
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<()> {
-        let Some(errand) = node.downcast_ref::<ErrandExec>() else {
+        let Some(task) = node.downcast_ref::<TaskExec>() else {
             return self.ballista.try_encode(node, bytes, converter);
         };
         bytes.extend_from_slice(MARK);
-        bytes.extend_from_slice(errand.errand.as_bytes());
+        bytes.extend_from_slice(task.task.as_bytes());
         Ok(())
     }
 }
 
-/// Carries errands out, and no other plan: one could read any file that the process may read.
+/// An execution engine that runs tasks and no other plans. Other plans could read any file of the
+/// process.
 #[derive(Default)]
-pub(crate) struct ErrandsOnly(DefaultExecutionEngine);
+pub(crate) struct TaskOnlyEngine(DefaultExecutionEngine);
 
-impl ExecutionEngine for ErrandsOnly {
+impl ExecutionEngine for TaskOnlyEngine {
     fn create_query_stage_exec(
         &self,
         job_id: JobId,
@@ -214,8 +212,8 @@ impl ExecutionEngine for ErrandsOnly {
         work_dir: &str,
         config: &SessionConfig,
     ) -> Result<Arc<dyn QueryStageExecutor>> {
-        if !is_errand(&plan) {
-            let what = "executors of Backstitch carry tasks of batch runs out, and no other plans";
+        if !is_task(&plan) {
+            let what = "executors of Backstitch run tasks of batch runs and no other plans";
             return Err(DataFusionError::Execution(what.to_owned()));
         }
         self.0.create_query_stage_exec(
@@ -224,13 +222,13 @@ impl ExecutionEngine for ErrandsOnly {
     }
 }
 
-/// Whether a stage writes down what comes of one errand, and does nothing else.
-fn is_errand(stage: &Arc<dyn ExecutionPlan>) -> bool {
-    let is_of_errand = |plan: &Arc<dyn ExecutionPlan>| plan.downcast_ref::<ErrandExec>().is_some();
-    let parts = stage.children();
+/// Returns whether a stage only writes the response of one task.
+fn is_task(stage: &Arc<dyn ExecutionPlan>) -> bool {
+    let is_task_plan = |plan: &Arc<dyn ExecutionPlan>| plan.downcast_ref::<TaskExec>().is_some();
+    let children = stage.children();
     stage.downcast_ref::<ShuffleWriterExec>().is_some()
-        && parts.len() == 1
-        && parts.into_iter().all(is_of_errand)
+        && children.len() == 1
+        && children.into_iter().all(is_task_plan)
 }
 
 #[cfg(test)]
@@ -246,30 +244,30 @@ mod tests {
 
     #[async_trait]
     impl Worker for Echo {
-        async fn carry_out(&self, errand: &str) -> String {
-            errand.repeat(3)
+        async fn run_task(&self, task: &str) -> String {
+            task.repeat(3)
         }
     }
 
     #[tokio::test]
-    async fn an_errand_travels_and_its_answer_comes_back_whole() {
-        let errand = "é".repeat(PIECE_BYTES / 2);
-        let bytes = encoded(&errand).expect("bytes");
+    async fn a_task_and_its_response_round_trip() {
+        let task = "é".repeat(CHUNK_BYTES / 2);
+        let bytes = encode(&task).expect("bytes");
         let context = SessionContext::new().task_ctx();
         let decoded = |codec: Codec| {
             let plan = PhysicalPlanNode::try_decode(&bytes).expect("a plan");
             plan.try_into_physical_plan(&context, &codec).expect("ours")
         };
-        let handed_on = decoded(Codec::default());
-        assert!(handed_on.execute(0, Arc::clone(&context)).is_err());
-        let plan = decoded(Codec::of(Arc::new(Echo)));
+        let forwarded = decoded(Codec::default());
+        assert!(forwarded.execute(0, Arc::clone(&context)).is_err());
+        let plan = decoded(Codec::with_worker(Arc::new(Echo)));
         let mut rows = plan.execute(0, Arc::clone(&context)).expect("rows");
         let (mut answer, mut count) = (Vec::new(), 0);
         while let Some(batch) = rows.next().await {
-            assert!(join(&mut answer, &batch.expect("a batch")));
+            assert!(append_response(&mut answer, &batch.expect("a batch")));
             count += 1;
         }
-        assert_eq!(String::from_utf8(answer), Ok(errand.repeat(3)));
+        assert_eq!(String::from_utf8(answer), Ok(task.repeat(3)));
         assert_eq!(count, 3);
     }
 
@@ -279,18 +277,18 @@ mod tests {
             let stage = ShuffleWriterExec::try_new("job".into(), 1, plan, String::new());
             Arc::new(stage.expect("a stage")) as Arc<dyn ExecutionPlan>
         };
-        let carried_out = |plan: Arc<dyn ExecutionPlan>| {
+        let create_stage = |plan: Arc<dyn ExecutionPlan>| {
             let config = SessionConfig::new();
-            let engine = ErrandsOnly::default();
+            let engine = TaskOnlyEngine::default();
             let stage =
                 engine.create_query_stage_exec("job".into(), 1, 1, vec![0], plan, "", &config);
             stage.map(|_| ()).map_err(|error| error.to_string())
         };
-        let errand = || Arc::new(ErrandExec::new("errand".into(), None)) as Arc<dyn ExecutionPlan>;
-        carried_out(stage(errand())).expect("an errand");
+        let task = || Arc::new(TaskExec::new("task".into(), None)) as Arc<dyn ExecutionPlan>;
+        create_stage(stage(task())).expect("a task");
         let other = Arc::new(EmptyExec::new(Arc::clone(&SCHEMA)));
-        for other in [stage(other), errand(), stage(stage(errand()))] {
-            let error = carried_out(other).expect_err("no errand");
+        for other in [stage(other), task(), stage(stage(task()))] {
+            let error = create_stage(other).expect_err("no task");
             assert!(error.contains("no other plans"), "{error}");
         }
     }

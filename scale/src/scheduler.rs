@@ -1,5 +1,6 @@
-//! The scheduler: it knows the executors, gives them errands, and gives those of lost ones to others. What it knows is in
-//! memory: one that is started again knows nothing, and whoever waits for an errand sends it once more.
+//! The scheduler: assigns tasks to executors, and reassigns the tasks of lost executors.
+//!
+//! Its state is in memory. After a restart, clients submit their tasks again.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,27 +16,27 @@ use tokio_util::sync::CancellationToken;
 use crate::plan::Codec;
 use crate::{Error, MESSAGE_BYTES_MAX, Result};
 
-/// How long an executor that ends has for what it is at.
+/// The time that a stopping executor has for its running tasks.
 const DRAIN_SECONDS: u64 = 30;
-/// What of an errand is left where its client is gone goes after so long.
-const LEFT_DATA_SECONDS: u64 = 60;
-const LEFT_STATE_SECONDS: u64 = 120;
+/// The time to live of results and of job state that no client removed.
+const RESULT_TTL_SECONDS: u64 = 60;
+const JOB_STATE_TTL_SECONDS: u64 = 120;
 
-/// How a scheduler is to work.
+/// The options of a scheduler.
 #[derive(Debug)]
 pub struct SchedulerOptions {
-    /// Where it listens.
+    /// The listener of the scheduler.
     pub listener: TcpListener,
-    /// The host by which executors reach it.
+    /// The host name by which executors reach the scheduler.
     pub host: String,
-    /// An executor that has not been heard of for so long is lost.
+    /// The time without a heartbeat after which an executor is lost.
     pub executor_timeout_seconds: u64,
 }
 
-/// Schedules until it is told to stop.
+/// Runs the scheduler until `stop` is cancelled.
 ///
 /// # Errors
-/// [`Error::Scheduler`] if it can't begin or go on.
+/// [`Error::Scheduler`] if it cannot start or continue.
 pub async fn run_scheduler(options: SchedulerOptions, stop: CancellationToken) -> Result<()> {
     let failed = |error: &dyn fmt::Display| Error::Scheduler(error.to_string());
     let at = options.listener.local_addr().map_err(|e| failed(&e))?;
@@ -46,9 +47,9 @@ pub async fn run_scheduler(options: SchedulerOptions, stop: CancellationToken) -
         external_host: options.host,
         scheduling_policy: TaskSchedulingPolicy::PushStaged,
         task_distribution: TaskDistributionPolicy::RoundRobin,
-        finished_job_data_clean_up_interval_seconds: LEFT_DATA_SECONDS,
-        finished_job_state_clean_up_interval_seconds: LEFT_STATE_SECONDS,
-        // Whoever waits for an errand then needs to reach the scheduler alone.
+        finished_job_data_clean_up_interval_seconds: RESULT_TTL_SECONDS,
+        finished_job_state_clean_up_interval_seconds: JOB_STATE_TTL_SECONDS,
+        // Clients then only need to reach the scheduler.
         enable_embedded_flight_proxy: true,
         executor_termination_grace_period: DRAIN_SECONDS,
         executor_timeout_seconds: timeout,

@@ -1,4 +1,4 @@
-//! What a key of the API permits: scopes, as they are written and kept.
+//! Scopes of API keys: their syntax, their stored form, and what each permits.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::source::Source;
 
-/// The most bytes that an owner's name may have in a scope.
+/// The maximum length of an owner's name in a scope.
 pub const OWNER_BYTES_MAX: usize = 256;
 
 const READ_ALL: &str = "read:*";
@@ -15,37 +15,37 @@ const INGEST: &str = "ingest";
 const INGEST_SOURCE: &str = "ingest:";
 const ADMIN: &str = "admin";
 
-/// One thing that a key permits.
+/// One permission of an API key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// `read:*`: every read.
+    /// `read:*`: all reads.
     ReadAll,
-    /// `read:owner:ID`: statistics of one owner, and the applications that are this owner's.
+    /// `read:owner:ID`: statistics of one owner, and this owner's applications.
     ReadOwner(String),
-    /// `ingest`: events and rows of every source.
+    /// `ingest`: ingest of events and rows of every source.
     Ingest,
-    /// `ingest:SOURCE`: events or rows of one source.
+    /// `ingest:SOURCE`: ingest of events or rows of one source.
     IngestSource(Source),
     /// `admin`: everything.
     Admin,
 }
 
-/// A text that is no scope.
+/// A text that is not a scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{given:?} is no scope: write read:*, read:owner:ID (an id without zeros before it, or a name of at most {OWNER_BYTES_MAX} bytes, without blanks and commas), ingest, ingest:SOURCE (one of {sources}) or admin",
+    "{text:?} is not a scope: write read:*, read:owner:ID (an id without leading zeros, or a name of at most {OWNER_BYTES_MAX} bytes without spaces and commas), ingest, ingest:SOURCE (one of {sources}) or admin",
     sources = Source::ALL.map(Source::name).join(", ")
 )]
 pub struct ScopeError {
-    given: String,
+    text: String,
 }
 
 impl FromStr for Scope {
     type Err = ScopeError;
 
     fn from_str(text: &str) -> Result<Self, ScopeError> {
-        let wrong = || ScopeError {
-            given: text.chars().take(100).collect(),
+        let invalid = || ScopeError {
+            text: text.chars().take(100).collect(),
         };
         match text {
             READ_ALL => Ok(Self::ReadAll),
@@ -53,21 +53,21 @@ impl FromStr for Scope {
             ADMIN => Ok(Self::Admin),
             _ => {
                 if let Some(source) = text.strip_prefix(INGEST_SOURCE) {
-                    let source = source.parse().map_err(|_| wrong())?;
+                    let source = source.parse().map_err(|_| invalid())?;
                     return Ok(Self::IngestSource(source));
                 }
-                let owner = text.strip_prefix(READ_OWNER).ok_or_else(wrong)?;
+                let owner = text.strip_prefix(READ_OWNER).ok_or_else(invalid)?;
                 let is_plain = !owner.is_empty()
                     && owner.len() <= OWNER_BYTES_MAX
                     && !owner.contains(|char: char| {
                         char.is_whitespace() || char.is_control() || char == ','
                     });
-                // 007 could be the number 7 or the text 007.
-                let is_clear = owner
+                // 007 is refused: it could mean the number 7 or the text 007.
+                let is_unambiguous = owner
                     .parse::<i64>()
                     .map_or(true, |id| id.to_string() == owner);
-                let named = || Self::ReadOwner(owner.to_owned());
-                (is_plain && is_clear).then(named).ok_or_else(wrong)
+                let scope = || Self::ReadOwner(owner.to_owned());
+                (is_plain && is_unambiguous).then(scope).ok_or_else(invalid)
             }
         }
     }
@@ -85,59 +85,59 @@ impl fmt::Display for Scope {
     }
 }
 
-/// Everything that a key permits.
+/// All scopes of an API key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scopes(BTreeSet<Scope>);
 
 impl Scopes {
-    /// Those of who is asked for no key: all.
+    /// Returns the scopes of a caller that needs no key: everything is permitted.
     #[must_use]
     pub fn all() -> Self {
         Self(BTreeSet::from([Scope::Admin]))
     }
 
-    /// Whether nothing is permitted.
+    /// Returns whether nothing is permitted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each of them.
+    /// Iterates over the scopes.
     pub fn iter(&self) -> impl Iterator<Item = &Scope> {
         self.0.iter()
     }
 
-    /// Whether everything is permitted.
+    /// Returns whether the scopes permit everything.
     #[must_use]
     pub fn may_administer(&self) -> bool {
         self.0.contains(&Scope::Admin)
     }
 
-    /// Whether events and rows of every source are permitted.
+    /// Returns whether the scopes permit ingest into every source.
     #[must_use]
     pub fn may_ingest_all(&self) -> bool {
         self.may_administer() || self.0.contains(&Scope::Ingest)
     }
 
-    /// Whether events or rows of a source are permitted.
+    /// Returns whether the scopes permit ingest into a source.
     #[must_use]
     pub fn may_ingest(&self, source: Source) -> bool {
         self.may_ingest_all() || self.0.contains(&Scope::IngestSource(source))
     }
 
-    /// Whether every read is permitted.
+    /// Returns whether the scopes permit every read.
     #[must_use]
     pub fn may_read_all(&self) -> bool {
         self.may_administer() || self.0.contains(&Scope::ReadAll)
     }
 
-    /// Whether what is one owner's is permitted because the owner is named.
+    /// Returns whether a scope names this owner. Does not consider `read:*` and `admin`.
     #[must_use]
     pub fn is_of_owner(&self, owner: &str) -> bool {
-        self.owners().any(|of| of == owner)
+        self.owners().any(|named| named == owner)
     }
 
-    /// The owners that are named.
+    /// Iterates over the owners that the scopes name.
     pub fn owners(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|scope| match scope {
             Scope::ReadOwner(owner) => Some(owner.as_str()),
@@ -152,7 +152,7 @@ impl FromIterator<Scope> for Scopes {
     }
 }
 
-/// As they are kept: with commas between them.
+/// The stored form: scopes separated by commas.
 impl fmt::Display for Scopes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, scope) in self.0.iter().enumerate() {
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scopes_are_read_as_they_are_written() {
+    fn scopes_round_trip_through_text() {
         let all = "read:*,read:owner:-7,read:owner:Müller:x,ingest,ingest:plays,admin";
         let scopes: Scopes = all.parse().expect("scopes");
         assert_eq!(scopes.to_string().parse(), Ok(scopes.clone()));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_scope_is_refused() {
+    fn invalid_scopes_are_refused() {
         let long = format!("read:owner:{}", "9".repeat(OWNER_BYTES_MAX + 1));
         for text in [
             "read",
@@ -218,15 +218,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_more_is_permitted_than_is_said() {
+    fn a_scope_permits_only_its_own_requests() {
         let may = |text: &str| {
-            let of: Scopes = text.parse().expect("scopes");
+            let scopes: Scopes = text.parse().expect("scopes");
             (
-                of.may_administer(),
-                of.may_ingest_all(),
-                of.may_read_all(),
-                of.may_read_all() || of.is_of_owner("1"),
-                of.may_read_all() || of.is_of_owner("11"),
+                scopes.may_administer(),
+                scopes.may_ingest_all(),
+                scopes.may_read_all(),
+                scopes.may_read_all() || scopes.is_of_owner("1"),
+                scopes.may_read_all() || scopes.is_of_owner("11"),
             )
         };
         assert_eq!(may(""), (false, false, false, false, false));
@@ -236,14 +236,17 @@ mod tests {
         assert_eq!(may("admin"), (true, true, true, true, true));
         assert_eq!(may("ingest:plays"), (false, false, false, false, false));
         let may_ingest = |text: &str| {
-            let of: Scopes = text.parse().expect("scopes");
-            Source::ALL.map(|source| of.may_ingest(source))
+            let scopes: Scopes = text.parse().expect("scopes");
+            Source::ALL.map(|source| scopes.may_ingest(source))
         };
         assert_eq!(may_ingest("ingest"), [true; 7]);
         assert_eq!(may_ingest("admin"), [true; 7]);
         assert_eq!(may_ingest("read:*"), [false; 7]);
-        let one = |of| Source::ALL.map(|source| source == of);
-        assert_eq!(may_ingest("ingest:plays"), one(Source::Plays));
-        assert_eq!(may_ingest("ingest:applications"), one(Source::Applications));
+        let only = |wanted| Source::ALL.map(|source| source == wanted);
+        assert_eq!(may_ingest("ingest:plays"), only(Source::Plays));
+        assert_eq!(
+            may_ingest("ingest:applications"),
+            only(Source::Applications)
+        );
     }
 }

@@ -1,16 +1,16 @@
-//! What is told of boards: that one changed, and what an athlete achieved by it.
+//! Outbox messages about boards: board changes, and the achievements that follow from them.
 //!
-//! Both are messages. They wait in the outbox of the slot that they were made in, and each is told
-//! under an id that says what it is about: so one that comes twice is known.
+//! Messages wait in the outbox of their partition state. The id of a message follows from its
+//! subject, so a consumer recognizes a repeated message.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::named;
 use crate::seam::Offset;
 use crate::source::Source;
+use crate::{json_error, named};
 
 /// The topic of achievements.
 pub const ACHIEVEMENTS: &str = "backstitch.achievements.v1";
@@ -18,33 +18,33 @@ pub const ACHIEVEMENTS: &str = "backstitch.achievements.v1";
 pub const BOARD_CHANGES: &str = "backstitch.board-changes.v1";
 
 named! {
-    /// What was achieved, or lost.
+    /// A kind of achievement, or of its loss.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
-    pub enum Kind {
-        /// The first place of a board.
+    pub enum AchievementKind {
+        /// The first rank of a board.
         Crown = "crown",
-        /// The first place is somebody else's now, or nobody's.
+        /// The athlete lost the first rank.
         CrownLost = "crown_lost",
-        /// A place from the second to the tenth.
+        /// A rank from 2 to 10.
         TopTen = "top_ten",
-        /// An effort that is faster than all the member's before.
+        /// An effort that is faster than all earlier ones of the member.
         PersonalRecord = "personal_record",
     }
-    else UnknownKind, UnknownKind;
+    else UnknownAchievementKind, UnknownAchievementKind;
 }
 
-/// A name that is no kind of achievement.
+/// A name that is not a kind of achievement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no kind of achievement; the kinds are: {all}",
-    all = Kind::ALL.map(Kind::name).join(", ")
+    "{0:?} is not a kind of achievement; the kinds are: {all}",
+    all = AchievementKind::ALL.map(AchievementKind::name).join(", ")
 )]
-pub struct UnknownKind(pub String);
+pub struct UnknownAchievementKind(pub String);
 
-/// The notification that brought a change: its place in the log.
+/// The log position of the notification that caused a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Position {
+pub struct NotificationPosition {
     /// The source.
     pub source: Source,
     /// The log partition.
@@ -53,118 +53,122 @@ pub struct Position {
     pub offset: Offset,
 }
 
-/// What somebody achieved, as far as it decides where the message is kept.
+/// The parts of an achievement that decide where its message is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Achieved {
-    /// What it is.
-    pub kind: Kind,
+pub struct AchievementKey {
+    /// The kind of achievement.
+    pub kind: AchievementKind,
     /// The athlete.
     pub member: i64,
-    /// The activity of the effort, where there is one.
+    /// The activity of the effort, if there is one.
     pub activity: Option<i64>,
 }
 
 /// A message of an outbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Told {
-    /// Names what is told: the same for the same change.
+pub struct OutboxMessage {
+    /// Identifies the change; equal for repeated messages.
     pub id: String,
-    /// The key of the board: the segment, the application.
+    /// The key of the board: a segment or an application.
     pub key: i64,
     /// When the notification was logged, in milliseconds since the Unix epoch.
     pub at_ms: i64,
     /// The notification.
-    pub position: Position,
-    /// What was achieved; nothing for a change of boards.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub achieved: Option<Achieved>,
-    /// What others are told.
+    pub position: NotificationPosition,
+    /// The achievement; none for a board change.
+    #[serde(default, rename = "achieved", skip_serializing_if = "Option::is_none")]
+    pub achievement: Option<AchievementKey>,
+    /// The message for consumers.
     pub message: Map<String, Value>,
 }
 
-/// A message as it waits in an outbox: its text is not looked at.
+/// A message of an outbox whose text is not decoded.
 #[derive(Debug, Clone, Copy, Deserialize)]
-pub struct Waiting<'a> {
-    /// The key of the board: the segment, the application.
+pub struct OutboxMessageRef<'a> {
+    /// The key of the board: a segment or an application.
     pub key: i64,
     /// The notification.
-    pub position: Position,
-    /// What was achieved; nothing for a change of boards.
-    #[serde(default)]
-    pub achieved: Option<Achieved>,
-    /// What others are told, as JSON.
+    pub position: NotificationPosition,
+    /// The achievement; none for a board change.
+    #[serde(default, rename = "achieved")]
+    pub achievement: Option<AchievementKey>,
+    /// The message for consumers, as JSON.
     #[serde(borrow)]
     pub message: &'a RawValue,
 }
 
-/// The id of what is told of a member under a key: the same whenever it is told.
+/// Returns the id of a message about a member under a key. It is equal for repeated messages.
+///
+/// `subject` names what the message is about, such as the kind and the board.
 #[must_use]
-pub fn id(
-    position: &Position,
+pub fn message_id(
+    position: &NotificationPosition,
     view: &str,
-    (key, member): (i64, i64),
-    what: (&str, &str),
+    key: i64,
+    member: i64,
+    subject: [&str; 2],
 ) -> String {
-    let Position {
+    let NotificationPosition {
         source,
         partition,
         offset,
     } = position;
-    let of = (source.name(), partition, offset, view, key, member, what);
-    let bytes = serde_json::to_vec(&of).unwrap_or_default();
+    let name = source.name();
+    let identity = (name, partition, offset, view, key, member, subject);
+    let bytes = serde_json::to_vec(&identity).unwrap_or_default();
     format!("{:032x}", xxh3_128(&bytes))
 }
 
-impl<'a> Waiting<'a> {
-    /// The topic that it goes to.
+impl<'a> OutboxMessageRef<'a> {
+    /// Returns the topic of the message.
     #[must_use]
     pub const fn topic(&self) -> &'static str {
-        match self.achieved {
+        match self.achievement {
             Some(_) => ACHIEVEMENTS,
             None => BOARD_CHANGES,
         }
     }
 
-    /// What waits in an outbox as these bytes.
+    /// Decodes a stored message.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The reason why the bytes are not a message.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, String> {
-        serde_json::from_slice(bytes).map_err(unreadable)
+        json_error::decode(bytes).map_err(|reason| unreadable(&reason))
     }
 }
 
-fn unreadable(error: serde_json::Error) -> String {
+fn unreadable(reason: &str) -> String {
     format!(
-        "an entry of an outbox can't be read ({error}): use the version of Backstitch that wrote it"
+        "cannot read a message of an outbox ({reason}): use the version of Backstitch that wrote it"
     )
 }
 
-impl Told {
-    /// The bytes of it as they wait in an outbox.
+impl OutboxMessage {
+    /// Encodes the message for storage in an outbox.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        // Texts, numbers and maps of them can always be written.
+        // Encoding texts, numbers and maps of them cannot fail.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// What waits in an outbox as these bytes.
+    /// Decodes a stored message.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The reason why the bytes are not a message.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
-        serde_json::from_slice(bytes).map_err(unreadable)
+        json_error::decode(bytes).map_err(|reason| unreadable(&reason))
     }
 
-    /// Whether it is an achievement of another athlete, who lost a crown to this one.
+    /// Returns whether the message reports that another athlete lost a crown to this one.
     #[must_use]
-    pub fn was_taken_by(&self, athlete_id: i64) -> bool {
+    pub fn is_crown_taken_by(&self, athlete_id: i64) -> bool {
         self.message.get(TAKEN_BY).and_then(Value::as_i64) == Some(athlete_id)
     }
 
-    /// The same without who took the crown.
+    /// Removes the athlete who took the crown from the message.
     #[must_use]
-    pub fn taken_by_nobody(mut self) -> Self {
+    pub fn without_taker(mut self) -> Self {
         if let Some(taken_by) = self.message.get_mut(TAKEN_BY) {
             *taken_by = Value::Null;
         }
@@ -172,20 +176,20 @@ impl Told {
     }
 }
 
-/// Whether what others are told, as bytes of a record, names an athlete: as the one whom it is about, or who took a
-/// crown.
+/// Returns whether the message in a record names a wanted athlete, as its subject or as the one who
+/// took a crown.
 #[must_use]
-pub fn names_athlete(message: &[u8], has: impl Fn(i64) -> bool) -> bool {
+pub fn names_athlete(message: &[u8], is_wanted: impl Fn(i64) -> bool) -> bool {
     let Ok(message) = serde_json::from_slice::<Map<String, Value>>(message) else {
         return false;
     };
-    let named = ["athlete_id", TAKEN_BY].into_iter();
-    named
+    let fields = ["athlete_id", TAKEN_BY].into_iter();
+    fields
         .filter_map(|field| message.get(field).and_then(Value::as_i64))
-        .any(has)
+        .any(is_wanted)
 }
 
-/// The field that says who took a crown.
+/// The field with the athlete who took a crown.
 const TAKEN_BY: &str = "taken_by";
 
 #[cfg(test)]
@@ -195,46 +199,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_goes_by_one_name() {
-        for kind in Kind::ALL {
+    fn kind_names_round_trip() {
+        for kind in AchievementKind::ALL {
             assert_eq!(kind.name().parse(), Ok(kind));
             assert_eq!(serde_json::to_value(kind).unwrap(), json!(kind.name()));
         }
-        let unknown = "kom".parse::<Kind>().unwrap_err().to_string();
+        let unknown = "kom".parse::<AchievementKind>().unwrap_err().to_string();
         assert!(unknown.contains("crown, crown_lost"), "{unknown}");
     }
 
     #[test]
-    fn entries_come_back() {
-        let mut told = Told {
+    fn messages_round_trip() {
+        let mut stored = OutboxMessage {
             id: "00ff".to_owned(),
             key: -3,
             at_ms: 5,
-            position: Position {
+            position: NotificationPosition {
                 source: Source::Efforts,
                 partition: 1,
                 offset: i64::MAX,
             },
-            achieved: None,
+            achievement: None,
             message: Map::from_iter([("x".to_owned(), json!([1, null]))]),
         };
-        let comes_back = |told: &Told, topic: &str| {
-            let bytes = told.encode();
-            assert_eq!(Told::decode(&bytes), Ok(told.clone()));
-            let waiting = Waiting::decode(&bytes).unwrap();
-            assert_eq!((waiting.key, waiting.position), (told.key, told.position));
-            assert_eq!((waiting.achieved, waiting.topic()), (told.achieved, topic));
-            let message = serde_json::to_string(&told.message).unwrap();
-            assert_eq!(waiting.message.get(), message);
+        let check_round_trip = |stored: &OutboxMessage, topic: &str| {
+            let bytes = stored.encode();
+            assert_eq!(OutboxMessage::decode(&bytes), Ok(stored.clone()));
+            let borrowed = OutboxMessageRef::decode(&bytes).unwrap();
+            assert_eq!(
+                (borrowed.key, borrowed.position),
+                (stored.key, stored.position)
+            );
+            assert_eq!(
+                (borrowed.achievement, borrowed.topic()),
+                (stored.achievement, topic)
+            );
+            let message = serde_json::to_string(&stored.message).unwrap();
+            assert_eq!(borrowed.message.get(), message);
         };
-        comes_back(&told, BOARD_CHANGES);
-        told.achieved = Some(Achieved {
-            kind: Kind::TopTen,
+        check_round_trip(&stored, BOARD_CHANGES);
+        stored.achievement = Some(AchievementKey {
+            kind: AchievementKind::TopTen,
             member: 7,
             activity: None,
         });
-        comes_back(&told, ACHIEVEMENTS);
-        assert!(Waiting::decode(b"{}").is_err());
-        assert!(Told::decode(b"{}").is_err());
+        check_round_trip(&stored, ACHIEVEMENTS);
+        assert!(OutboxMessageRef::decode(b"{}").is_err());
+        assert!(OutboxMessage::decode(b"{}").is_err());
     }
 }

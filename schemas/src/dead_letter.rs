@@ -1,4 +1,4 @@
-//! What is kept of an input that could not be taken: its bytes, where it came from and why.
+//! Dead letters: rejected inputs with their bytes, their origin, and the reason.
 
 mod id;
 mod kind;
@@ -7,50 +7,51 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use id::{LetterId, NoLetterId};
-pub use kind::kind_of;
+pub use id::{DeadLetterId, DeadLetterIdError};
+pub use kind::reason_kind;
 
-/// An input that could not be taken. Nothing is lost: the bytes are kept as they came.
+/// A rejected input. Its bytes are stored unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLetter {
-    /// The source that the input was meant for.
+    /// The source that the input was addressed to.
     pub source: String,
-    /// Why it was not taken: field, fault and what is expected, in one line.
+    /// The reason of the rejection in one line: field, fault and expectation.
     pub reason: String,
-    /// Where it came from: `FILE:LINE` at ingest, `TOPIC/PARTITION@OFFSET` in the log. The same
-    /// origin in the log means the same dead letter, however often it was met.
+    /// The origin: `FILE:LINE` at ingest, `TOPIC/PARTITION@OFFSET` in the log. Dead letters with
+    /// the same origin in the log are the same.
     pub origin: String,
-    /// When it was set aside, in milliseconds since the Unix epoch.
+    /// When the input was rejected, in milliseconds since the Unix epoch.
     pub at_ms: i64,
-    /// The raw bytes; of more than [`RAW_BYTES_MAX`] only the first.
+    /// The input, truncated to [`RAW_BYTES_MAX`].
     #[serde(with = "raw_bytes")]
     pub raw: Vec<u8>,
 }
 
-/// So many bytes of an input are kept, so that any letter fits into the log: one more than a line may
-/// have, so that what was clipped is never taken for a whole one.
+/// The maximum number of stored bytes of an input, so that any dead letter fits into the log. It is
+/// one more than a line may have: a truncated input is still rejected when it is reprocessed.
 pub const RAW_BYTES_MAX: usize = crate::plays::LINE_BYTES_MAX + 1;
 
 impl DeadLetter {
-    /// What tools of the log show beside it, under the names that Kafka Connect gives its dead
-    /// letters: why, and where it stood if that was in the log.
+    /// Returns record headers with the reason and, if the origin is in the log, the position. Kafka
+    /// Connect uses the same names for its dead letters.
     #[must_use]
     pub fn headers(&self) -> Vec<(&'static str, Vec<u8>)> {
         let mut headers = vec![("__connect.errors.exception.message", self.reason.clone())];
-        if let Some(place) = Place::of(&self.origin) {
+        if let Some(position) = LogPosition::parse(&self.origin) {
             headers.extend([
-                ("__connect.errors.topic", place.topic.to_owned()),
-                ("__connect.errors.partition", place.partition.to_string()),
-                ("__connect.errors.offset", place.offset.to_string()),
+                ("__connect.errors.topic", position.topic.to_owned()),
+                ("__connect.errors.partition", position.partition.to_string()),
+                ("__connect.errors.offset", position.offset.to_string()),
             ]);
         }
         let bytes = |(name, text): (&'static str, String)| (name, text.into_bytes());
         headers.into_iter().map(bytes).collect()
     }
 
-    /// The first bytes of the input, at most `max` of them; of a text no half characters.
+    /// Returns at most `max` bytes from the beginning of the input. Text ends at a character
+    /// boundary.
     #[must_use]
-    pub fn beginning(&self, max: usize) -> &[u8] {
+    pub fn raw_prefix(&self, max: usize) -> &[u8] {
         let end = match std::str::from_utf8(&self.raw) {
             Ok(text) => text.floor_char_boundary(max),
             Err(_) => max.min(self.raw.len()),
@@ -59,9 +60,9 @@ impl DeadLetter {
     }
 }
 
-/// A place in the log, as the origin of a dead letter names it: `TOPIC/PARTITION@OFFSET`.
+/// A position in the log, written `TOPIC/PARTITION@OFFSET`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct LogPosition<'a> {
     /// The topic.
     pub topic: &'a str,
     /// The partition.
@@ -70,10 +71,10 @@ pub struct Place<'a> {
     pub offset: i64,
 }
 
-impl<'a> Place<'a> {
-    /// The place that an origin names, if that is in the log.
+impl<'a> LogPosition<'a> {
+    /// Parses the origin of a dead letter. Returns `None` if it is not in the log.
     #[must_use]
-    pub fn of(origin: &'a str) -> Option<Self> {
+    pub fn parse(origin: &'a str) -> Option<Self> {
         let (partition, offset) = origin.rsplit_once('@')?;
         let (topic, partition) = partition.rsplit_once('/')?;
         Some(Self {
@@ -84,14 +85,14 @@ impl<'a> Place<'a> {
     }
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for LogPosition<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}@{}", self.topic, self.partition, self.offset)
     }
 }
 
-/// Bytes as text where they are UTF-8, else as hexadecimal, so that dead letters can be read. Neither
-/// makes them more than twice as long.
+/// Serializes bytes as text if they are UTF-8, else as hexadecimal, so that dead letters are
+/// readable. Neither form is more than twice as long as the bytes.
 mod raw_bytes {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_say_where_it_stood() {
+    fn headers_have_the_log_position() {
         let letter = |origin: &str| DeadLetter {
             source: "plays".into(),
             reason: "kind: missing".into(),
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_of_a_text_is_a_text() {
+    fn a_prefix_of_text_ends_at_a_character() {
         let letter = |raw: &[u8]| DeadLetter {
             source: "plays".into(),
             reason: "r".into(),
@@ -166,15 +167,15 @@ mod tests {
             at_ms: 1,
             raw: raw.to_vec(),
         };
-        assert_eq!(letter("aöb".as_bytes()).beginning(2), b"a");
-        assert_eq!(letter("aöb".as_bytes()).beginning(3), "aö".as_bytes());
-        assert_eq!(letter("aöb".as_bytes()).beginning(9), "aöb".as_bytes());
-        assert_eq!(letter(&[0xff, 0xfe]).beginning(1), [0xff]);
-        assert_eq!(letter(&[0xff, 0xfe]).beginning(9), [0xff, 0xfe]);
+        assert_eq!(letter("aöb".as_bytes()).raw_prefix(2), b"a");
+        assert_eq!(letter("aöb".as_bytes()).raw_prefix(3), "aö".as_bytes());
+        assert_eq!(letter("aöb".as_bytes()).raw_prefix(9), "aöb".as_bytes());
+        assert_eq!(letter(&[0xff, 0xfe]).raw_prefix(1), [0xff]);
+        assert_eq!(letter(&[0xff, 0xfe]).raw_prefix(9), [0xff, 0xfe]);
     }
 
     #[test]
-    fn bytes_survive_whether_text_or_not() {
+    fn raw_bytes_round_trip() {
         for raw in [
             b"{\"a\":1".to_vec(),
             vec![0xff, 0x00, 0x7b],

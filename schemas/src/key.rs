@@ -1,11 +1,14 @@
-//! Keys as bytes that sort as their values do: one function encodes a key, for writer and reader.
+//! The order-preserving encoding of keys, shared by writers and readers.
 //!
-//! A key is a list of columns. Integers and times take eight bytes, sign bit flipped, high byte
-//! first; text is escaped and ended so that no text is a prefix of another; a column that may be
-//! null begins with a byte that says whether it is. So the order of bytes is the order of values,
-//! column by column, nulls first, and a shorter list of values encodes to a prefix: a range of keys
-//! is a range of bytes in every store. This layout is stored; it never changes without a new
-//! version of every view.
+//! A key is a list of columns:
+//!
+//! - Integers and times have eight bytes, big-endian, with the sign bit flipped.
+//! - Text is escaped and terminated, so that no text is a prefix of another one.
+//! - A nullable column begins with a byte that tells whether it is null.
+//!
+//! So bytes sort like values, column by column, nulls first. A shorter list of values encodes to a
+//! prefix, so a range of keys is a range of bytes in every store. The encoding is stored: a change
+//! requires a new version of every view.
 
 use std::sync::Arc;
 
@@ -19,7 +22,7 @@ use arrow::datatypes::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What a key column holds.
+/// The type of a key column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyKind {
@@ -27,14 +30,14 @@ pub enum KeyKind {
     Int,
     /// UTF-8 text.
     Text,
-    /// An instant on a full second: the start of a bucket.
+    /// An instant on a full second, such as the start of a bucket.
     Time,
     /// An instant in microseconds.
     Instant,
 }
 
 impl KeyKind {
-    /// The Arrow type of the column.
+    /// Returns the Arrow type of the column.
     #[must_use]
     pub fn data_type(self) -> DataType {
         match self {
@@ -45,9 +48,9 @@ impl KeyKind {
         }
     }
 
-    /// The kind of a column of that Arrow type, where there is one.
+    /// Returns the kind of a column with an Arrow type, if the type is supported.
     #[must_use]
-    pub fn of(data_type: &DataType) -> Option<Self> {
+    pub fn from_data_type(data_type: &DataType) -> Option<Self> {
         [Self::Int, Self::Text, Self::Time, Self::Instant]
             .into_iter()
             .find(|kind| kind.data_type() == *data_type)
@@ -59,14 +62,14 @@ impl KeyKind {
 pub struct KeyColumn {
     /// The column's name.
     pub name: String,
-    /// What it holds.
+    /// The type.
     pub kind: KeyKind,
-    /// Whether it may be null.
+    /// True if the column may be null.
     pub nullable: bool,
 }
 
 impl KeyColumn {
-    /// The Arrow field of the column.
+    /// Returns the Arrow field of the column.
     #[must_use]
     pub fn field(&self) -> Field {
         Field::new(&self.name, self.kind.data_type(), self.nullable)
@@ -76,7 +79,7 @@ impl KeyColumn {
 /// One value of a key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyValue {
-    /// No value: only where the column may be null.
+    /// No value, only for nullable columns.
     Null,
     /// An integer.
     Int(i64),
@@ -88,47 +91,49 @@ pub enum KeyValue {
     Instant(i64),
 }
 
-/// The columns of a key, in their order.
+/// The columns of a key, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct KeyShape(pub Vec<KeyColumn>);
 
-/// A key that does not have the shape that it should have.
+/// The reason why a key does not match its shape.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The number of columns is another one.
-    #[error("a key of {expected} columns was given {got}")]
+    /// The number of columns differs.
+    #[error("the key has {got} columns instead of {expected}")]
     Columns {
-        /// Columns of the shape.
+        /// The number of columns in the shape.
         expected: usize,
-        /// Columns that came.
+        /// The actual number of columns.
         got: usize,
     },
     /// A column has another type.
-    #[error("key column {column} is {got}, not {expected}")]
+    #[error("key column {column} has the type {got} instead of {expected}")]
     Type {
         /// The column's name.
         column: String,
-        /// The type of the shape.
+        /// The type in the shape.
         expected: String,
-        /// The type that came.
+        /// The actual type.
         got: String,
     },
-    /// A null where none may be.
-    #[error("key column {0} may not be null")]
+    /// A null in a column that is not nullable.
+    #[error("key column {0} must not be null")]
     Null(String),
     /// An instant between two seconds.
-    #[error("key column {column} holds {millis} ms, which is not on a full second")]
+    #[error("key column {column} has {millis} ms, which is not on a full second")]
     Fraction {
         /// The column's name.
         column: String,
         /// Milliseconds since the Unix epoch.
         millis: i64,
     },
-    /// Stored bytes that no key of this shape encodes to.
-    #[error("stored key does not decode at column {0}: the store is damaged or of another version")]
+    /// Stored bytes that are not a key of this shape.
+    #[error(
+        "a stored key does not decode at column {0}: the store is damaged, or another version wrote it"
+    )]
     Damaged(String),
-    /// More bytes of keys than one array holds.
-    #[error("keys of more than 2 GiB at once: encode fewer rows")]
+    /// The keys exceed the capacity of an array.
+    #[error("the keys have more than 2 GiB: encode fewer rows at a time")]
     TooLarge,
 }
 
@@ -138,18 +143,18 @@ const ESCAPED_ZERO: [u8; 2] = [0, 0xff];
 const TEXT_END: [u8; 2] = [0, 1];
 
 impl KeyShape {
-    /// The names of its columns, in their order.
+    /// Returns the names of the columns in order, separated by commas.
     #[must_use]
     pub fn names(&self) -> String {
         let names: Vec<&str> = self.0.iter().map(|column| column.name.as_str()).collect();
         names.join(",")
     }
 
-    /// Encodes the rows of `columns`, which are in the shape's order. Of a shape without columns
-    /// nothing tells how many rows there are: [`KeyShape::encode_rows`] is told.
+    /// Encodes the rows of `columns`, which have the order of the shape. A shape without columns
+    /// has no number of rows: use [`KeyShape::encode_rows`].
     ///
     /// # Errors
-    /// [`KeyError`] where number, types or values of the columns are not those of the shape.
+    /// [`KeyError`] if number, types or values of the columns do not match the shape.
     pub fn encode(&self, columns: &[ArrayRef]) -> Result<BinaryArray, KeyError> {
         self.encode_rows(columns, columns.first().map_or(0, |array| array.len()))
     }
@@ -180,7 +185,7 @@ impl KeyShape {
             }
             ends.push(i32::try_from(keys.len()).map_err(|_| KeyError::TooLarge)?);
         }
-        // Long texts make it grow to twice its size.
+        // Long texts can double the capacity.
         if keys.capacity() / 2 > keys.len() {
             keys.shrink_to_fit();
         }
@@ -188,10 +193,10 @@ impl KeyShape {
         Ok(BinaryArray::new(ends, keys.into(), None))
     }
 
-    /// Encodes the first columns of a key: all of them, or a prefix for a range.
+    /// Encodes the values of the first columns: a whole key, or a prefix for a range.
     ///
     /// # Errors
-    /// [`KeyError`] where a value does not fit its column, or there are more values than columns.
+    /// [`KeyError`] if a value does not fit its column, or there are more values than columns.
     pub fn encode_values(&self, values: &[KeyValue]) -> Result<Vec<u8>, KeyError> {
         if values.len() > self.0.len() {
             return Err(KeyError::Columns {
@@ -226,10 +231,10 @@ impl KeyShape {
         Ok(key)
     }
 
-    /// Decodes keys into columns, in the shape's order.
+    /// Decodes keys into columns, in the order of the shape.
     ///
     /// # Errors
-    /// [`KeyError::Damaged`] where bytes are not a key of this shape.
+    /// [`KeyError::Damaged`] if bytes are not a key of this shape.
     pub fn decode<'a>(
         &self,
         keys: impl Iterator<Item = &'a [u8]>,
@@ -249,10 +254,10 @@ impl KeyShape {
         Ok(writers.into_iter().map(Writer::finish).collect())
     }
 
-    /// Decodes one key into its values, as [`KeyShape::decode`] does many into columns.
+    /// Decodes one key into its values.
     ///
     /// # Errors
-    /// [`KeyError::Damaged`] where the bytes are not a key of this shape.
+    /// [`KeyError::Damaged`] if the bytes are not a key of this shape.
     pub fn decode_values(&self, key: &[u8]) -> Result<Vec<KeyValue>, KeyError> {
         let mut rest = key;
         let mut values = Vec::with_capacity(self.0.len());
@@ -268,13 +273,13 @@ impl KeyShape {
         }
     }
 
-    /// Whether bytes are a key of this shape, as [`KeyShape::decode`] takes it. It makes nothing of the values, so many
-    /// keys can be looked at.
+    /// Returns whether [`KeyShape::decode`] accepts the bytes. It allocates no values, so it is
+    /// fast for many keys.
     #[must_use]
     pub fn is_key(&self, key: &[u8]) -> bool {
         let mut rest = key;
         for column in &self.0 {
-            let Some(after) = checked(column, rest) else {
+            let Some(after) = skip_valid_value(column, rest) else {
                 return false;
             };
             rest = after;
@@ -282,7 +287,8 @@ impl KeyShape {
         rest.is_empty()
     }
 
-    /// The instant that a key begins with, in seconds since the Unix epoch; nothing where the first column holds none.
+    /// Returns the instant in the first column, in seconds since the Unix epoch. Returns `None` if
+    /// that column is not a time or is null.
     #[must_use]
     pub fn first_time(&self, key: &[u8]) -> Option<i64> {
         let first = self.0.first().filter(|first| first.kind == KeyKind::Time)?;
@@ -292,12 +298,12 @@ impl KeyShape {
         }
     }
 
-    /// Decodes the columns at the places `wanted`; the others are none. What stands after the last of
-    /// them is not looked at.
+    /// Decodes the columns with the indexes `wanted`; the others are `None`. Bytes after the last
+    /// wanted column are not validated.
     ///
     /// # Errors
-    /// [`KeyError::Damaged`] where the bytes up to there are not a key of this shape.
-    pub fn decode_some<'a>(
+    /// [`KeyError::Damaged`] if the bytes up to that column do not match the shape.
+    pub fn decode_columns<'a>(
         &self,
         keys: impl Iterator<Item = &'a [u8]>,
         wanted: &[usize],
@@ -305,14 +311,14 @@ impl KeyShape {
         let end = wanted.iter().max().map_or(0, |last| last + 1);
         let columns = self.0.iter().take(end).enumerate();
         let mut writers: Vec<(&KeyColumn, Option<Writer>)> = columns
-            .map(|(at, column)| (column, wanted.contains(&at).then(|| Writer::new(column))))
+            .map(|(index, column)| (column, wanted.contains(&index).then(|| Writer::new(column))))
             .collect();
         for key in keys {
             let mut rest = key;
             for (column, writer) in &mut writers {
                 let read = match writer {
                     Some(writer) => writer.read(column, rest),
-                    None => pass(column, rest),
+                    None => skip_value(column, rest),
                 };
                 rest = read.ok_or_else(|| KeyError::Damaged(column.name.clone()))?;
             }
@@ -325,16 +331,17 @@ impl KeyShape {
         Ok(columns)
     }
 
-    /// The same key with null from the column at the place `first` on. What stands there is not looked at.
+    /// Replaces the columns from index `first` on by null. Their bytes are not validated.
     ///
     /// # Errors
-    /// [`KeyError::Damaged`] where the bytes up to there are not a key of this shape; [`KeyError::Null`]
-    /// where a column may not be null.
+    /// [`KeyError::Damaged`] if the bytes before do not match the shape, [`KeyError::Null`] if a
+    /// replaced column is not nullable.
     pub fn null_from(&self, key: &[u8], first: usize) -> Result<Vec<u8>, KeyError> {
         let (kept, nulls) = self.0.split_at(first.min(self.0.len()));
         let mut rest = key;
         for column in kept {
-            rest = pass(column, rest).ok_or_else(|| KeyError::Damaged(column.name.clone()))?;
+            rest =
+                skip_value(column, rest).ok_or_else(|| KeyError::Damaged(column.name.clone()))?;
         }
         if let Some(column) = nulls.iter().find(|column| !column.nullable) {
             return Err(KeyError::Null(column.name.clone()));
@@ -344,7 +351,7 @@ impl KeyShape {
     }
 }
 
-/// Whether a column has a value, and the bytes that follow.
+/// Reads whether a column has a value. Also returns the bytes that follow.
 #[inline]
 fn read_mark<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<(bool, &'a [u8])> {
     if !column.nullable {
@@ -357,7 +364,7 @@ fn read_mark<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<(bool, &'a [u8])
     }
 }
 
-/// A column's value, and what follows it.
+/// Reads the value of a column. Also returns the bytes that follow.
 fn read_value<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<(KeyValue, &'a [u8])> {
     let (is_present, rest) = read_mark(column, bytes)?;
     if !is_present {
@@ -371,7 +378,7 @@ fn read_value<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<(KeyValue, &'a 
     let (n, rest) = read_int(rest)?;
     let value = match column.kind {
         KeyKind::Time => {
-            // A column of such instants is in milliseconds.
+            // The column has milliseconds, so the value must fit.
             n.checked_mul(1000)?;
             KeyValue::Time(n)
         }
@@ -381,8 +388,8 @@ fn read_value<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<(KeyValue, &'a 
     Some((value, rest))
 }
 
-/// What follows a column's value, without making anything of it.
-fn pass<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<&'a [u8]> {
+/// Returns the bytes after a column's value without decoding it.
+fn skip_value<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<&'a [u8]> {
     let (is_present, mut rest) = read_mark(column, bytes)?;
     if !is_present {
         return Some(rest);
@@ -402,9 +409,9 @@ fn pass<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<&'a [u8]> {
     }
 }
 
-/// What follows a column's value, if the bytes before it are one.
-fn checked<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<&'a [u8]> {
-    let rest = pass(column, bytes)?;
+/// Returns the bytes after a column's value if the value is valid.
+fn skip_valid_value<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    let rest = skip_value(column, bytes)?;
     let (value, _) = bytes.split_at_checked(bytes.len() - rest.len())?;
     let value = match column.nullable {
         true => value.get(1..)?,
@@ -412,19 +419,20 @@ fn checked<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<&'a [u8]> {
     };
     let is_valid = match column.kind {
         KeyKind::Int | KeyKind::Instant => true,
-        // A column of such instants is in milliseconds.
+        // The column has milliseconds, so the value must fit.
         KeyKind::Time => read_int(value).is_none_or(|(n, _)| n.checked_mul(1000).is_some()),
-        // No sign has a zero in it, so what stands between two is text by itself; behind a zero stands its mark.
+        // No other UTF-8 character contains a zero byte, so each segment between zeros must be
+        // valid by itself. After a zero, the first byte is its mark.
         KeyKind::Text => value
             .split(|byte| *byte == 0)
             .enumerate()
-            .all(|(at, piece)| {
-                let piece = if at == 0 {
-                    piece
+            .all(|(index, segment)| {
+                let segment = if index == 0 {
+                    segment
                 } else {
-                    piece.get(1..).unwrap_or_default()
+                    segment.get(1..).unwrap_or_default()
                 };
-                std::str::from_utf8(piece).is_ok()
+                std::str::from_utf8(segment).is_ok()
             }),
     };
     is_valid.then_some(rest)
@@ -446,12 +454,12 @@ fn write_text(text: &str, key: &mut Vec<u8>) {
         key.extend_from_slice(&TEXT_END);
         return;
     }
-    for piece in text.as_bytes().split_inclusive(|byte| *byte == 0) {
-        if let Some((0, head)) = piece.split_last() {
+    for segment in text.as_bytes().split_inclusive(|byte| *byte == 0) {
+        if let Some((0, head)) = segment.split_last() {
             key.extend_from_slice(head);
             key.extend_from_slice(&ESCAPED_ZERO);
         } else {
-            key.extend_from_slice(piece);
+            key.extend_from_slice(segment);
         }
     }
     key.extend_from_slice(&TEXT_END);
@@ -462,9 +470,9 @@ fn read_int(bytes: &[u8]) -> Option<(i64, &[u8])> {
     Some(((u64::from_be_bytes(*head) ^ (1 << 63)).cast_signed(), rest))
 }
 
-/// The integers that may stand in bytes which are no key: one for every place where eight bytes are left. Who seeks an
-/// integer that was encoded there finds it, wherever it stands.
-pub fn ints_within(bytes: &[u8]) -> impl Iterator<Item = i64> + use<'_> {
+/// Decodes an integer at every position of bytes that do not decode as a key. An integer that was
+/// encoded anywhere in the bytes is among the results.
+pub fn possible_ints(bytes: &[u8]) -> impl Iterator<Item = i64> + use<'_> {
     let windows = bytes.windows(size_of::<i64>());
     windows.filter_map(|window| read_int(window).map(|(n, _)| n))
 }
@@ -486,14 +494,14 @@ fn read_text<'a>(bytes: &'a [u8], text: &mut Vec<u8>) -> Option<&'a [u8]> {
     }
 }
 
-/// Reads one column's values out of an array.
+/// Encodes the values of one column from an array.
 struct Reader<'a> {
     column: &'a KeyColumn,
     nulls: Option<&'a NullBuffer>,
     values: Values<'a>,
 }
 
-/// An array as what it is.
+/// An array with its type.
 enum Values<'a> {
     Int(&'a Int64Array),
     Text(&'a StringArray),
@@ -552,7 +560,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Collects one column's values into an array.
+/// Decodes the values of one column into an array.
 enum Writer {
     Int(KeyKind, Int64Builder),
     Text(StringBuilder, Vec<u8>),

@@ -1,10 +1,10 @@
-//! Encoded keys sort as their values do, decode to them, and refuse what they can't hold.
+//! Tests of the key encoding: order, round trips, and errors.
 
 use arrow::array::{Int64Array, StringArray, TimestampMillisecondArray};
 use proptest::prelude::*;
 
 use super::*;
-use crate::shown::{key_value, value};
+use crate::json_value::{from_column, from_key};
 
 fn shape() -> KeyShape {
     let column = |name: &str, kind, nullable| KeyColumn {
@@ -53,9 +53,9 @@ fn row() -> impl Strategy<Value = Row> {
 }
 
 proptest! {
-    /// Bytes compare as rows do, and decode to what was encoded.
+    /// Encoded keys compare like rows and decode to the same values.
     #[test]
-    fn order_and_round_trip(rows in proptest::collection::vec(row(), 1..20)) {
+    fn keys_sort_like_rows_and_round_trip(rows in proptest::collection::vec(row(), 1..20)) {
         let keys = shape().encode(&columns(&rows)).unwrap();
         for (i, a) in rows.iter().enumerate() {
             for (j, b) in rows.iter().enumerate() {
@@ -68,9 +68,9 @@ proptest! {
         }
     }
 
-    /// What is looked at only is taken and refused as what is decoded, whichever byte somebody changed.
+    /// `is_key` accepts exactly the bytes that decode, also after a change of any byte.
     #[test]
-    fn what_is_a_key_decodes(
+    fn is_key_agrees_with_decode(
         row in row(),
         (at, byte) in (0_usize..40, any::<u8>()),
         bytes in proptest::collection::vec(any::<u8>(), 0..40),
@@ -91,24 +91,24 @@ proptest! {
         }
     }
 
-    /// Some columns decode to what all of them do.
+    /// Selected columns decode to the same values as all columns.
     #[test]
-    fn some_columns_are_those_of_all(
+    fn decodes_selected_columns(
         rows in proptest::collection::vec(row(), 1..20),
         wanted in proptest::sample::subsequence(vec![0_usize, 1, 2, 3], 0..=4),
     ) {
         let keys = shape().encode(&columns(&rows)).unwrap();
         let all = shape().decode(keys.iter().flatten()).unwrap();
-        let some = shape().decode_some(keys.iter().flatten(), &wanted).unwrap();
+        let some = shape().decode_columns(keys.iter().flatten(), &wanted).unwrap();
         prop_assert_eq!(some.len(), all.len());
         for (at, (got, expected)) in some.iter().zip(&all).enumerate() {
             prop_assert_eq!(got.as_ref(), wanted.contains(&at).then_some(expected));
         }
     }
 
-    /// A list of values encodes as the row does, a shorter one to a prefix.
+    /// A list of values encodes like the row, a shorter list to a prefix.
     #[test]
-    fn values_and_prefixes(row in row(), columns_kept in 0_usize..4) {
+    fn values_encode_like_rows_and_prefixes(row in row(), columns_kept in 0_usize..4) {
         let mut values = vec![KeyValue::Int(row.0), KeyValue::Time(row.1)];
         values.push(row.2.clone().map_or(KeyValue::Null, KeyValue::Text));
         values.push(row.3.map_or(KeyValue::Null, KeyValue::Int));
@@ -118,15 +118,15 @@ proptest! {
         let prefix = shape().encode_values(&values[..columns_kept]).unwrap();
         prop_assert!(whole.starts_with(&prefix));
         let columns = shape().decode(std::iter::once(&whole[..])).unwrap();
-        let shown: Vec<_> = columns.iter().map(|column| value(column, 0)).collect();
-        let of_values: Vec<_> = values.iter().map(key_value).collect();
+        let shown: Vec<_> = columns.iter().map(|column| from_column(column, 0)).collect();
+        let of_values: Vec<_> = values.iter().map(from_key).collect();
         prop_assert_eq!(of_values, shown);
         prop_assert_eq!(shape().decode_values(&whole), Ok(values));
     }
 
-    /// What is made null is as if it had been.
+    /// A key with replaced columns equals a key that was encoded with nulls.
     #[test]
-    fn last_columns_become_null(row in row(), first in 2_usize..6) {
+    fn replaces_last_columns_by_null(row in row(), first in 2_usize..6) {
         let mut nulls = row.clone();
         if first <= 2 {
             nulls.2 = None;
@@ -142,14 +142,14 @@ proptest! {
         prop_assert!(shape().null_from(&whole, 1).is_err());
     }
 
-    /// Bytes that nobody encoded are an error or a key, never a panic.
+    /// Arbitrary bytes are an error or a key, without a panic.
     #[test]
     fn damaged_bytes_do_not_panic(
         bytes in proptest::collection::vec(any::<u8>(), 0..40),
         first in 0_usize..6,
     ) {
         drop(shape().null_from(&bytes, first));
-        let some = shape().decode_some(std::iter::once(&bytes[..]), &[3]);
+        let some = shape().decode_columns(std::iter::once(&bytes[..]), &[3]);
         let all = shape().decode(std::iter::once(&bytes[..]));
         prop_assert!(all.is_err() || some.is_ok());
         prop_assert_eq!(shape().decode_values(&bytes).err(), all.err());
@@ -157,7 +157,7 @@ proptest! {
 }
 
 #[test]
-fn wrong_shapes_are_named() {
+fn errors_name_the_column() {
     let rows = [(1, 2, None, None)];
     let mut wrong = columns(&rows);
     wrong.swap(0, 2);
@@ -180,7 +180,7 @@ fn wrong_shapes_are_named() {
 }
 
 #[test]
-fn half_a_second_is_refused() {
+fn rejects_fractions_of_seconds() {
     let mut odd = columns(&[(1, 2, None, None)]);
     odd[1] = Arc::new(TimestampMillisecondArray::from(vec![1500]).with_timezone("UTC"));
     assert!(matches!(
@@ -190,7 +190,7 @@ fn half_a_second_is_refused() {
 }
 
 #[test]
-fn integers_are_found_in_bytes_that_are_no_key() {
+fn finds_integers_in_damaged_keys() {
     let mut bytes = shape()
         .encode_values(&[
             KeyValue::Int(-7),
@@ -203,6 +203,6 @@ fn integers_are_found_in_bytes_that_are_no_key() {
     bytes.pop();
     bytes.extend_from_slice(&bytes.clone());
     assert!(!shape().is_key(&bytes));
-    assert!(ints_within(&bytes).any(|n| n == -7));
-    assert_eq!(ints_within(&bytes[..7]).count(), 0);
+    assert!(possible_ints(&bytes).any(|n| n == -7));
+    assert_eq!(possible_ints(&bytes[..7]).count(), 0);
 }

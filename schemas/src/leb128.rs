@@ -1,16 +1,17 @@
-//! Whole numbers as bytes (LEB128): seven bits in each, the lowest first; the highest bit says that
-//! another byte follows.
+//! Variable-length integers (LEB128): seven bits a byte, lowest first. The highest bit of a byte
+//! says that another byte follows.
 
-/// Bits of a number in one byte, and the bit that says that another byte follows.
+/// Bits of a number in one byte.
 const BITS: u32 = 7;
+/// The bit that says that another byte follows.
 const MORE: u8 = 0x80;
 
-/// Why bytes are no number.
+/// Why bytes do not decode as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoNumber {
-    /// They end too early.
-    Cut,
-    /// It has more than 64 bits.
+pub enum Leb128Error {
+    /// The bytes end too early.
+    Truncated,
+    /// The number has more than 64 bits.
     TooLarge,
 }
 
@@ -24,12 +25,12 @@ pub fn write(to: &mut Vec<u8>, mut number: u64) {
     to.push(number.to_le_bytes()[0]);
 }
 
-/// Takes a number off the front of some bytes.
+/// Reads a number and advances `bytes` past it.
 ///
 /// # Errors
-/// [`NoNumber`] if they do not begin with one.
+/// [`Leb128Error`] if `bytes` do not begin with a number.
 #[inline]
-pub fn read(bytes: &mut &[u8]) -> Result<u64, NoNumber> {
+pub fn read(bytes: &mut &[u8]) -> Result<u64, Leb128Error> {
     // Most numbers have one byte.
     if let Some((byte, rest)) = bytes.split_first()
         && byte & MORE == 0
@@ -39,7 +40,7 @@ pub fn read(bytes: &mut &[u8]) -> Result<u64, NoNumber> {
     }
     let mut number = 0;
     for shift in (0..u64::BITS).step_by(BITS as usize) {
-        let (byte, rest) = bytes.split_first().ok_or(NoNumber::Cut)?;
+        let (byte, rest) = bytes.split_first().ok_or(Leb128Error::Truncated)?;
         *bytes = rest;
         let bits = u64::from(byte & !MORE);
         if bits.leading_zeros() < shift {
@@ -50,24 +51,26 @@ pub fn read(bytes: &mut &[u8]) -> Result<u64, NoNumber> {
             return Ok(number);
         }
     }
-    Err(NoNumber::TooLarge)
+    Err(Leb128Error::TooLarge)
 }
 
-/// Appends bytes, with their number before them.
+/// Appends the length of `bytes` and then the bytes.
 #[inline]
 pub fn write_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
     write(to, bytes.len() as u64);
     to.extend_from_slice(bytes);
 }
 
-/// Takes bytes with their number before them off the front of others.
+/// Reads bytes that follow their length, and advances `bytes` past them.
 ///
 /// # Errors
-/// [`NoNumber`] if they do not begin with a number, or end before that many bytes have come.
+/// [`Leb128Error`] if `bytes` do not begin with a number, or are shorter than it says.
 #[inline]
-pub fn read_bytes<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], NoNumber> {
-    let length = usize::try_from(read(bytes)?).map_err(|_| NoNumber::TooLarge)?;
-    let (value, rest) = bytes.split_at_checked(length).ok_or(NoNumber::Cut)?;
+pub fn read_bytes<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], Leb128Error> {
+    let length = usize::try_from(read(bytes)?).map_err(|_| Leb128Error::TooLarge)?;
+    let (value, rest) = bytes
+        .split_at_checked(length)
+        .ok_or(Leb128Error::Truncated)?;
     *bytes = rest;
     Ok(value)
 }
@@ -80,12 +83,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(number: u64, more in prop::collection::vec(any::<u8>(), 0..4)) {
+        fn numbers_round_trip(number: u64, more in prop::collection::vec(any::<u8>(), 0..4)) {
             let number = number >> (number % 64);
             let mut bytes = Vec::new();
             write(&mut bytes, number);
             for cut in 0..bytes.len() {
-                prop_assert_eq!(read(&mut &bytes[..cut]), Err(NoNumber::Cut));
+                prop_assert_eq!(read(&mut &bytes[..cut]), Err(Leb128Error::Truncated));
             }
             bytes.extend_from_slice(&more);
             let mut rest = bytes.as_slice();
@@ -95,11 +98,11 @@ mod tests {
     }
 
     #[test]
-    fn more_than_64_bits_are_too_many() {
+    fn a_number_of_more_than_64_bits_is_too_large() {
         let largest = [&[0xff; 9][..], &[1]].concat();
         assert_eq!(read(&mut largest.as_slice()), Ok(u64::MAX));
         let larger = [&[0xff; 9][..], &[2]].concat();
-        assert_eq!(read(&mut larger.as_slice()), Err(NoNumber::TooLarge));
-        assert_eq!(read(&mut [0x80; 11].as_slice()), Err(NoNumber::TooLarge));
+        assert_eq!(read(&mut larger.as_slice()), Err(Leb128Error::TooLarge));
+        assert_eq!(read(&mut [0x80; 11].as_slice()), Err(Leb128Error::TooLarge));
     }
 }

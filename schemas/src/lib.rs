@@ -1,16 +1,17 @@
-//! The nouns of Backstitch: events and entities and their decoding, keys, buckets, cuts and the
-//! rules of the seam.
+//! The shared types of Backstitch: events and entities with their decoding, keys, time buckets,
+//! cuts, and the rules of the seam protocol.
 //!
 //! Everything here is pure. Nothing in this crate reads a clock, a file, an environment variable or
-//! a socket, and it names no store and no query engine.
+//! a socket. No code here depends on a store or a query engine.
 
 pub mod access;
 pub mod achievement;
 pub mod avro;
 pub mod clock;
 pub mod dead_letter;
-pub mod draws;
 pub mod entities;
+pub mod json_error;
+pub mod json_value;
 pub mod key;
 pub mod leb128;
 pub mod line;
@@ -19,8 +20,8 @@ mod options;
 pub mod partition;
 pub mod plays;
 pub mod provenance;
+pub mod random;
 pub mod seam;
-pub mod shown;
 pub mod source;
 pub mod time;
 pub mod traces;

@@ -1,8 +1,7 @@
-//! A JSON line: what every source of lines asks of one, and of the kinds of values that several
-//! sources have.
+//! JSON lines: the rules that all sources share.
 //!
-//! It owns the line's own limits, the reasons for which a line is not taken, and the strict form of
-//! instants. It must not know any source: the names of fields and what is expected are parameters.
+//! This module owns the limits of a line, the reasons of rejections, and the strict form of
+//! instants. It knows no source: names of fields and expectations are parameters.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,17 +10,19 @@ use jiff::civil::{Date, DateTime, Time};
 use jiff::{Span, Timestamp};
 use serde::Deserialize;
 
-/// The longest line, in bytes.
+use crate::json_error;
+
+/// The maximum length of a line.
 pub const LINE_BYTES_MAX: usize = 1024 * 1024;
 
-/// The times that events and rows can have, in seconds since the Unix epoch: from 1678 until 2261.
-/// The query engine counts in nanoseconds of 64 bits when it puts a time into its bucket.
+/// The range of times of events and rows, in seconds since the Unix epoch: the years 1678 to 2261.
+/// The query engine uses 64-bit nanoseconds when it assigns a time to its bucket.
 pub(crate) const INSTANT_SECONDS: Range<i64> = -9_214_560_000..9_214_646_400;
 
-/// The most characters of a reason.
+/// The maximum number of characters of a reason.
 pub(crate) const REASON_CHARS_MAX: usize = 400;
 
-/// Why a record without a value is not taken: a tombstone of Kafka, which reads as an empty value.
+/// The reason for a record without a value: a Kafka tombstone, which is read as an empty value.
 pub(crate) const NO_VALUE: &str = "the value is null or empty (a tombstone deletes nothing here)";
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
@@ -29,45 +30,50 @@ const NANO_DIGITS: usize = 9;
 const DAY_SECONDS: i64 = 86_400;
 const US_PER_SECOND: i64 = 1_000_000;
 
-/// A text, borrowed from the line unless it has escapes.
+/// A text that is borrowed from the line unless it has escapes.
 #[derive(Deserialize)]
 pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
-/// The one JSON object of a line. `expected` is what a line that is something else is told.
+/// Parses the JSON object of a line. `expected` tells what to write if the line is not an object.
 ///
 /// # Errors
-/// What is wrong with the line, and with which field; not clipped.
-pub(crate) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8], expected: &str) -> Result<T, String> {
+/// The reason, with the name of the field; not clipped.
+pub(crate) fn parse_object<'a, T: Deserialize<'a>>(
+    bytes: &'a [u8],
+    expected: &str,
+) -> Result<T, String> {
     if bytes.len() > LINE_BYTES_MAX {
         return Err(format!(
-            "the line is too long: at most {LINE_BYTES_MAX} bytes are taken"
+            "the line is too long: at most {LINE_BYTES_MAX} bytes are accepted"
         ));
     }
     if bytes.is_empty() {
         return Err(format!("{NO_VALUE}: {expected}"));
     }
-    // Some editors put a byte order mark at the beginning of a file.
+    // Some editors write a byte order mark at the beginning of a file.
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
-    // A derived decoder takes an array in the place of an object; a line must be an object.
+    // A derived decoder also accepts an array of the fields' values; a line must be an object.
     if !bytes.trim_ascii_start().starts_with(b"{") {
         return Err(not_an_object(bytes, expected));
     }
-    serde_json::from_slice(bytes).map_err(|_| explain::<T>(bytes))
+    json_error::decode(bytes)
 }
 
-/// Lines with their numbers: each as [`trimmed`] gives it, and blank ones are passed over.
-pub fn without_blanks<'a>(
+/// Trims lines ([`trim_line`]) and skips blank ones. Each line has its number.
+pub fn skip_blank_lines<'a>(
     lines: impl Iterator<Item = (u64, &'a [u8])>,
 ) -> impl Iterator<Item = (u64, &'a [u8])> {
     lines
-        .map(|(number, line)| (number, trimmed(line)))
+        .map(|(number, line)| (number, trim_line(line)))
         .filter(|(_, line)| !line.is_empty())
 }
 
-/// A line without the blanks around it; a byte order mark alone is blank, too. A line that exceeds the
-/// limit is returned unchanged, even where it is already cut off, so that it is rejected as too long.
+/// Removes leading and trailing whitespace. A line with only a byte order mark is blank.
+///
+/// A line that exceeds the limit, even if already truncated, is returned unchanged, so that it is
+/// rejected as too long.
 #[must_use]
-pub fn trimmed(line: &[u8]) -> &[u8] {
+pub fn trim_line(line: &[u8]) -> &[u8] {
     if line.len() > LINE_BYTES_MAX {
         return line;
     }
@@ -78,7 +84,7 @@ pub fn trimmed(line: &[u8]) -> &[u8] {
     line.trim_ascii()
 }
 
-/// A reason may quote what it is about, but not all of it.
+/// Limits the length of a reason, which may quote long input.
 pub(crate) fn clip(mut reason: String) -> String {
     if let Some((end, _)) = reason.char_indices().nth(REASON_CHARS_MAX) {
         reason.truncate(end);
@@ -87,7 +93,7 @@ pub(crate) fn clip(mut reason: String) -> String {
     reason
 }
 
-/// Checks a text that may hold anything but NUL, which PostgreSQL cannot store in a text.
+/// Checks that a text has no NUL, which PostgreSQL cannot store.
 ///
 /// # Errors
 /// The text contains NUL.
@@ -100,8 +106,8 @@ pub(crate) fn check_text(field: &str, text: &str) -> Result<(), String> {
     }
 }
 
-/// Checks the field `country`: its form only. Codes that name no country are accepted: ISO 3166 leaves
-/// `AA`, `QM` to `QZ`, `XA` to `XZ` and `ZZ` to users, and the list of countries changes.
+/// Checks the form of the field `country`. Unassigned codes are accepted: ISO 3166 reserves `AA`,
+/// `QM` to `QZ`, `XA` to `XZ` and `ZZ` for users, and the list of countries changes.
 ///
 /// # Errors
 /// The text is not two capital letters.
@@ -114,9 +120,9 @@ pub(crate) fn check_country(country: &str) -> Result<(), String> {
     ))
 }
 
-/// An RFC 3339 instant in microseconds; finer digits are cut off. The parser behind it takes more
-/// forms than the standard has and fewer digits, so the form is checked first.
-pub(crate) fn instant_us(field: &str, text: &str) -> Result<i64, String> {
+/// Parses an RFC 3339 instant to microseconds; finer digits are truncated. The form is checked
+/// first, because the parser of the time library accepts other forms and fewer digits.
+pub(crate) fn parse_instant_us(field: &str, text: &str) -> Result<i64, String> {
     let bad = |why: &str| {
         format!(
             "{field}: {text:?} is not an RFC 3339 instant such as \"2026-11-21T09:30:00Z\"{why}"
@@ -135,14 +141,14 @@ pub(crate) fn instant_us(field: &str, text: &str) -> Result<i64, String> {
         _ => text.parse(),
     };
     let beyond = || format!("{field}: {text:?} is not a time between the years 1678 and 2261");
-    let instant: Timestamp = parsed.map_err(|error: jiff::Error| {
-        // The parser's own range ends inside the year 9999.
+    let instant: Timestamp = parsed.map_err(|_: jiff::Error| {
+        // The range of the parser ends within the year 9999.
         match text.get(..19).map(str::parse::<DateTime>) {
             Some(Ok(at)) if !(1678..2262).contains(&at.year()) => beyond(),
-            _ => bad(&format!(": {error}")),
+            _ => bad(impossible_part(text)),
         }
     })?;
-    // Leap seconds are the last of a UTC day; they count in the second before.
+    // A leap second ends a UTC day; it counts as the second before.
     let leap = text.get(17..19) == Some("60");
     if leap && instant.as_second().rem_euclid(DAY_SECONDS) != DAY_SECONDS - 1 {
         return Err(bad(
@@ -155,10 +161,22 @@ pub(crate) fn instant_us(field: &str, text: &str) -> Result<i64, String> {
     i64::try_from(instant.as_nanosecond().div_euclid(1000)).map_err(|_| bad(": out of range"))
 }
 
-/// Checks an instant that is given in microseconds since the Unix epoch.
+/// Says which part of an instant of the right form does not exist.
+fn impossible_part(text: &str) -> &'static str {
+    let part = |range: Range<usize>| text.get(range).unwrap_or_default();
+    if part(0..10).parse::<Date>().is_err() {
+        ": the calendar has no such day"
+    } else if part(11..19).parse::<Time>().is_err() {
+        ": the clock has no such hour, minute or second"
+    } else {
+        ": the offset from UTC is not possible"
+    }
+}
+
+/// Checks an instant in microseconds since the Unix epoch.
 ///
 /// # Errors
-/// That it is no time that is taken.
+/// The instant is outside the accepted range.
 pub(crate) fn check_instant_us(field: &str, at_us: i64) -> Result<(), String> {
     if INSTANT_SECONDS.contains(&at_us.div_euclid(US_PER_SECOND)) {
         return Ok(());
@@ -166,16 +184,16 @@ pub(crate) fn check_instant_us(field: &str, at_us: i64) -> Result<(), String> {
     Err(out_of_range(field, i128::from(at_us)))
 }
 
-/// The reason for an instant that is out of range, given in microseconds since the Unix epoch.
+/// Returns the reason for an instant that is out of range, in microseconds since the Unix epoch.
 #[must_use]
 pub fn out_of_range(field: &str, at_us: i128) -> String {
     format!("{field}: {at_us} µs since 1970 is not a time between the years 1678 and 2261")
 }
 
-/// An instant, given in microseconds since the Unix epoch, as a line writes it; nothing for one outside
-/// the years 0000 to 9999, which RFC 3339 cannot write.
+/// Formats an instant in microseconds since the Unix epoch as RFC 3339. Returns `None` outside the
+/// years 0000 to 9999, which RFC 3339 cannot express.
 #[must_use]
-pub fn instant_text(at_us: i128) -> Option<String> {
+pub fn format_instant(at_us: i128) -> Option<String> {
     let day_us = i128::from(DAY_SECONDS * US_PER_SECOND);
     let days = i64::try_from(at_us.div_euclid(day_us)).ok()?;
     let in_day_us = i64::try_from(at_us.rem_euclid(day_us)).ok()?;
@@ -185,10 +203,10 @@ pub fn instant_text(at_us: i128) -> Option<String> {
     Some(format!("{}Z", date.to_datetime(time.ok()?)))
 }
 
-/// An RFC 3339 instant in microseconds as [`instant_us`], but for one before or after all times that
-/// are taken, which is the first or the last of them.
-pub(crate) fn instant_us_within(field: &str, text: &str) -> Result<i64, String> {
-    let exact = instant_us(field, text);
+/// Parses an RFC 3339 instant as [`parse_instant_us`] does, but clamps one outside the accepted
+/// range to its first or last instant.
+pub(crate) fn parse_instant_us_clamped(field: &str, text: &str) -> Result<i64, String> {
+    let exact = parse_instant_us(field, text);
     if exact.is_ok() || fraction_of_instant(text.as_bytes()).is_none() {
         return exact;
     }
@@ -206,32 +224,11 @@ pub(crate) fn instant_us_within(field: &str, text: &str) -> Result<i64, String> 
 fn not_an_object(bytes: &[u8], expected: &str) -> String {
     match serde_json::from_slice::<serde::de::IgnoredAny>(bytes) {
         Ok(_) => format!("not a JSON object: {expected}"),
-        Err(error) => format!("not JSON: {error}"),
+        Err(error) => json_error::describe(&error),
     }
 }
 
-/// Why a line does not parse: read again, slowly, with the path of the field.
-fn explain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> String {
-    let mut json = serde_json::Deserializer::from_slice(bytes);
-    let error = match serde_path_to_error::deserialize::<_, T>(&mut json) {
-        Ok(_) => match json.end() {
-            Ok(()) => return "not taken".to_owned(),
-            Err(error) => return format!("more than one JSON value on the line: {error}"),
-        },
-        Err(error) => error,
-    };
-    let path = error.path().to_string();
-    let inner = error.into_inner();
-    if inner.is_data() && path != "." {
-        format!("{path}: {inner}")
-    } else if inner.is_data() {
-        inner.to_string()
-    } else {
-        format!("not JSON: {inner}")
-    }
-}
-
-/// Where the digits of the fraction stand, which may be none, if the text has the form of an
+/// Returns the range of the fraction's digits, which may be empty, if the text has the form of an
 /// instant.
 fn fraction_of_instant(bytes: &[u8]) -> Option<Range<usize>> {
     let digits = |range: Range<usize>| {
@@ -264,7 +261,7 @@ fn fraction_of_instant(bytes: &[u8]) -> Option<Range<usize>> {
         fraction = 20..20 + length;
     }
     let end = fraction.end;
-    let whole = if is(end, b"Zz") {
+    let is_complete = if is(end, b"Zz") {
         bytes.len() == end + 1
     } else {
         is(end, b"+-")
@@ -274,5 +271,5 @@ fn fraction_of_instant(bytes: &[u8]) -> Option<Range<usize>> {
             && digits(end + 4..end + 6)
             && bytes.len() == end + 6
     };
-    whole.then_some(fraction)
+    is_complete.then_some(fraction)
 }

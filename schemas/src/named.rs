@@ -1,7 +1,7 @@
-//! Enums whose variants have names.
+//! A macro for enums whose variants have names.
 
-/// Defines an enum with the constant `ALL`, the method `name` and `Display`. A part `else` adds `FromStr`: it names the type
-/// of the error and its variant for an unknown name.
+/// Defines an enum with the constant `ALL`, the method `name`, and `Display`. The part `else` adds
+/// `FromStr`: it names the error type and its variant for an unknown name.
 #[macro_export]
 macro_rules! named {
     (
@@ -17,10 +17,10 @@ macro_rules! named {
         }
 
         impl $type {
-            /// All of them, in the order in which they are shown.
+            /// All variants in display order.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
-            /// The name, as in JSON.
+            /// Returns the name that JSON uses.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {

@@ -1,7 +1,7 @@
-//! Settings with defaults.
+//! A macro for structs of settings with defaults.
 
-/// Defines a struct of settings. Each field is followed by its default, which holds where a setting is left out. Unknown
-/// settings are refused.
+/// Defines a struct of settings. Each field is followed by its default. Unknown settings are
+/// refused.
 #[macro_export]
 macro_rules! options {
     (

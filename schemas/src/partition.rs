@@ -1,10 +1,10 @@
-//! Which log partition a key belongs to.
+//! The assignment of keys to log partitions.
 //!
-//! The rule is Kafka's default one (murmur2 over the key's bytes), so that a producer which is not
-//! ours puts an owner's events into the same partition as we do. Duplicates of an event then always
-//! meet in one partition, and a read by owner touches one slot.
+//! The rule is Kafka's default partitioner (murmur2 of the key's bytes), so foreign producers use
+//! the same partition for an owner's events. Duplicates of an event are therefore in one partition,
+//! and a read by owner needs one partition state.
 
-/// The partition of a record with this key among `partitions` of a topic.
+/// Returns the partition of a key in a topic with `partitions`.
 ///
 /// `partitions` must be at least 1; 0 counts as 1.
 #[must_use]
@@ -12,8 +12,8 @@ pub fn partition_of(key: &[u8], partitions: u32) -> u32 {
     (murmur2(key) & 0x7fff_ffff) % partitions.max(1)
 }
 
-/// The 32-bit `MurmurHash2` with the seed that Kafka's clients use.
-/// Source: Austin Appleby's public-domain algorithm; seed and sign mask as in Kafka's `Utils.murmur2`.
+/// The 32-bit `MurmurHash2` with the seed that Kafka's clients use. Source: Austin Appleby's
+/// public-domain algorithm; seed and sign mask as in Kafka's `Utils.murmur2`.
 fn murmur2(data: &[u8]) -> u32 {
     const M: u32 = 0x5bd1_e995;
     const R: u32 = 24;

@@ -1,4 +1,4 @@
-//! Where an answer comes from: said on every answer.
+//! Provenance: the layers and log positions from which an answer was computed. Every answer has it.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,28 @@ use serde::{Deserialize, Serialize};
 use crate::named;
 
 named! {
-    /// Which layers had a part in a value.
+    /// The layers that contributed to a value.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Origin {
-        /// Nothing newer than the batch rows had a part in the value.
+        /// Only batch rows contributed to the value.
         Batch = "batch",
-        /// No batch row had a part in the value.
+        /// No batch row contributed to the value.
         Realtime = "realtime",
-        /// Both had.
+        /// Both contributed.
         Merged = "merged",
-        /// Neither: it was counted in the canonical store.
+        /// The value was counted in the entity store.
         Canonical = "canonical",
     }
 }
 
 impl Origin {
-    /// The origin of a value in which batch rows or live parts, or neither, had a part. A value
-    /// without any part stands on what the newest run found: batch, if there was a run at all.
+    /// Returns the origin of a value to which batch rows, live deltas, both or neither contributed.
+    ///
+    /// Without any contribution, the value rests on the newest run: batch, if there was a run at
+    /// all.
     #[must_use]
-    pub const fn of(batch: bool, live: bool, epoch: u64) -> Self {
+    pub const fn from_layers(batch: bool, live: bool, epoch: u64) -> Self {
         match (batch, live) {
             (true, true) => Self::Merged,
             (true, false) => Self::Batch,
@@ -42,28 +44,29 @@ impl Origin {
     }
 }
 
-/// Where an answer comes from, and how far it reaches.
+/// The layers and positions from which an answer was computed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// Which layers had a part in the answer.
+    /// The layers that contributed to the answer.
     pub source: Origin,
-    /// When the newest event that the answer includes was logged: an RFC 3339 instant in UTC, or
-    /// nothing while no event has been taken.
+    /// When the newest event in the answer was logged: an RFC 3339 instant in UTC. `None` before
+    /// the first event.
     pub as_of: Option<String>,
-    /// The epoch of the newest complete batch run that the answer rests on; 0 before the first run.
+    /// The epoch of the newest complete batch run in the answer; 0 before the first run.
     pub epoch: u64,
-    /// Whether the answer is exactly what all events up to `position` give.
+    /// True if the answer includes exactly the events before `position`.
     pub complete: bool,
-    /// By source, the next offset of each log partition: the answer holds what all events before
-    /// give.
+    /// By source, the next offset of each log partition. The answer includes all events before it.
     pub position: BTreeMap<String, Vec<i64>>,
-    /// How many backfills of events that never were in the log the answer holds besides; left out
-    /// where there is none.
+    /// The number of backfills in the answer, whose events were never in the log. Omitted if 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub backfills: u64,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde requires a reference"
+)]
 const fn is_zero(n: &u64) -> bool {
     *n == 0
 }

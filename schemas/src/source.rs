@@ -1,25 +1,25 @@
-//! The sources: streams of events, and tables of things that change.
+//! The sources: streams of events, and tables of entities.
 
 use serde::{Deserialize, Serialize};
 
 use crate::named;
 
 named! {
-    /// What is taken in under one name.
+    /// A source of events or entities.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Source {
-        /// Plays and downloads of tracks, and corrections to them: facts.
+        /// Plays and downloads of tracks, and corrections to them: events.
         Plays = "plays",
-        /// Efforts of athletes on segments: entities, notified by segment.
+        /// Efforts of athletes on segments: entities with notifications by segment.
         Efforts = "efforts",
-        /// Permissions that athletes gave to applications: entities, notified by application.
+        /// Permissions of athletes for applications: entities with notifications by application.
         Authorizations = "authorizations",
-        /// Athletes: entities. What changes of one is notified with the athlete's efforts.
+        /// Athletes: entities. A change is notified with the athlete's efforts.
         Athletes = "athletes",
-        /// Which athlete is in which club: entities that answers look up.
+        /// Memberships of athletes in clubs: entities that answers look up.
         Clubs = "clubs",
-        /// Who follows whom: entities that answers look up.
+        /// Athletes who follow athletes: entities that answers look up.
         Follows = "follows",
         /// Applications and their capacity: entities that answers look up.
         Applications = "applications",
@@ -27,29 +27,30 @@ named! {
     else UnknownSource, UnknownSource;
 }
 
-/// What a source is made of.
+/// The kind of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SourceKind {
-    /// Events that are only ever appended: the log is the truth.
-    Facts,
-    /// Rows of the canonical store, which change: the log only says that a group of them did.
+    /// Events, which are only appended. The log is the system of record.
+    Events,
+    /// Rows of the entity store, which change. The log has only notifications of changed groups.
     Entities,
 }
 
 impl Source {
-    /// The sources with a log of their own, which both layers follow.
+    /// The sources with a log, which both layers read.
     pub const LOGGED: [Self; 3] = [Self::Plays, Self::Efforts, Self::Authorizations];
 
-    /// What it is made of.
+    /// Returns the kind of the source.
     #[must_use]
     pub const fn kind(self) -> SourceKind {
         match self {
-            Self::Plays => SourceKind::Facts,
+            Self::Plays => SourceKind::Events,
             _ => SourceKind::Entities,
         }
     }
 
-    /// The log topic: of events, or of notifications. Only sources of [`Source::LOGGED`] have one.
+    /// Returns the log topic of events or notifications. Only sources of [`Source::LOGGED`] have
+    /// one.
     #[must_use]
     pub const fn topic(self) -> &'static str {
         match self {
@@ -63,7 +64,7 @@ impl Source {
         }
     }
 
-    /// The log topic of the source's dead letters.
+    /// Returns the log topic of the source's dead letters.
     #[must_use]
     pub const fn dead_letter_topic(self) -> &'static str {
         match self {
@@ -78,7 +79,7 @@ impl Source {
     }
 }
 
-/// A name that is no source's.
+/// A name that is not a source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no source {0:?}; the sources are: {all}",
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_source_goes_by_one_name() {
+    fn source_names_round_trip() {
         for source in Source::ALL {
             let name = source.name();
             assert_eq!(name.parse(), Ok(source));

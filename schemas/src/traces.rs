@@ -1,4 +1,4 @@
-//! Traces: what spans that are made for them are called by, so that log lines go without them.
+//! The target of trace-only spans, by which the log output excludes them.
 
-/// The target of spans that only traces have.
+/// The target of spans that appear in traces but not in the log.
 pub const TARGET: &str = "backstitch_spans";

@@ -1,58 +1,58 @@
-// What makes a page livelier; without it each page is whole, too.
+// Live updates and shortcuts. Pages are complete without this script.
 const root = document.documentElement;
 
-// The theme that somebody chose before.
+// The selected theme.
 const theme = localStorage.getItem('theme');
 if (theme) root.dataset.theme = theme;
 
 const main = document.querySelector('main');
 const status = document.querySelector('[data-live-status]');
-const say = (text, isOn) => {
+const showStatus = (text, isOn) => {
   if (!status) return;
   const label = status.querySelector('[data-live-text]');
   if (label && label.textContent !== text) label.textContent = text;
   status.querySelector('.live-dot')?.classList.toggle('off', !isOn);
 };
 
-// Times as they are here, beside what the server wrote.
+// Adds the local time to times that the server rendered.
 const local = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
-function enliven(of) {
-  for (const time of of.querySelectorAll('time[datetime]')) {
+function enhance(root) {
+  for (const time of root.querySelectorAll('time[datetime]')) {
     const at = new Date(time.dateTime);
-    if (!Number.isNaN(at.valueOf())) time.title = `${local.format(at)} here`;
+    if (!Number.isNaN(at.valueOf())) time.title = `${local.format(at)} local time`;
   }
-  for (const button of of.querySelectorAll('[data-copy]')) button.hidden = false;
+  for (const button of root.querySelectorAll('[data-copy]')) button.hidden = false;
 }
-// Parts as the server sent them, before they are made livelier: by these is seen whether one has changed.
+// HTML of the live parts as the server sent it, before enhancement, to detect changes.
 const sent = new WeakMap();
-const keep = (of) => { for (const part of of.querySelectorAll('[data-live]')) sent.set(part, part.innerHTML); };
-const parts = (of) => [...of.querySelectorAll('[data-live]')].map((one) => one.id).join();
-keep(document);
-enliven(document);
+const remember = (root) => { for (const part of root.querySelectorAll('[data-live]')) sent.set(part, part.innerHTML); };
+const partIds = (root) => [...root.querySelectorAll('[data-live]')].map((part) => part.id).join();
+remember(document);
+enhance(document);
 
-// Parts of the page that change are taken from the page as it is now.
-let busy = false;
-let again = false;
-let later;
+// Replaces live parts by those of the current page.
+let isRefreshing = false;
+let needsRefresh = false;
+let retryTimer;
 const isWatched = () => !paused && !document.hidden;
 async function refresh() {
-  if (busy) { again = true; return; }
-  busy = true;
+  if (isRefreshing) { needsRefresh = true; return; }
+  isRefreshing = true;
   try {
     const response = await fetch(location.href, { headers: { accept: 'text/html' } });
     if (response.redirected) throw new Error('sign in again');
-    // A page whose main part is away has its others, and says why.
+    // A page whose main part failed still has its other parts and shows the error.
     if (!response.headers.get('content-type')?.startsWith('text/html')) throw new Error(`status ${response.status}`);
     const now = new DOMParser().parseFromString(await response.text(), 'text/html');
-    // Where other parts are there than before, all of them are taken.
+    // If the set of parts changed, replace the whole frame.
     for (const frame of document.querySelectorAll('[data-live-frame]')) {
       const fresh = now.getElementById(frame.id);
-      // Where it can't be told anew, what is there stays, and is said to be old.
-      if (!fresh || frame.contains(document.activeElement) || (response.status >= 500 && parts(frame))) continue;
-      if (parts(frame) === parts(fresh)) continue;
+      // If the server failed, keep the old content and mark it as outdated.
+      if (!fresh || frame.contains(document.activeElement) || (response.status >= 500 && partIds(frame))) continue;
+      if (partIds(frame) === partIds(fresh)) continue;
       frame.replaceChildren(...[...fresh.childNodes].map((one) => document.importNode(one, true)));
-      keep(frame);
-      enliven(frame);
+      remember(frame);
+      enhance(frame);
     }
     for (const part of document.querySelectorAll('[data-live]')) {
       const fresh = now.getElementById(part.id);
@@ -61,21 +61,21 @@ async function refresh() {
       const open = [...part.querySelectorAll('details')].map((one) => one.open);
       part.replaceChildren(...fresh.childNodes);
       part.querySelectorAll('details').forEach((one, at) => { one.open = open[at] ?? one.open; });
-      enliven(part);
+      enhance(part);
     }
-    // What was asked for wrongly, or is not there, is not out of date.
+    // Client errors do not make the page outdated.
     if (response.status >= 500 || response.status === 429) throw new Error(`status ${response.status}`);
     main.classList.remove('stale');
-    say('Live', true);
+    showStatus('Live', true);
   } catch (error) {
     main.classList.add('stale');
-    say(`Not up to date: ${error.message}`, false);
-    // Nothing may move when it can be told again.
-    clearTimeout(later);
-    later = setTimeout(() => { if (isWatched()) refresh(); }, 10_000);
+    showStatus(`Not up to date: ${error.message}`, false);
+    // Retry, since no event may follow when the service recovers.
+    clearTimeout(retryTimer);
+    retryTimer = setTimeout(() => { if (isWatched()) refresh(); }, 10_000);
   } finally {
-    busy = false;
-    if (again) { again = false; setTimeout(refresh, 250); }
+    isRefreshing = false;
+    if (needsRefresh) { needsRefresh = false; setTimeout(refresh, 250); }
   }
 }
 
@@ -85,36 +85,36 @@ function follow() {
   if (!source || events) return;
   events = new EventSource(`/live?source=${encodeURIComponent(source)}`);
   events.addEventListener('moved', refresh);
-  events.addEventListener('open', () => say('Live', true));
+  events.addEventListener('open', () => showStatus('Live', true));
   events.addEventListener('error', () => {
-    if (events?.readyState !== EventSource.CLOSED) { say('Waiting for the service …', false); return; }
-    // It was refused, and a browser does not ask again by itself: the page says why.
+    if (events?.readyState !== EventSource.CLOSED) { showStatus('Waiting for the service …', false); return; }
+    // A refused stream is not reopened by the browser: the page shows the reason.
     events = null;
     refresh();
     setTimeout(() => { if (isWatched()) follow(); }, 30_000);
   });
 }
-function rest() {
+function stopFollowing() {
   events?.close();
   events = null;
-  say('Paused', false);
+  showStatus('Paused', false);
 }
 const pause = document.querySelector('[data-live-pause]');
 let paused = false;
 pause?.addEventListener('click', () => {
   paused = !paused;
   pause.setAttribute('aria-pressed', String(paused));
-  if (paused) rest(); else { follow(); refresh(); }
+  if (paused) stopFollowing(); else { follow(); refresh(); }
 });
 document.addEventListener('visibilitychange', () => {
-  if (document.hidden) rest(); else if (!paused) { follow(); refresh(); }
+  if (document.hidden) stopFollowing(); else if (!paused) { follow(); refresh(); }
 });
 if (source) {
   status?.removeAttribute('hidden');
   follow();
 }
 
-// Commands to the clipboard.
+// Copies commands to the clipboard.
 document.addEventListener('click', async (event) => {
   const button = event.target.closest('[data-copy]');
   if (!button) return;
@@ -123,7 +123,7 @@ document.addEventListener('click', async (event) => {
     await navigator.clipboard.writeText(text);
     button.textContent = 'Copied';
   } catch {
-    button.textContent = 'Select it and copy';
+    button.textContent = 'Select and copy it';
   }
   setTimeout(() => { button.textContent = 'Copy'; }, 2000);
 });
@@ -131,17 +131,17 @@ document.addEventListener('click', async (event) => {
 const themes = document.querySelector('[data-theme-switch]');
 if (themes) {
   themes.hidden = false;
-  const named = () => `Theme: ${root.dataset.theme ?? 'as the system'}`;
-  themes.textContent = named();
+  const themeLabel = () => `Theme: ${root.dataset.theme ?? 'system'}`;
+  themes.textContent = themeLabel();
   themes.addEventListener('click', () => {
     const next = { undefined: 'light', light: 'dark', dark: undefined }[root.dataset.theme];
     if (next) { root.dataset.theme = next; localStorage.setItem('theme', next); }
     else { delete root.dataset.theme; localStorage.removeItem('theme'); }
-    themes.textContent = named();
+    themes.textContent = themeLabel();
   });
 }
 
-// Keys, as they are listed under ?.
+// Keyboard shortcuts; ? lists them.
 const help = document.getElementById('keys');
 const off = () => localStorage.getItem('keys') === 'off';
 const toggle = document.querySelector('[data-keys-switch]');

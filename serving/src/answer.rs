@@ -1,7 +1,5 @@
-//! Putting counts into the shape that was asked for.
-//!
-//! Pure: totals with their comparison, points of a series, ranked rows of a breakdown and where
-//! they come from. It must not know how they are written out.
+//! Builds answers from counts: totals with a comparison, points of a series and rows of a
+//! breakdown, each with its provenance. Pure functions, independent of the output format.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -13,25 +11,25 @@ use schemas::time::{Range, Seconds};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::aggregation::{Aggregation, LayeredCount, PeriodPair, Sketch};
 use crate::question::{Prefer, Segments};
-use crate::read::{Reach, Reading, Standing};
-use crate::tally::{Cell, Pair, Sketch, Tally};
+use crate::read::{ReadPosition, Reading, Watermark};
 
 /// A count that does not fit the integers of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a count of {0} does not fit a 64-bit integer: ask for a shorter period")]
 pub(crate) struct Overflow(i128);
 
-/// The answer to a question for one number.
+/// Answer to a request for one number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Total {
     /// The sum of the amounts of all events.
     pub(crate) count: i64,
-    /// That of the period before, where it was asked for; null where there is no period before.
+    /// The count of the previous period, if requested; null if there is no previous period.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<i64>, required = false)]
     pub(crate) previous: Option<Option<i64>>,
-    /// (count - previous) / previous; null where previous is 0 or there is none.
+    /// (count - previous) / previous; null if previous is 0 or missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>, required = false)]
     pub(crate) change: Option<Option<f64>>,
@@ -41,92 +39,97 @@ pub(crate) struct Total {
     pub(crate) provenance: Provenance,
 }
 
-/// The range that an answer is about.
+/// Time range of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct AnswerRange {
-    /// The first instant, in UTC; null if there is no first.
+    /// The first instant, in UTC; null if the range has no beginning.
     pub(crate) from: Option<String>,
-    /// The instant just after the last, in UTC; null if there is no last.
+    /// The instant just after the last, in UTC; null if the range has no end.
     pub(crate) to: Option<String>,
-    /// Whether the range holds the present moment: it is not over, and it is compared with the same
-    /// elapsed part of the one before.
+    /// True if the range includes the present moment. If so, it is compared with the same elapsed
+    /// part of the previous range.
     pub(crate) running: bool,
 }
 
-/// What was asked, as an answer is put into shape by it.
+/// Parameters of a request that determine the form of its answer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Frame {
+pub(crate) struct AnswerSpec {
     pub(crate) range: Range,
-    /// Whether the range holds the present moment.
+    /// True if the range includes the present moment.
     pub(crate) running: bool,
-    /// Whether the period before was asked for.
+    /// True if the previous period was requested.
     pub(crate) compared: bool,
     pub(crate) prefer: Prefer,
 }
 
-impl Frame {
-    pub(crate) fn shown(&self) -> AnswerRange {
+impl AnswerSpec {
+    pub(crate) fn answer_range(&self) -> AnswerRange {
         AnswerRange {
-            from: self.range.from.map(shown),
-            to: self.range.to.map(shown),
+            from: self.range.from.map(format_seconds),
+            to: self.range.to.map(format_seconds),
             running: self.running,
         }
     }
 
-    /// Where a value comes from, which is the one that is preferred.
-    fn origin(&self, cell: &Cell, epoch: u64) -> Origin {
+    /// Origin of the preferred value.
+    fn origin(&self, cell: &LayeredCount, epoch: u64) -> Origin {
         match self.prefer {
             Prefer::Realtime => Origin::Realtime,
             Prefer::Newest | Prefer::Batch => cell.origin(epoch),
         }
     }
 
-    /// Where an answer of these cells comes from, and how far it reaches.
+    /// Provenance of an answer that consists of `cells`.
     pub(crate) fn provenance<'a>(
         &self,
-        cells: impl IntoIterator<Item = &'a Cell>,
-        standing: Standing,
-        run: &Reach,
+        cells: impl IntoIterator<Item = &'a LayeredCount>,
+        read_position: ReadPosition,
+        watermark: &Watermark,
     ) -> Provenance {
-        let mut all = Cell::default();
+        let mut all = LayeredCount::default();
         for cell in cells {
-            all.see(&cell.preferred(self.prefer));
+            all.add_layers(&cell.preferred(self.prefer));
         }
-        self.of_layers(all, standing, run)
+        self.merged_provenance(all, read_position, watermark)
     }
 
-    /// The same of cells whose preferred values were put together already.
-    fn of_layers(&self, all: Cell, mut standing: Standing, run: &Reach) -> Provenance {
-        let origin = self.origin(&all, standing.epoch);
+    /// Provenance of an answer from the merged layers of its preferred values.
+    fn merged_provenance(
+        &self,
+        all: LayeredCount,
+        mut read_position: ReadPosition,
+        watermark: &Watermark,
+    ) -> Provenance {
+        let origin = self.origin(&all, read_position.epoch);
         if self.prefer != Prefer::Newest {
-            // Rows of a run that is not complete are of another position than the others.
-            standing.complete &= !all.is_ahead;
+            // Rows of an incomplete run reflect another position than the other rows.
+            read_position.complete &= !all.is_ahead;
         }
         if self.prefer == Prefer::Batch && origin == Origin::Batch {
-            standing.position.clone_from(&run.position);
-            standing.as_of_ms = run.as_of_ms;
+            read_position.position.clone_from(&watermark.position);
+            read_position.as_of_ms = watermark.as_of_ms;
         }
-        provenance(origin, standing)
+        provenance(origin, read_position)
     }
 }
 
 /// One point of a series.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Point {
-    /// When the point begins, in UTC; it ends where the next one begins.
+    /// Start of the point, in UTC; it ends where the next one starts.
     pub(crate) at: String,
     /// The sum of the amounts of its events.
     pub(crate) count: i64,
-    /// Which layers had a part in it.
+    /// The layers that contributed.
     #[schema(value_type = OriginShape)]
     pub(crate) source: Origin,
 }
 
-/// The answer to a question for a chart.
+/// Answer to a request for a series.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Series {
     pub(crate) points: Vec<Point>,
-    /// The points of the period before, where they were asked for and there is such a period.
+    /// The points of the previous period, if requested and if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) previous: Option<Vec<Point>>,
     #[serde(flatten)]
@@ -135,25 +138,26 @@ pub(crate) struct Series {
     pub(crate) provenance: Provenance,
 }
 
-/// The answer to a question for how many different ones there are.
+/// Answer to a request for a number of distinct values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Uniques {
-    /// Of what: listener.
+    /// The counted column: listener.
     pub(crate) of: String,
-    /// How many there are, about. Never add up such numbers: who comes on two days is one.
+    /// Estimated number of distinct values. Do not add such numbers: a listener of two days is one
+    /// listener.
     pub(crate) count: i64,
-    /// The standard error of `count` as a part of it: two of three estimates are nearer than this, and
-    /// 19 of 20 nearer than twice this.
+    /// Standard error of `count`, relative to it: two of three estimates deviate by less than this,
+    /// and 19 of 20 by less than twice this.
     pub(crate) relative_error: f64,
-    /// That of the period before, where it was asked for; null where there is no period before.
+    /// The count of the previous period, if requested; null if there is no previous period.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<i64>, required = false)]
     pub(crate) previous: Option<Option<i64>>,
-    /// The standard error of `previous` as a part of it.
+    /// Standard error of `previous`, relative to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>, required = false)]
     pub(crate) previous_relative_error: Option<Option<f64>>,
-    /// (count - previous) / previous, which has the errors of both; null where previous is 0 or there is none.
+    /// (count - previous) / previous, with the errors of both; null if previous is 0 or missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>, required = false)]
     pub(crate) change: Option<Option<f64>>,
@@ -163,27 +167,27 @@ pub(crate) struct Uniques {
     pub(crate) provenance: Provenance,
 }
 
-/// One point of a series of different ones.
+/// One point of a series of distinct counts.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(crate) struct UniquesPoint {
-    /// When the point begins, in UTC; it ends where the next one begins.
+    /// Start of the point, in UTC; it ends where the next one starts.
     pub(crate) at: String,
-    /// How many different ones there are, about.
+    /// Estimated number of distinct values.
     pub(crate) count: i64,
-    /// The standard error of `count` as a part of it.
+    /// Standard error of `count`, relative to it.
     pub(crate) relative_error: f64,
-    /// Which layers had a part in it.
+    /// The layers that contributed.
     #[schema(value_type = OriginShape)]
     pub(crate) source: Origin,
 }
 
-/// The answer to a question for a chart of different ones.
+/// Answer to a request for a series of distinct counts.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(crate) struct UniquesSeries {
-    /// Of what: listener.
+    /// The counted column: listener.
     pub(crate) of: String,
     pub(crate) points: Vec<UniquesPoint>,
-    /// The points of the period before, where they were asked for and there is such a period.
+    /// The points of the previous period, if requested and if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) previous: Option<Vec<UniquesPoint>>,
     #[serde(flatten)]
@@ -192,7 +196,7 @@ pub(crate) struct UniquesSeries {
     pub(crate) provenance: Provenance,
 }
 
-/// A value that is counted apart.
+/// Key of a row of a breakdown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum RowKey {
@@ -202,28 +206,29 @@ pub(crate) enum RowKey {
 
 /// One row of a breakdown.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Row {
-    /// The value; null for events that have none.
+#[schema(as = Row)]
+pub(crate) struct BreakdownRow {
+    /// The value of the column; null for events without a value.
     pub(crate) key: Option<RowKey>,
     /// The sum of the amounts of its events.
     pub(crate) count: i64,
     /// count / total; null where the total is 0.
     pub(crate) share: Option<f64>,
-    /// The count of the period before, where it was asked for.
+    /// The count of the previous period, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<i64>, required = false)]
     pub(crate) previous: Option<Option<i64>>,
-    /// (count - previous) / previous; null where previous is 0 or there is none.
+    /// (count - previous) / previous; null if previous is 0 or missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>, required = false)]
     pub(crate) change: Option<Option<f64>>,
-    /// Which layers had a part in the row.
+    /// The layers that contributed to the row.
     #[schema(value_type = OriginShape)]
     pub(crate) source: Origin,
 }
 
-impl Row {
-    /// The value as text.
+impl BreakdownRow {
+    /// The key as text.
     pub(crate) fn key_text(&self) -> Option<String> {
         match self.key.as_ref()? {
             RowKey::Int(id) => Some(id.to_string()),
@@ -232,14 +237,15 @@ impl Row {
     }
 }
 
-/// The answer to a question for a ranking.
+/// Answer to a request for a breakdown.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Breakdown {
-    /// Largest count first, then by key, null last among equals. Keys whose count is 0 are left out.
-    pub(crate) rows: Vec<Row>,
-    /// The sum over all rows, also those of other pages.
+    /// Largest count first, then by key; among equal counts null is last. Keys with count 0 are
+    /// omitted.
+    pub(crate) rows: Vec<BreakdownRow>,
+    /// The sum over all rows, including those of other pages.
     pub(crate) total: i64,
-    /// Where the next page begins; null on the last one.
+    /// Cursor of the next page; null on the last page.
     pub(crate) cursor: Option<String>,
     #[serde(flatten)]
     pub(crate) range: AnswerRange,
@@ -247,7 +253,7 @@ pub(crate) struct Breakdown {
     pub(crate) provenance: Provenance,
 }
 
-/// Where an answer comes from, and how far it reaches.
+/// Origin of an answer and the position that it reflects.
 #[derive(Debug, ToSchema)]
 #[schema(as = Provenance)]
 #[expect(
@@ -255,27 +261,26 @@ pub(crate) struct Breakdown {
     reason = "only describes the schema of a type that knows no OpenAPI"
 )]
 pub(crate) struct ProvenanceShape {
-    /// Which layers had a part in the answer.
+    /// The layers that contributed to the answer.
     source: OriginShape,
-    /// When the newest event that the answer includes was logged; null while there is none.
+    /// Log time of the newest event that the answer includes; null if it includes none.
     #[schema(format = DateTime)]
     as_of: Option<String>,
-    /// The epoch of the newest complete batch run that the answer rests on; 0 before the first.
+    /// Epoch of the newest complete batch run that the answer includes; 0 before the first run.
     epoch: u64,
-    /// False while live state that began anew (after a loss, or for the first time) has not come to
-    /// where the log ended then: the answer is exact for `position`, and an earlier one may have
-    /// held more. False of what was counted in the canonical store, which may have changed since `as_of`.
+    /// False while rebuilt or new live state has not reached the end that the log had when the
+    /// rebuild began: the answer is exact for `position`, but an earlier answer may have included
+    /// more. Always false for counts of the entity store, which may have changed since `as_of`.
     complete: bool,
     /// By source, the next offset of each log partition.
     position: BTreeMap<String, Vec<i64>>,
-    /// How many backfills of events that never were in the log the answer holds besides; left out
-    /// where there is none.
+    /// Number of backfills included (events that never were in the log); omitted if 0.
     #[schema(required = false)]
     backfills: u64,
 }
 
-/// batch: nothing newer than the batch rows had a part; realtime: no batch row had; merged: both;
-/// canonical: neither, it was counted in the canonical store at `as_of`.
+/// batch: only batch rows contributed; realtime: only live counts contributed; merged: both
+/// contributed; canonical: counted in the entity store at `as_of`.
 #[derive(Debug, ToSchema)]
 #[schema(as = Origin, rename_all = "lowercase")]
 #[expect(
@@ -289,17 +294,17 @@ pub(crate) enum OriginShape {
     Canonical,
 }
 
-/// A place in a ranking: what comes after it is the next page.
+/// Position in a breakdown, after which the next page starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct BreakdownPosition {
     pub(crate) count: i64,
     pub(crate) key: KeyValue,
 }
 
-impl Place {
-    /// Largest count first, then by key, null last among equals.
+impl BreakdownPosition {
+    /// Largest count first, then by key; among equal counts null is last.
     pub(crate) fn order(&self, other: &Self) -> Ordering {
-        let is_null = |place: &Self| place.key == KeyValue::Null;
+        let is_null = |position: &Self| position.key == KeyValue::Null;
         other
             .count
             .cmp(&self.count)
@@ -308,265 +313,272 @@ impl Place {
     }
 }
 
-/// A page of a ranking.
+/// Page of a breakdown.
 #[derive(Debug)]
-pub(crate) struct Page {
-    pub(crate) rows: Vec<Row>,
+pub(crate) struct BreakdownPage {
+    pub(crate) rows: Vec<BreakdownRow>,
     pub(crate) total: i64,
-    /// The last place of the page, if there is another page.
-    pub(crate) last: Option<Place>,
+    /// Position of the last row, if there is another page.
+    pub(crate) last: Option<BreakdownPosition>,
     pub(crate) provenance: Provenance,
 }
 
-/// The total of the last segment; of two segments the first is the period before.
-pub(crate) fn total(reading: Reading, frame: &Frame) -> Result<Total, Overflow> {
-    let cells = match reading.tally {
-        Tally::Segments(cells) => cells,
-        Tally::Keys(_) | Tally::Sketches(_) | Tally::Rows(_) => Vec::new(),
+/// The total of the last segment; of two segments, the first is the previous period.
+pub(crate) fn total(reading: Reading, spec: &AnswerSpec) -> Result<Total, Overflow> {
+    let cells = match reading.aggregation {
+        Aggregation::Segments(cells) => cells,
+        Aggregation::Keys(_) | Aggregation::Sketches(_) | Aggregation::Rows(_) => Vec::new(),
     };
-    let (before, now) = of_two(&cells);
-    let value = |cell: &Cell| fit(cell.preferred(frame.prefer).count);
-    let count = now.map_or(Ok(0), value)?;
+    let (before, current) = previous_and_current(&cells);
+    let value = |cell: &LayeredCount| to_i64(cell.preferred(spec.prefer).count);
+    let count = current.map_or(Ok(0), value)?;
     let previous = before.map(value).transpose()?;
     Ok(Total {
         count,
-        previous: frame.compared.then_some(previous),
-        change: frame.compared.then(|| change(count, previous)),
-        range: frame.shown(),
-        provenance: frame.provenance(&cells, reading.standing, &reading.run),
+        previous: spec.compared.then_some(previous),
+        change: spec.compared.then(|| change(count, previous)),
+        range: spec.answer_range(),
+        provenance: spec.provenance(&cells, reading.read_position, &reading.run_watermark),
     })
 }
 
-/// How many different values the last segment has; of two segments the first is the period before.
-pub(crate) fn uniques(reading: Reading, frame: &Frame, of: &str) -> Uniques {
-    let sketches = match reading.tally {
-        Tally::Sketches(sketches) => sketches,
-        Tally::Keys(_) | Tally::Segments(_) | Tally::Rows(_) => Vec::new(),
+/// The number of distinct values in the last segment; of two segments, the first is the previous
+/// period.
+pub(crate) fn uniques(reading: Reading, spec: &AnswerSpec, column: &str) -> Uniques {
+    let sketches = match reading.aggregation {
+        Aggregation::Sketches(sketches) => sketches,
+        Aggregation::Keys(_) | Aggregation::Segments(_) | Aggregation::Rows(_) => Vec::new(),
     };
-    let (before, now) = of_two(&sketches);
-    let (count, relative_error) = now.map_or((0, 0.0), estimated);
-    let before = before.map(estimated);
+    let (before, current) = previous_and_current(&sketches);
+    let (count, relative_error) = current.map_or((0, 0.0), rounded_estimate);
+    let before = before.map(rounded_estimate);
     let previous = before.map(|(count, _)| count);
     Uniques {
-        of: of.to_owned(),
+        of: column.to_owned(),
         count,
         relative_error,
-        previous: frame.compared.then_some(previous),
-        previous_relative_error: frame.compared.then(|| before.map(|(_, error)| error)),
-        change: frame.compared.then(|| change(count, previous)),
-        range: frame.shown(),
-        provenance: frame.provenance(
+        previous: spec.compared.then_some(previous),
+        previous_relative_error: spec.compared.then(|| before.map(|(_, error)| error)),
+        change: spec.compared.then(|| change(count, previous)),
+        range: spec.answer_range(),
+        provenance: spec.provenance(
             sketches.iter().map(Sketch::layers),
-            reading.standing,
-            &reading.run,
+            reading.read_position,
+            &reading.run_watermark,
         ),
     }
 }
 
-/// How many different values each point has; the first `previous` segments are those of the period
-/// before.
+/// The number of distinct values of each point; the first `previous` segments are those of the
+/// previous period.
 pub(crate) fn uniques_series(
     reading: Reading,
-    frame: &Frame,
-    of: &str,
+    spec: &AnswerSpec,
+    column: &str,
     previous: Option<usize>,
 ) -> UniquesSeries {
-    let sketches = match reading.tally {
-        Tally::Sketches(sketches) => sketches,
-        Tally::Keys(_) | Tally::Segments(_) | Tally::Rows(_) => Vec::new(),
+    let sketches = match reading.aggregation {
+        Aggregation::Sketches(sketches) => sketches,
+        Aggregation::Keys(_) | Aggregation::Segments(_) | Aggregation::Rows(_) => Vec::new(),
     };
-    let epoch = reading.standing.epoch;
+    let epoch = reading.read_position.epoch;
     let points = reading.segments.ranges().iter().zip(&sketches);
     let points = points.map(|(range, sketch)| {
-        let (count, relative_error) = estimated(sketch);
+        let (count, relative_error) = rounded_estimate(sketch);
         UniquesPoint {
-            at: shown(range.from.unwrap_or_default()),
+            at: format_seconds(range.from.unwrap_or_default()),
             count,
             relative_error,
-            source: frame.origin(sketch.layers(), epoch),
+            source: spec.origin(sketch.layers(), epoch),
         }
     });
-    let cells: Vec<Cell> = sketches.iter().map(|sketch| *sketch.layers()).collect();
-    let kept = trimmed(frame.range, &reading.segments, &cells);
-    let (before, points) = parted(points.collect(), previous, kept);
+    let cells: Vec<LayeredCount> = sketches.iter().map(|sketch| *sketch.layers()).collect();
+    let kept_range = kept_points(spec.range, &reading.segments, &cells);
+    let (before, points) = split_periods(points.collect(), previous, kept_range);
     UniquesSeries {
-        of: of.to_owned(),
+        of: column.to_owned(),
         points,
         previous: before,
-        range: frame.shown(),
-        provenance: frame.provenance(&cells, reading.standing, &reading.run),
+        range: spec.answer_range(),
+        provenance: spec.provenance(&cells, reading.read_position, &reading.run_watermark),
     }
 }
 
-/// The estimate of a sketch as a whole number, and its error.
+/// Estimate of a sketch as a whole number, and its relative error.
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "an estimate is below 2^63: more cells than that are not told apart"
+    reason = "an estimate is below 2^63: a sketch has fewer cells"
 )]
-fn estimated(sketch: &Sketch) -> (i64, f64) {
-    let found = sketch.estimate();
-    // Three places are more than the error is known to.
-    let error = (found.relative_error * 1_000.0).ceil() / 1_000.0;
-    (found.count.round() as i64, error)
+fn rounded_estimate(sketch: &Sketch) -> (i64, f64) {
+    let estimate = sketch.estimate();
+    // The error is not known to more than three decimals.
+    let error = (estimate.relative_error * 1_000.0).ceil() / 1_000.0;
+    (estimate.count.round() as i64, error)
 }
 
-/// The period before, if there is one, and the period.
-const fn of_two<T>(both: &[T]) -> (Option<&T>, Option<&T>) {
-    match both {
-        [before, now] => (Some(before), Some(now)),
-        [now] => (None, Some(now)),
+/// Splits segments into the previous period, if there is one, and the requested period.
+const fn previous_and_current<T>(segments: &[T]) -> (Option<&T>, Option<&T>) {
+    match segments {
+        [before, current] => (Some(before), Some(current)),
+        [current] => (None, Some(current)),
         _ => (None, None),
     }
 }
 
-/// The points of the period before, where there are such, and those of the period that are kept.
-fn parted<T>(
+/// Splits points into those of the previous period, if there is one, and the kept ones of the
+/// range.
+fn split_periods<T>(
     mut points: Vec<T>,
     previous: Option<usize>,
-    kept: std::ops::Range<usize>,
+    kept_range: std::ops::Range<usize>,
 ) -> (Option<Vec<T>>, Vec<T>) {
     match previous {
         Some(count) => {
-            let now = points.split_off(count.min(points.len()));
-            (Some(points), now)
+            let current = points.split_off(count.min(points.len()));
+            (Some(points), current)
         }
         None => {
-            let kept = points.into_iter().skip(kept.start).take(kept.len());
-            (None, kept.collect())
+            let kept_range = points
+                .into_iter()
+                .skip(kept_range.start)
+                .take(kept_range.len());
+            (None, kept_range.collect())
         }
     }
 }
 
-/// The points of a series; the first `previous` segments are those of the period before.
+/// Builds a series; the first `previous` segments are those of the previous period.
 pub(crate) fn series(
     reading: Reading,
-    frame: &Frame,
+    spec: &AnswerSpec,
     previous: Option<usize>,
 ) -> Result<Series, Overflow> {
-    let cells = match &reading.tally {
-        Tally::Segments(cells) => cells.as_slice(),
-        Tally::Keys(_) | Tally::Sketches(_) | Tally::Rows(_) => &[],
+    let cells = match &reading.aggregation {
+        Aggregation::Segments(cells) => cells.as_slice(),
+        Aggregation::Keys(_) | Aggregation::Sketches(_) | Aggregation::Rows(_) => &[],
     };
-    let epoch = reading.standing.epoch;
+    let epoch = reading.read_position.epoch;
     let points = reading.segments.ranges().iter().zip(cells);
     let points = points.map(|(range, cell)| {
-        let cell = cell.preferred(frame.prefer);
+        let cell = cell.preferred(spec.prefer);
         Ok(Point {
-            at: shown(range.from.unwrap_or_default()),
-            count: fit(cell.count)?,
-            source: frame.origin(&cell, epoch),
+            at: format_seconds(range.from.unwrap_or_default()),
+            count: to_i64(cell.count)?,
+            source: spec.origin(&cell, epoch),
         })
     });
     let points = points.collect::<Result<Vec<_>, _>>()?;
-    let kept = trimmed(frame.range, &reading.segments, cells);
-    let (before, points) = parted(points, previous, kept);
+    let kept_range = kept_points(spec.range, &reading.segments, cells);
+    let (before, points) = split_periods(points, previous, kept_range);
     Ok(Series {
         points,
         previous: before,
-        range: frame.shown(),
-        provenance: frame.provenance(cells, reading.standing, &reading.run),
+        range: spec.answer_range(),
+        provenance: spec.provenance(cells, reading.read_position, &reading.run_watermark),
     })
 }
 
-/// A page of the keys of the last segment, from after `after` on; of two segments the first is the
-/// period before. Keys whose count is 0 are left out: those that only the period before has, and those
-/// whose events were all corrected away.
+/// Builds a page of the keys of the last segment that follow `after`; of two segments, the first is
+/// the previous period. Keys with count 0 are omitted: those that only the previous period has, and
+/// those whose events were all corrected to zero.
 pub(crate) fn breakdown(
     reading: Reading,
-    frame: &Frame,
-    after: Option<&Place>,
+    spec: &AnswerSpec,
+    after: Option<&BreakdownPosition>,
     limit: usize,
-) -> Result<Page, Overflow> {
-    let keys = match reading.tally {
-        Tally::Keys(keys) => keys,
-        Tally::Segments(_) | Tally::Sketches(_) | Tally::Rows(_) => crate::tally::Keys::default(),
-    };
-    let compared = frame.compared;
-    let two = reading.segments.len() > 1;
-    let now = usize::from(two);
-    let mut sum = 0_i128;
-    let mut layers = Cell::default();
-    let mut places: Vec<(Place, Pair)> = Vec::new();
-    for (key, pair) in keys.into_rows() {
-        let pair = pair.map(|cell| cell.preferred(frame.prefer));
-        for cell in &pair {
-            layers.see(cell);
+) -> Result<BreakdownPage, Overflow> {
+    let keys = match reading.aggregation {
+        Aggregation::Keys(keys) => keys,
+        Aggregation::Segments(_) | Aggregation::Sketches(_) | Aggregation::Rows(_) => {
+            crate::aggregation::KeyedCounts::default()
         }
-        let Some(cell) = pair.get(now).filter(|cell| cell.count != 0) else {
+    };
+    let compared = spec.compared;
+    let has_previous = reading.segments.len() > 1;
+    let current = usize::from(has_previous);
+    let mut sum = 0_i128;
+    let mut layers = LayeredCount::default();
+    let mut positioned: Vec<(BreakdownPosition, PeriodPair)> = Vec::new();
+    for (key, pair) in keys.into_rows() {
+        let pair = pair.map(|cell| cell.preferred(spec.prefer));
+        for cell in &pair {
+            layers.add_layers(cell);
+        }
+        let Some(cell) = pair.get(current).filter(|cell| cell.count != 0) else {
             continue;
         };
         sum += cell.count;
-        let place = Place {
-            count: fit(cell.count)?,
+        let position = BreakdownPosition {
+            count: to_i64(cell.count)?,
             key,
         };
-        if after.is_none_or(|after| after.order(&place) == Ordering::Less) {
-            places.push((place, pair));
+        if after.is_none_or(|after| after.order(&position) == Ordering::Less) {
+            positioned.push((position, pair));
         }
     }
-    let more = places.len() > limit;
-    if more {
-        places.select_nth_unstable_by(limit, |one, other| one.0.order(&other.0));
-        places.truncate(limit);
+    let has_more = positioned.len() > limit;
+    if has_more {
+        positioned.select_nth_unstable_by(limit, |one, other| one.0.order(&other.0));
+        positioned.truncate(limit);
     }
-    places.sort_unstable_by(|one, other| one.0.order(&other.0));
-    let total = fit(sum)?;
-    let last = places
+    positioned.sort_unstable_by(|one, other| one.0.order(&other.0));
+    let total = to_i64(sum)?;
+    let last = positioned
         .last()
-        .filter(|_| more)
-        .map(|(place, _)| place.clone());
-    let epoch = reading.standing.epoch;
-    let rows = places
+        .filter(|_| has_more)
+        .map(|(position, _)| position.clone());
+    let epoch = reading.read_position.epoch;
+    let rows = positioned
         .into_iter()
-        .map(|(place, pair)| {
+        .map(|(position, pair)| {
             let previous = match pair.first() {
-                Some(cell) if two => Some(fit(cell.count)?),
+                Some(cell) if has_previous => Some(to_i64(cell.count)?),
                 _ => None,
             };
-            Ok(Row {
-                share: ratio(place.count, total),
+            Ok(BreakdownRow {
+                share: ratio(position.count, total),
                 previous: compared.then_some(previous),
-                change: compared.then(|| change(place.count, previous)),
-                source: frame.origin(&pair.get(now).copied().unwrap_or_default(), epoch),
-                count: place.count,
-                key: row_key(place.key),
+                change: compared.then(|| change(position.count, previous)),
+                source: spec.origin(&pair.get(current).copied().unwrap_or_default(), epoch),
+                count: position.count,
+                key: row_key(position.key),
             })
         })
         .collect::<Result<_, Overflow>>()?;
-    Ok(Page {
+    Ok(BreakdownPage {
         rows,
         total,
         last,
-        provenance: frame.of_layers(layers, reading.standing, &reading.run),
+        provenance: spec.merged_provenance(layers, reading.read_position, &reading.run_watermark),
     })
 }
 
-/// An instant in UTC, in RFC 3339.
-pub(crate) fn shown(at: Seconds) -> String {
+/// Formats an instant in UTC as RFC 3339.
+pub(crate) fn format_seconds(at: Seconds) -> String {
     Timestamp::from_second(at).map_or_else(|_| at.to_string(), |at| at.to_string())
 }
 
-/// An instant in UTC, in RFC 3339 with milliseconds where there are any.
-pub(crate) fn shown_ms(at_ms: i64) -> String {
+/// Formats an instant in UTC as RFC 3339, with milliseconds if they are not zero.
+pub(crate) fn format_ms(at_ms: i64) -> String {
     Timestamp::from_millisecond(at_ms).map_or_else(|_| at_ms.to_string(), |at| at.to_string())
 }
 
-pub(crate) fn fit(count: i128) -> Result<i64, Overflow> {
+pub(crate) fn to_i64(count: i128) -> Result<i64, Overflow> {
     i64::try_from(count).map_err(|_| Overflow(count))
 }
 
-fn ratio(count: i64, of: i64) -> Option<f64> {
-    (of != 0).then(|| count as f64 / of as f64)
+fn ratio(count: i64, total: i64) -> Option<f64> {
+    (total != 0).then(|| count as f64 / total as f64)
 }
 
 fn change(count: i64, previous: Option<i64>) -> Option<f64> {
     let previous = previous.filter(|previous| *previous != 0)?;
-    // In 128 bits, since the difference of two counts may not fit 64.
+    // 128 bits, since the difference of two counts may not fit 64.
     let difference = i128::from(count) - i128::from(previous);
     Some(difference as f64 / previous as f64)
 }
 
-/// The key of a row as answers show it.
+/// Key of a row as answers show it.
 pub(crate) fn row_key(key: KeyValue) -> Option<RowKey> {
     match key {
         KeyValue::Null => None,
@@ -575,10 +587,14 @@ pub(crate) fn row_key(key: KeyValue) -> Option<RowKey> {
     }
 }
 
-/// The points that are kept: on an open side those without any event are left out.
-fn trimmed(range: Range, segments: &Segments, cells: &[Cell]) -> std::ops::Range<usize> {
-    let first = cells.iter().position(Cell::is_seen);
-    let last = cells.iter().rposition(Cell::is_seen);
+/// Indexes of the points to keep: on an open side, points without events are cut off.
+fn kept_points(
+    range: Range,
+    segments: &Segments,
+    cells: &[LayeredCount],
+) -> std::ops::Range<usize> {
+    let first = cells.iter().position(LayeredCount::has_events);
+    let last = cells.iter().rposition(LayeredCount::has_events);
     let start = match (range.from, first) {
         (Some(_), _) => 0,
         (None, first) => first.unwrap_or(segments.len()),
@@ -590,27 +606,30 @@ fn trimmed(range: Range, segments: &Segments, cells: &[Cell]) -> std::ops::Range
     start..end.max(start)
 }
 
-/// Where an answer comes from, and how far it reaches.
-pub(crate) fn provenance(source: Origin, standing: Standing) -> Provenance {
+/// Provenance of an answer at a read position.
+pub(crate) fn provenance(source: Origin, read_position: ReadPosition) -> Provenance {
     metrics::counter!("backstitch_serving_answers_total", "source" => source.name()).increment(1);
     Provenance {
         source,
-        as_of: standing.as_of_ms.map(shown_ms),
-        epoch: standing.epoch,
-        complete: standing.complete,
-        position: BTreeMap::from([(standing.source.name().to_owned(), standing.position)]),
-        backfills: standing.backfills,
+        as_of: read_position.as_of_ms.map(format_ms),
+        epoch: read_position.epoch,
+        complete: read_position.complete,
+        position: BTreeMap::from([(
+            read_position.source.name().to_owned(),
+            read_position.position,
+        )]),
+        backfills: read_position.backfills,
     }
 }
 
-/// Where an answer comes from that was counted in the canonical store then. What has changed since is not in it, and
-/// nobody knows whether anything has; it has no position in a log.
-pub(crate) fn counted(at_ms: i64) -> Provenance {
+/// Provenance of a count that the entity store computed at `at_ms`. The rows may have changed
+/// since, and the count has no position in a log.
+pub(crate) fn entity_store_provenance(at_ms: i64) -> Provenance {
     let source = Origin::Canonical;
     metrics::counter!("backstitch_serving_answers_total", "source" => source.name()).increment(1);
     Provenance {
         source,
-        as_of: Some(shown_ms(at_ms)),
+        as_of: Some(format_ms(at_ms)),
         epoch: 0,
         complete: false,
         position: BTreeMap::new(),

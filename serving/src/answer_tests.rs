@@ -2,13 +2,13 @@ use schemas::source::Source;
 use serde_json::{json, to_value};
 
 use super::*;
-use crate::tally::Keys;
+use crate::aggregation::KeyedCounts;
 
-fn reading(tally: Tally, ranges: Vec<Range>) -> Reading {
+fn reading(aggregation: Aggregation, ranges: Vec<Range>) -> Reading {
     Reading {
         segments: Segments::new(ranges),
-        tally,
-        standing: Standing {
+        aggregation,
+        read_position: ReadPosition {
             source: Source::Plays,
             epoch: 3,
             as_of_ms: Some(1_500),
@@ -16,26 +16,26 @@ fn reading(tally: Tally, ranges: Vec<Range>) -> Reading {
             backfills: 0,
             complete: true,
         },
-        run: Reach {
+        run_watermark: Watermark {
             position: vec![3, 0],
             as_of_ms: Some(1_000),
         },
     }
 }
 
-fn cell(count: i128, batch: bool, live: bool) -> Cell {
-    Cell {
+fn cell(count: i128, batch: bool, live: bool) -> LayeredCount {
+    LayeredCount {
         count,
-        stored: if batch { count } else { 0 },
-        kept: 0,
+        batch_count: if batch { count } else { 0 },
+        drift: 0,
         batch,
         live,
         is_ahead: false,
     }
 }
 
-fn frame(range: Range) -> Frame {
-    Frame {
+fn spec(range: Range) -> AnswerSpec {
+    AnswerSpec {
         range,
         running: false,
         compared: false,
@@ -43,10 +43,10 @@ fn frame(range: Range) -> Frame {
     }
 }
 
-fn compared(range: Range) -> Frame {
-    Frame {
+fn compared(range: Range) -> AnswerSpec {
+    AnswerSpec {
         compared: true,
-        ..frame(range)
+        ..spec(range)
     }
 }
 
@@ -60,9 +60,9 @@ const NEXT: Range = Range {
 };
 
 #[test]
-fn a_total_says_where_it_comes_from() {
-    let cells = Tally::Segments(vec![cell(5, true, true)]);
-    let total = total(reading(cells, vec![HOUR]), &frame(HOUR)).unwrap();
+fn a_total_has_a_provenance() {
+    let cells = Aggregation::Segments(vec![cell(5, true, true)]);
+    let total = total(reading(cells, vec![HOUR]), &spec(HOUR)).unwrap();
     assert_eq!(
         to_value(total).unwrap(),
         json!({
@@ -82,16 +82,16 @@ fn a_total_says_where_it_comes_from() {
 }
 
 #[test]
-fn a_compared_total_has_its_change() {
-    let asked = |before: i128, now: i128| {
-        let cells = Tally::Segments(vec![cell(before, true, false), cell(now, true, false)]);
+fn a_compared_total_has_a_change() {
+    let compared_total = |before: i128, now: i128| {
+        let cells = Aggregation::Segments(vec![cell(before, true, false), cell(now, true, false)]);
         let total = total(reading(cells, vec![HOUR, NEXT]), &compared(NEXT)).unwrap();
         (total.count, total.previous, total.change)
     };
-    assert_eq!(asked(4, 5), (5, Some(Some(4)), Some(Some(0.25))));
-    assert_eq!(asked(0, 5), (5, Some(Some(0)), Some(None)));
-    assert_eq!(asked(5, 0), (0, Some(Some(5)), Some(Some(-1.0))));
-    let alone = Tally::Segments(vec![cell(5, true, false)]);
+    assert_eq!(compared_total(4, 5), (5, Some(Some(4)), Some(Some(0.25))));
+    assert_eq!(compared_total(0, 5), (5, Some(Some(0)), Some(None)));
+    assert_eq!(compared_total(5, 0), (0, Some(Some(5)), Some(Some(-1.0))));
+    let alone = Aggregation::Segments(vec![cell(5, true, false)]);
     let total = total(reading(alone, vec![Range::ALL]), &compared(Range::ALL)).unwrap();
     let json = to_value(total).unwrap();
     assert_eq!(
@@ -104,19 +104,19 @@ fn a_compared_total_has_its_change() {
 #[test]
 fn a_count_that_does_not_fit_is_an_error() {
     let count = i128::from(i64::MAX) + 1;
-    let cells = || Tally::Segments(vec![cell(count, true, false)]);
+    let cells = || Aggregation::Segments(vec![cell(count, true, false)]);
     assert_eq!(
-        total(reading(cells(), vec![HOUR]), &frame(HOUR)),
+        total(reading(cells(), vec![HOUR]), &spec(HOUR)),
         Err(Overflow(count))
     );
     assert_eq!(
-        series(reading(cells(), vec![HOUR]), &frame(HOUR), None),
+        series(reading(cells(), vec![HOUR]), &spec(HOUR), None),
         Err(Overflow(count))
     );
 }
 
 #[test]
-fn a_change_of_extremes_is_a_number() {
+fn a_change_between_extremes_is_finite() {
     assert_eq!(change(i64::MAX, Some(i64::MIN)), Some(-2.0));
     assert_eq!(change(1, Some(-2)), Some(-1.5));
 }
@@ -124,7 +124,7 @@ fn a_change_of_extremes_is_a_number() {
 #[test]
 fn points_are_trimmed_on_open_sides_only() {
     let cells = || {
-        Tally::Segments(vec![
+        Aggregation::Segments(vec![
             cell(0, false, false),
             cell(0, false, true),
             cell(0, false, false),
@@ -134,7 +134,7 @@ fn points_are_trimmed_on_open_sides_only() {
     };
     let ranges: Vec<Range> = (0..5).map(|n| Range::new(n * 10, n * 10 + 10)).collect();
     let starts = |range| {
-        let series = series(reading(cells(), ranges.clone()), &frame(range), None).unwrap();
+        let series = series(reading(cells(), ranges.clone()), &spec(range), None).unwrap();
         series
             .points
             .into_iter()
@@ -169,7 +169,7 @@ fn points_are_trimmed_on_open_sides_only() {
 
 #[test]
 fn points_have_their_own_source() {
-    let cells = Tally::Segments(vec![
+    let cells = Aggregation::Segments(vec![
         cell(1, true, false),
         cell(1, false, true),
         cell(0, false, false),
@@ -185,8 +185,8 @@ fn points_have_their_own_source() {
     assert_eq!(series.provenance.source, Origin::Merged);
 }
 
-fn place(count: i64, key: KeyValue) -> Place {
-    Place { count, key }
+fn position(count: i64, key: KeyValue) -> BreakdownPosition {
+    BreakdownPosition { count, key }
 }
 
 fn text(text: &str) -> KeyValue {
@@ -194,17 +194,17 @@ fn text(text: &str) -> KeyValue {
 }
 
 #[test]
-fn the_order_of_a_ranking() {
+fn rows_are_ordered_by_count_and_key() {
     let sorted = [
-        place(9, text("z")),
-        place(5, text("")),
-        place(5, text("A")),
-        place(5, text("a")),
-        place(5, text("ä")),
-        place(5, KeyValue::Null),
-        place(-1, KeyValue::Int(-2)),
-        place(-1, KeyValue::Int(9)),
-        place(-1, KeyValue::Int(10)),
+        position(9, text("z")),
+        position(5, text("")),
+        position(5, text("A")),
+        position(5, text("a")),
+        position(5, text("ä")),
+        position(5, KeyValue::Null),
+        position(-1, KeyValue::Int(-2)),
+        position(-1, KeyValue::Int(9)),
+        position(-1, KeyValue::Int(10)),
     ];
     for (i, one) in sorted.iter().enumerate() {
         for (j, other) in sorted.iter().enumerate() {
@@ -213,22 +213,25 @@ fn the_order_of_a_ranking() {
     }
 }
 
-/// Pages of every size, one after the other, are the whole ranking.
+/// Pages of every size, concatenated, are the whole breakdown.
 #[test]
-fn pages_join() {
+fn pages_form_the_whole_breakdown() {
     let keys: Vec<(KeyValue, [i128; 2])> = (0..23)
         .map(|n| (KeyValue::Int(n), [i128::from(n), i128::from(n % 4)]))
         .chain([(KeyValue::Null, [0, 2])])
         .collect();
-    let counted = || Tally::Keys(keys_of(&keys));
-    let page = |after: Option<&Place>, limit| {
+    let counted = || Aggregation::Keys(keys_of(&keys));
+    let page = |after: Option<&BreakdownPosition>, limit| {
         let ranges = vec![HOUR, NEXT];
         breakdown(reading(counted(), ranges), &compared(NEXT), after, limit).unwrap()
     };
-    let whole = page(None, 1_000);
-    // Of 24 keys the six whose count is 0 are no rows.
-    assert_eq!((whole.rows.len(), whole.total, whole.last), (18, 35, None));
-    let first = &whole.rows[0];
+    let all_rows = page(None, 1_000);
+    // Of 24 keys, the six with count 0 are omitted.
+    assert_eq!(
+        (all_rows.rows.len(), all_rows.total, all_rows.last),
+        (18, 35, None)
+    );
+    let first = &all_rows.rows[0];
     assert_eq!((first.key.clone(), first.count), (Some(RowKey::Int(3)), 3));
     assert_eq!(
         (first.previous, first.change),
@@ -246,16 +249,16 @@ fn pages_join() {
                 break;
             }
         }
-        assert_eq!(rows, whole.rows, "{limit}");
+        assert_eq!(rows, all_rows.rows, "{limit}");
     }
 }
 
 #[test]
-fn shares_of_nothing_are_null() {
+fn shares_of_zero_are_null() {
     let keys = keys_of(&[(text("a"), [3, 0]), (text("b"), [-3, 0])]);
     let page = breakdown(
-        reading(Tally::Keys(keys), vec![HOUR]),
-        &frame(HOUR),
+        reading(Aggregation::Keys(keys), vec![HOUR]),
+        &spec(HOUR),
         None,
         10,
     )
@@ -269,18 +272,21 @@ fn shares_of_nothing_are_null() {
     );
 }
 
-/// Whichever layers counted the events that corrections took back.
+/// Applies to corrections of events in any layer.
 #[test]
-fn keys_whose_count_is_zero_are_no_rows() {
+fn keys_with_count_zero_are_omitted() {
     let layers = [(true, false), (false, true), (true, true)];
     for (batch, live) in layers {
-        let mut keys = Keys::default();
-        keys.put(&text("a"), [cell(0, batch, live), Cell::default()]);
-        keys.put(&text("b"), [cell(3, batch, live), Cell::default()]);
-        keys.put(&KeyValue::Null, [cell(0, batch, live), Cell::default()]);
+        let mut keys = KeyedCounts::default();
+        keys.insert(&text("a"), [cell(0, batch, live), LayeredCount::default()]);
+        keys.insert(&text("b"), [cell(3, batch, live), LayeredCount::default()]);
+        keys.insert(
+            &KeyValue::Null,
+            [cell(0, batch, live), LayeredCount::default()],
+        );
         let page = breakdown(
-            reading(Tally::Keys(keys), vec![HOUR]),
-            &frame(HOUR),
+            reading(Aggregation::Keys(keys), vec![HOUR]),
+            &spec(HOUR),
             None,
             1,
         )
@@ -296,15 +302,18 @@ fn keys_whose_count_is_zero_are_no_rows() {
 }
 
 #[test]
-fn keys_of_the_period_before_alone_are_left_out() {
-    let mut keys = Keys::default();
-    keys.put(&KeyValue::Int(1), [cell(4, true, false), Cell::default()]);
-    keys.put(
+fn keys_of_only_the_previous_period_are_omitted() {
+    let mut keys = KeyedCounts::default();
+    keys.insert(
+        &KeyValue::Int(1),
+        [cell(4, true, false), LayeredCount::default()],
+    );
+    keys.insert(
         &KeyValue::Int(2),
         [cell(4, true, false), cell(5, false, true)],
     );
     let page = breakdown(
-        reading(Tally::Keys(keys), vec![HOUR, NEXT]),
+        reading(Aggregation::Keys(keys), vec![HOUR, NEXT]),
         &compared(NEXT),
         None,
         10,
@@ -315,29 +324,29 @@ fn keys_of_the_period_before_alone_are_left_out() {
     assert_eq!(page.rows[0].source, Origin::Realtime);
 }
 
-fn keys_of(rows: &[(KeyValue, [i128; 2])]) -> Keys {
-    let mut keys = Keys::default();
+fn keys_of(rows: &[(KeyValue, [i128; 2])]) -> KeyedCounts {
+    let mut keys = KeyedCounts::default();
     for (key, counts) in rows {
-        keys.put(key, counts.map(|count| cell(count, true, false)));
+        keys.insert(key, counts.map(|count| cell(count, true, false)));
     }
     keys
 }
 
 #[test]
-fn the_batch_value_is_given_where_there_is_one() {
-    let batch = Frame {
+fn batch_values_are_preferred_where_they_exist() {
+    let batch = AnswerSpec {
         prefer: Prefer::Batch,
         ..compared(NEXT)
     };
-    let merged = |count, stored| Cell {
-        stored,
+    let merged = |count, batch_count| LayeredCount {
+        batch_count,
         ..cell(count, true, true)
     };
-    let cells = |before, now| Tally::Segments(vec![before, now]);
+    let cells = |before, now| Aggregation::Segments(vec![before, now]);
     let ranges = || vec![HOUR, NEXT];
     let both = total(reading(cells(merged(7, 4), merged(9, 6)), ranges()), &batch).unwrap();
     assert_eq!((both.count, both.previous), (6, Some(Some(4))));
-    // It reaches as far as the run does, and no further.
+    // The answer reflects exactly the position of the run.
     assert_eq!(both.provenance.source, Origin::Batch);
     assert_eq!(both.provenance.position["plays"], [3, 0]);
     assert_eq!(
@@ -352,7 +361,7 @@ fn the_batch_value_is_given_where_there_is_one() {
     assert_eq!((new.count, new.provenance.source), (9, Origin::Merged));
     assert_eq!(new.provenance.position["plays"], [4, 0]);
     assert!(new.provenance.complete);
-    let loading = Cell {
+    let loading = LayeredCount {
         is_ahead: true,
         ..merged(9, 6)
     };
@@ -361,22 +370,28 @@ fn the_batch_value_is_given_where_there_is_one() {
 }
 
 #[test]
-fn a_ranking_with_a_row_of_now_is_as_new_as_that_row() {
-    let batch = Frame {
+fn a_breakdown_with_a_live_row_reflects_the_live_position() {
+    let batch = AnswerSpec {
         prefer: Prefer::Batch,
-        ..frame(HOUR)
+        ..spec(HOUR)
     };
-    let of = |second: Cell| {
-        let mut keys = Keys::default();
-        let first = Cell {
-            stored: 4,
+    let breakdown_with = |second: LayeredCount| {
+        let mut keys = KeyedCounts::default();
+        let first = LayeredCount {
+            batch_count: 4,
             ..cell(7, true, true)
         };
-        keys.put(&KeyValue::Int(1), [first, Cell::default()]);
-        keys.put(&KeyValue::Int(2), [second, Cell::default()]);
-        breakdown(reading(Tally::Keys(keys), vec![HOUR]), &batch, None, 10).unwrap()
+        keys.insert(&KeyValue::Int(1), [first, LayeredCount::default()]);
+        keys.insert(&KeyValue::Int(2), [second, LayeredCount::default()]);
+        breakdown(
+            reading(Aggregation::Keys(keys), vec![HOUR]),
+            &batch,
+            None,
+            10,
+        )
+        .unwrap()
     };
-    let page = of(cell(9, false, true));
+    let page = breakdown_with(cell(9, false, true));
     let rows: Vec<_> = page
         .rows
         .iter()
@@ -385,7 +400,7 @@ fn a_ranking_with_a_row_of_now_is_as_new_as_that_row() {
     assert_eq!(rows, [(9, Origin::Realtime), (4, Origin::Batch)]);
     assert_eq!(page.provenance.source, Origin::Merged);
     assert_eq!(page.provenance.position["plays"], [4, 0]);
-    let page = of(cell(9, true, false));
+    let page = breakdown_with(cell(9, true, false));
     assert_eq!(page.provenance.source, Origin::Batch);
     assert_eq!(page.provenance.position["plays"], [3, 0]);
 }

@@ -1,57 +1,56 @@
-//! What can go wrong with the service as a whole. What goes wrong with one request is a problem
-//! document.
+//! Errors of the service as a whole. Errors of one request are problem documents.
 
-/// The result of building or running the service.
+/// Result of building or running the service.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What the caller can do.
+/// How the caller can react to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The same may go through later.
+    /// A later attempt may succeed.
     Retry,
-    /// What was given is wrong.
+    /// The input is invalid.
     Reject,
-    /// A person must look.
+    /// An operator has to intervene.
     Fatal,
 }
 
-/// An error of the service. The message says what, where and what to do.
+/// Error of the service. The message states what failed, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An option that can't be used.
-    #[error("serving: {option} is {given}: {expected}")]
+    /// An option has an invalid value.
+    #[error("serving: {option} is {value}: {advice}")]
     Option {
         /// The option's name.
         option: &'static str,
-        /// What was given.
-        given: String,
-        /// What is expected.
-        expected: &'static str,
+        /// The invalid value.
+        value: String,
+        /// The corrective action.
+        advice: &'static str,
     },
     /// The listening socket failed.
     #[error("serving on {address}: {source}; restart the service")]
     Listen {
         /// The address.
         address: String,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// Something that was asked without a socket can't be asked or answered.
-    #[error("serving {path}: {what}")]
-    Asked {
-        /// What was asked.
+    /// A request without a socket failed.
+    #[error("serving {path}: {reason}")]
+    Request {
+        /// The requested path.
         path: String,
-        /// Why it can't be.
-        what: String,
+        /// The reason.
+        reason: String,
     },
 }
 
 impl Error {
-    /// What the caller can do.
+    /// How the caller can react.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::Option { .. } | Self::Asked { .. } => ErrorKind::Reject,
+            Self::Option { .. } | Self::Request { .. } => ErrorKind::Reject,
             Self::Listen { .. } => ErrorKind::Fatal,
         }
     }

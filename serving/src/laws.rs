@@ -1,5 +1,5 @@
-//! The law of reading: whatever is asked, however far the batch has come, the answer is what a
-//! plain recount of all events gives.
+//! Property test of reads: for random questions and any progress of the batch layer, the answer
+//! equals a plain recount of all events.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use jobs::Catalog;
 use proptest::prelude::*;
 use schemas::key::{KeyColumn, KeyKind, KeyValue};
-use schemas::time::series::close;
+use schemas::time::series::close_range;
 use schemas::time::{Interval, PeriodQuery, Range, points, resolve};
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -71,21 +71,21 @@ fn progress(events: usize) -> impl Strategy<Value = Progress> {
         any::<prop::sample::Index>(),
         0_u8..3,
     )
-        .prop_map(|(mut cuts, loading, dropped, loaded)| {
+        .prop_map(|(mut cuts, is_loading, pruned, loaded_remainder)| {
             cuts.sort_unstable();
-            let newest = cuts.len() - usize::from(loading && !cuts.is_empty());
+            let newest = cuts.len() - usize::from(is_loading && !cuts.is_empty());
             Progress {
                 cuts,
                 newest: newest as u64,
-                dropped: dropped.index(newest + 1) as u64,
-                loaded,
+                pruned: pruned.index(newest + 1) as u64,
+                loaded_remainder,
             }
         })
 }
 
-/// A question: the filters and the other parameters.
+/// A question: its filters and other parameters.
 #[derive(Debug, Clone)]
-struct Asked {
+struct StatsQuestion {
     filters: Vec<(&'static str, &'static str)>,
     time: &'static str,
     tz: &'static str,
@@ -93,7 +93,7 @@ struct Asked {
     by: &'static str,
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn question() -> impl Strategy<Value = StatsQuestion> {
     let select = |choices: &'static [&'static str]| proptest::sample::select(choices);
     let filter = proptest::sample::select(vec![
         ("country", "DE"),
@@ -129,7 +129,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     )
         .prop_map(|(mut filters, more, time, tz, interval, by)| {
             filters.extend(more.into_values());
-            Asked {
+            StatsQuestion {
                 filters,
                 time,
                 tz,
@@ -139,7 +139,7 @@ fn asked() -> impl Strategy<Value = Asked> {
         })
 }
 
-impl Asked {
+impl StatsQuestion {
     fn query(&self) -> String {
         let filters = self
             .filters
@@ -168,7 +168,7 @@ impl Asked {
         (resolved.range, resolved.previous, resolved.zone)
     }
 
-    fn passing<'a>(&'a self, plays: &'a [Play]) -> impl Iterator<Item = &'a Play> {
+    fn matching<'a>(&'a self, plays: &'a [Play]) -> impl Iterator<Item = &'a Play> {
         plays.iter().filter(|play| {
             self.filters
                 .iter()
@@ -181,7 +181,7 @@ impl Asked {
     }
 
     fn sum(&self, plays: &[Play], range: Range) -> i64 {
-        self.passing(plays)
+        self.matching(plays)
             .filter(|play| range.contains(play.at))
             .map(|play| play.amount)
             .sum()
@@ -201,56 +201,59 @@ fn column(name: &str) -> KeyColumn {
     }
 }
 
-fn expected_points(asked: &Asked, plays: &[Play]) -> Vec<(String, i64)> {
-    let (range, _, zone) = asked.ranges();
-    let interval: Interval = asked.interval.parse().unwrap();
-    let seen: Vec<i64> = asked
-        .passing(plays)
+fn expected_points(question: &StatsQuestion, plays: &[Play]) -> Vec<(String, i64)> {
+    let (range, _, zone) = question.ranges();
+    let interval: Interval = question.interval.parse().unwrap();
+    let times: Vec<i64> = question
+        .matching(plays)
         .map(|play| play.at)
         .filter(|at| range.contains(*at))
         .collect();
-    let (Some(first), Some(last)) = (seen.iter().min(), seen.iter().max()) else {
+    let (Some(first), Some(last)) = (times.iter().min(), times.iter().max()) else {
         return match (range.from, range.to) {
             (Some(from), Some(to)) => {
                 let points = points(&zone, interval, from, to).unwrap();
                 points
                     .starts()
                     .iter()
-                    .map(|at| (crate::answer::shown(*at), 0))
+                    .map(|at| (crate::answer::format_seconds(*at), 0))
                     .collect()
             }
             _ => Vec::new(),
         };
     };
-    let (from, to) = close(&zone, interval, range, (*first, *last)).unwrap();
+    let (from, to) = close_range(&zone, interval, range, *first, *last).unwrap();
     points(&zone, interval, from, to)
         .unwrap()
         .spans()
         .map(|(from, to)| {
             (
-                crate::answer::shown(from),
-                asked.sum(plays, Range::new(from, to)),
+                crate::answer::format_seconds(from),
+                question.sum(plays, Range::new(from, to)),
             )
         })
         .collect()
 }
 
-/// The rows of a breakdown: keys whose count is 0 are none.
-fn expected_rows(asked: &Asked, plays: &[Play]) -> Vec<(Value, i64)> {
-    let mut rows = counts(asked, plays);
+/// The rows of a breakdown; keys with count 0 are omitted.
+fn expected_rows(question: &StatsQuestion, plays: &[Play]) -> Vec<(Value, i64)> {
+    let mut rows = counts(question, plays);
     rows.retain(|(_, count)| *count != 0);
     rows
 }
 
-/// The counts of all keys that have events.
-fn counts(asked: &Asked, plays: &[Play]) -> Vec<(Value, i64)> {
-    let (range, _, _) = asked.ranges();
-    let by = match asked.by {
+/// The counts of all keys with events.
+fn counts(question: &StatsQuestion, plays: &[Play]) -> Vec<(Value, i64)> {
+    let (range, _, _) = question.ranges();
+    let by = match question.by {
         by @ ("country" | "referrer" | "kind") => by.to_owned(),
         by => format!("{by}_id"),
     };
     let mut counts: BTreeMap<(bool, KeyValue), i64> = BTreeMap::new();
-    for play in asked.passing(plays).filter(|play| range.contains(play.at)) {
+    for play in question
+        .matching(plays)
+        .filter(|play| range.contains(play.at))
+    {
         let key = play.value(&column(&by));
         *counts.entry((key == KeyValue::Null, key)).or_default() += play.amount;
     }
@@ -265,20 +268,34 @@ fn counts(asked: &Asked, plays: &[Play]) -> Vec<(Value, i64)> {
         .collect()
 }
 
-/// What explains a total adds up to it, however it is divided.
-async fn is_explained(serving: &Serving, query: &str, total: &Value) -> Result<(), TestCaseError> {
+/// Checks that the explanation of a total adds up to it, by layer, by epoch and by row.
+async fn check_explanation(
+    serving: &Serving,
+    query: &str,
+    total: &Value,
+) -> Result<(), TestCaseError> {
     let uri = format!("/api/v1/explain?metric=plays&{query}");
-    let (status, told) = get(serving, &uri).await;
-    prop_assert_eq!(status, StatusCode::OK, "{}", told);
+    let (status, explanation) = get(serving, &uri).await;
+    prop_assert_eq!(status, StatusCode::OK, "{}", explanation);
     let sum = |list: &Value| -> i64 {
         let list = list.as_array().into_iter().flatten();
         list.filter_map(|one| one["count"].as_i64()).sum()
     };
     let count = total["count"].as_i64().unwrap();
-    prop_assert_eq!(told["count"].as_i64(), Some(count), "{}", told);
-    prop_assert_eq!(sum(&told["batch"]) + sum(&told["live"]), count, "{}", told);
-    prop_assert_eq!(sum(&told["rows"]), count, "{}", told);
-    for row in told["rows"].as_array().unwrap() {
+    prop_assert_eq!(
+        explanation["count"].as_i64(),
+        Some(count),
+        "{}",
+        explanation
+    );
+    prop_assert_eq!(
+        sum(&explanation["batch"]) + sum(&explanation["live"]),
+        count,
+        "{}",
+        explanation
+    );
+    prop_assert_eq!(sum(&explanation["rows"]), count, "{}", explanation);
+    for row in explanation["rows"].as_array().unwrap() {
         let stored = row["batch"]["count"].as_i64().unwrap_or_default();
         prop_assert_eq!(
             Some(stored + sum(&row["live"])),
@@ -288,21 +305,30 @@ async fn is_explained(serving: &Serving, query: &str, total: &Value) -> Result<(
         );
     }
     let has = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
-    let source = match (has(&told["batch"]), has(&told["live"])) {
+    let source = match (has(&explanation["batch"]), has(&explanation["live"])) {
         (true, true) => Some("merged"),
         (true, false) => Some("batch"),
         (false, true) => Some("realtime"),
         (false, false) => None,
     };
     if let Some(source) = source {
-        prop_assert_eq!(&told["provenance"]["source"], source, "{}", told);
+        prop_assert_eq!(
+            &explanation["provenance"]["source"],
+            source,
+            "{}",
+            explanation
+        );
     }
     Ok(())
 }
 
-async fn check(serving: &Serving, asked: &Asked, plays: &[Play]) -> Result<(), TestCaseError> {
-    let query = asked.query();
-    let (range, previous, _) = asked.ranges();
+async fn check(
+    serving: &Serving,
+    question: &StatsQuestion,
+    plays: &[Play],
+) -> Result<(), TestCaseError> {
+    let query = question.query();
+    let (range, previous, _) = question.ranges();
     let (status, total) = get(
         serving,
         &format!("/api/v1/stats/plays/total?{query}&compare=previous"),
@@ -311,17 +337,17 @@ async fn check(serving: &Serving, asked: &Asked, plays: &[Play]) -> Result<(), T
     prop_assert_eq!(status, StatusCode::OK, "{}", total);
     prop_assert_eq!(
         &total["count"],
-        &json!(asked.sum(plays, range)),
+        &json!(question.sum(plays, range)),
         "{}",
         &query
     );
-    let before = previous.map(|previous| asked.sum(plays, previous));
+    let before = previous.map(|previous| question.sum(plays, previous));
     prop_assert_eq!(&total["previous"], &json!(before), "{}", &query);
-    is_explained(serving, &query, &total).await?;
+    check_explanation(serving, &query, &total).await?;
 
     let uri = format!(
         "/api/v1/stats/plays/series?{query}&interval={}",
-        asked.interval
+        question.interval
     );
     let (status, series) = get(serving, &uri).await;
     if status == StatusCode::BAD_REQUEST {
@@ -341,45 +367,53 @@ async fn check(serving: &Serving, asked: &Asked, plays: &[Play]) -> Result<(), T
                 )
             })
             .collect();
-        prop_assert_eq!(got, expected_points(asked, plays), "{}", uri);
+        prop_assert_eq!(got, expected_points(question, plays), "{}", uri);
     }
 
-    let uri = format!("/api/v1/stats/plays/breakdown?{query}&by={}", asked.by);
+    let uri = format!("/api/v1/stats/plays/breakdown?{query}&by={}", question.by);
     let (status, breakdown) = get(serving, &uri).await;
     prop_assert_eq!(status, StatusCode::OK, "{}", breakdown);
     let rows = breakdown["rows"].as_array().unwrap().iter();
     let got: Vec<(Value, i64)> = rows
         .map(|row| (row["key"].clone(), row["count"].as_i64().unwrap()))
         .collect();
-    prop_assert_eq!(got, expected_rows(asked, plays), "{}", uri);
+    prop_assert_eq!(got, expected_rows(question, plays), "{}", uri);
     Ok(())
 }
 
-/// Different listeners, and the values of one layer.
-async fn check_others(
-    serving: &Serving,
-    asked: &Asked,
-    plays: &[Play],
-    progress: &Progress,
-) -> Result<(), TestCaseError> {
-    let (query, (range, _, _)) = (asked.query(), asked.ranges());
-    let uri = format!("/api/v1/stats/plays/uniques?{query}");
-    let (status, uniques) = get(serving, &uri).await;
-    prop_assert_eq!(status, StatusCode::OK, "{}", uniques);
+/// Number of distinct listeners. Those whose plays were all corrected to zero do not count.
+fn distinct_listeners(question: &StatsQuestion, plays: &[Play], range: Range) -> usize {
     let mut listeners: BTreeMap<i64, i64> = BTreeMap::new();
-    for play in asked.passing(plays).filter(|play| range.contains(play.at)) {
+    for play in question
+        .matching(plays)
+        .filter(|play| range.contains(play.at))
+    {
         if let Some(listener) = play.ints.get("listener_id") {
             *listeners.entry(*listener).or_default() += play.amount;
         }
     }
-    // So few are told apart exactly; one whose plays were all taken back is none.
-    let expected = listeners.values().filter(|amount| **amount > 0).count();
+    listeners.values().filter(|amount| **amount > 0).count()
+}
+
+/// Checks distinct listeners, and the values of each layer.
+async fn check_others(
+    serving: &Serving,
+    question: &StatsQuestion,
+    plays: &[Play],
+    progress: &Progress,
+) -> Result<(), TestCaseError> {
+    let (query, (range, _, _)) = (question.query(), question.ranges());
+    let uri = format!("/api/v1/stats/plays/uniques?{query}");
+    let (status, uniques) = get(serving, &uri).await;
+    prop_assert_eq!(status, StatusCode::OK, "{}", uniques);
+    // Few values are counted exactly.
+    let expected = distinct_listeners(question, plays, range);
     prop_assert_eq!(&uniques["count"], &json!(expected), "{}", uri);
 
     let uri = format!("/api/v1/stats/plays/total?{query}&prefer=realtime");
     let (status, total) = get(serving, &uri).await;
     prop_assert_eq!(status, StatusCode::OK, "{}", total);
-    let all = asked.sum(plays, range);
+    let all = question.sum(plays, range);
     prop_assert_eq!(&total["count"], &json!(all), "{}", uri);
     prop_assert_ne!(&total["provenance"]["source"], "batch", "{}", uri);
 
@@ -391,22 +425,24 @@ async fn check_others(
         Some(cut) if !is_loading => &plays[..*cut],
         _ => return Ok(()),
     };
-    let has_batch = asked.passing(covered).any(|play| range.contains(play.at));
+    let has_batch = question
+        .matching(covered)
+        .any(|play| range.contains(play.at));
     let expected = if has_batch {
-        asked.sum(covered, range)
+        question.sum(covered, range)
     } else {
         all
     };
     prop_assert_eq!(&total["count"], &json!(expected), "{}", uri);
 
-    // Each row by itself, and the answer as new as its newest row.
+    // Each row has its own preferred value, and the answer is as new as its newest row.
     let uri = format!(
         "/api/v1/stats/plays/breakdown?{query}&by={}&prefer=batch",
-        asked.by
+        question.by
     );
     let (status, breakdown) = get(serving, &uri).await;
     prop_assert_eq!(status, StatusCode::OK, "{}", breakdown);
-    let in_batch: BTreeMap<String, i64> = counts(asked, covered)
+    let in_batch: BTreeMap<String, i64> = counts(question, covered)
         .into_iter()
         .map(|(key, count)| (key.to_string(), count))
         .collect();
@@ -420,11 +456,11 @@ async fn check_others(
             None => prop_assert_eq!(&row["source"], "realtime", "{}: {}", uri, row),
         }
     }
-    // Keys whose count is 0 have a part in the answer, too.
-    let mut keys = counts(asked, plays).into_iter();
+    // Keys with count 0 contribute to the provenance, too.
+    let mut keys = counts(question, plays).into_iter();
     let is_batch = keys.all(|(key, _)| in_batch.contains_key(&key.to_string()));
-    let told = breakdown["provenance"]["source"] == "batch";
-    prop_assert_eq!(told, is_batch, "{}: {}", uri, breakdown);
+    let is_from_batch = breakdown["provenance"]["source"] == "batch";
+    prop_assert_eq!(is_from_batch, is_batch, "{}: {}", uri, breakdown);
 
     if has_batch {
         prop_assert_eq!(&total["provenance"]["source"], "batch", "{}", uri);
@@ -439,7 +475,7 @@ async fn check_others(
     Ok(())
 }
 
-/// `PROPTEST_CASES` if it is set, as `deploy/soak` does.
+/// Number of cases: `PROPTEST_CASES` if set, as `deploy/soak` does.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES")
         .map_or(60, |cases| cases.parse().expect("PROPTEST_CASES: a number"))
@@ -449,18 +485,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
-    fn every_answer_is_a_plain_recount(
+    fn every_answer_equals_a_plain_recount(
         (plays, progress) in proptest::collection::vec(play(), 0..60)
             .prop_flat_map(|plays| { let n = plays.len(); (Just(plays), progress(n)) }),
-        asked in asked(),
+        question in question(),
         partitions in 1_u32..4,
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let catalog = Catalog::built_in().unwrap();
-        let world = World::of(&catalog, &plays, partitions, &progress);
+        let world = World::new(&catalog, &plays, partitions, &progress);
         let options = ServingOptions { whole_wait_ms: 0, ..ServingOptions::default() };
         let (serving, _) = world.serving(&catalog, options);
-        runtime.block_on(check(&serving, &asked, &plays))?;
-        runtime.block_on(check_others(&serving, &asked, &plays, &progress))?;
+        runtime.block_on(check(&serving, &question, &plays))?;
+        runtime.block_on(check_others(&serving, &question, &plays, &progress))?;
     }
 }

@@ -1,17 +1,15 @@
-//! The serving layer: batch values plus what is newer, over HTTP.
+//! The serving layer: answers HTTP requests from batch rows and newer live state.
 //!
-//! A request becomes a `question`, the catalog and the question give a `plan`, a
-//! consistent `read` of the stores along that plan gives counts, and an `answer` puts
-//! them into the shape that was asked for. Nothing here writes to a store but the way into the log,
-//! and nothing here knows which store is behind a port.
+//! A request becomes a `question`. The catalog and the question determine a `plan`, a consistent
+//! `read` of the stores executes it, and `answer` gives the counts their requested form. This crate
+//! accesses stores only through ports, and writes only requested changes and to the log.
 
+mod aggregation;
 mod answer;
 mod board;
 mod error;
-mod explained;
-mod gather;
+mod explanation;
 mod http;
-mod kept;
 #[cfg(test)]
 mod laws;
 mod lock;
@@ -20,17 +18,18 @@ mod monitor;
 mod network;
 mod options;
 mod pages;
-mod patience;
+mod partition_state_cache;
 mod plan;
 mod question;
 mod read;
-mod rows;
-mod runs_seen;
+mod request_coalescer;
+mod retry_budget;
+mod row_cache;
+mod run_record_cache;
+mod scan;
 mod server;
 mod service;
-mod slots_seen;
-mod tally;
-mod walk;
+mod stale_cache;
 #[cfg(test)]
 mod world;
 

@@ -1,4 +1,4 @@
-//! A metric: the views of the catalog that count the same thing.
+//! A metric: the views of the catalog that count the same events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,26 +8,26 @@ use jobs::{Catalog, Job, Layers, Rollup};
 use schemas::key::{KeyColumn, KeyKind};
 use schemas::source::Source;
 
-/// What `/stats/NAME/…` asks for: views that count the same events at different grain.
+/// The subject of `/stats/NAME/…`: views that count the same events at different granularity.
 #[derive(Debug, Clone)]
 pub(crate) struct Metric {
     pub(crate) name: String,
     pub(crate) source: Source,
     pub(crate) views: Vec<Arc<Job>>,
-    /// How live parts of views are made that have none of their own, by `name@version`.
+    /// Roll-ups that derive the live deltas of views that have none, by `name@version`.
     pub(crate) rollups: Arc<BTreeMap<String, Arc<Rollup>>>,
     columns: BTreeMap<String, KeyKind>,
-    /// The columns of which different values are counted.
+    /// Columns whose distinct values are counted.
     distinct: BTreeSet<String>,
 }
 
 impl Metric {
-    /// The metrics of a catalog, by name. Views can be answered from that both layers keep, and
+    /// The metrics of a catalog, by name. They include the views that both layers store, and plain
     /// roll-ups of these.
-    pub(crate) fn all(catalog: &Catalog) -> BTreeMap<String, Self> {
+    pub(crate) fn from_catalog(catalog: &Catalog) -> BTreeMap<String, Self> {
         let mut metrics: BTreeMap<String, Self> = BTreeMap::new();
         let rollups = catalog.jobs().iter().filter_map(|job| {
-            let rollup = Rollup::of(job, catalog.jobs())?;
+            let rollup = Rollup::find(job, catalog.jobs())?;
             Some((job.view().to_owned(), Arc::new(rollup)))
         });
         let rollups: Arc<BTreeMap<_, _>> = Arc::new(rollups.collect());
@@ -35,7 +35,7 @@ impl Metric {
             if job.layers() != Layers::Both && !rollups.contains_key(job.view()) {
                 tracing::warn!(
                     job = job.name(),
-                    "it is not served: only the batch layer keeps it, and it is no plain roll-up of a view that both keep"
+                    "the view is not served: only the batch layer stores it, and it is not a plain roll-up of a view that both layers store"
                 );
                 continue;
             }
@@ -69,47 +69,53 @@ impl Metric {
         metrics
     }
 
-    /// The view whose live parts belong to a view: itself, or the one that it rolls up.
-    pub(crate) fn live<'a>(&'a self, job: &'a Job) -> &'a str {
+    /// The view that provides the live deltas of a view: itself, or the view that it rolls up.
+    pub(crate) fn live_view<'a>(&'a self, job: &'a Job) -> &'a str {
         let rollup = self.rollups.get(job.view());
-        rollup.map_or(job.view(), |rollup| rollup.from().view())
+        rollup.map_or(job.view(), |rollup| rollup.base().view())
     }
 
-    /// The columns that can be filtered and grouped by, with what they hold.
+    /// Columns to filter and group by, with their types.
     pub(crate) const fn columns(&self) -> &BTreeMap<String, KeyKind> {
         &self.columns
     }
 
-    /// The column that a name in `by=` stands for: its own, or without its `_id`.
+    /// The column of a name in `by=`: the column name without its suffix `_id`.
     pub(crate) fn by_column(&self, name: &str) -> Option<&str> {
         self.columns
             .keys()
             .map(String::as_str)
-            .find(|column| by_name(column) == name)
+            .find(|column| parameter_name(column) == name)
     }
 
-    /// The column that a name in `of=` stands for; without a name the only one there is.
+    /// The column of a name in `of=`; without a name, the only column if there is exactly one.
     pub(crate) fn distinct_column(&self, name: Option<&str>) -> Option<&str> {
         let mut columns = self.distinct.iter().map(String::as_str);
         match name {
-            Some(name) => columns.find(|column| by_name(column) == name),
+            Some(name) => columns.find(|column| parameter_name(column) == name),
             None => columns.next().filter(|_| self.distinct.len() == 1),
         }
     }
 
-    /// The names that `of=` takes.
+    /// Valid names of `of=`.
     pub(crate) fn distinct_names(&self) -> Vec<&str> {
-        self.distinct.iter().map(|column| by_name(column)).collect()
+        self.distinct
+            .iter()
+            .map(|column| parameter_name(column))
+            .collect()
     }
 
-    /// The names that `by=` takes.
-    pub(crate) fn by_names(&self) -> Vec<&str> {
-        self.columns.keys().map(|column| by_name(column)).collect()
+    /// Valid names of `by=`.
+    pub(crate) fn grouping_names(&self) -> Vec<&str> {
+        self.columns
+            .keys()
+            .map(|column| parameter_name(column))
+            .collect()
     }
 }
 
-/// The column by which records of a source are put into partitions: all events of one value of it
-/// are in one partition.
+/// The column that partitions the records of a source: all events with the same value are in one
+/// partition.
 pub(crate) const fn log_key(source: Source) -> &'static str {
     schemas::entities::key_column(source)
 }
@@ -121,19 +127,19 @@ pub(crate) fn dimensions(job: &Job) -> &[KeyColumn] {
 }
 
 /// The name of a column in `by=` and `of=`.
-pub(crate) fn by_name(column: &str) -> &str {
+pub(crate) fn parameter_name(column: &str) -> &str {
     column.strip_suffix("_id").unwrap_or(column)
 }
 
-/// The columns of which these views need one at least, as a message shows them.
+/// Group columns of which these views need at least one, for messages.
 pub(crate) fn group_columns<'a>(views: impl Iterator<Item = &'a Arc<Job>>) -> String {
     let groups: BTreeSet<String> = views
-        .map(|job| names(&job.group().0).join(" and "))
+        .map(|job| column_names(&job.group().0).join(" and "))
         .collect();
     Vec::from_iter(groups).join(" or ")
 }
 
-fn names(columns: &[KeyColumn]) -> Vec<&str> {
+fn column_names(columns: &[KeyColumn]) -> Vec<&str> {
     columns.iter().map(|column| column.name.as_str()).collect()
 }
 
@@ -142,13 +148,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plays_are_a_metric_of_the_built_in_views() {
-        let metrics = Metric::all(&Catalog::built_in().unwrap());
+    fn built_in_views_form_the_metric_plays() {
+        let metrics = Metric::from_catalog(&Catalog::built_in().unwrap());
         let plays = &metrics["plays"];
         let needed = group_columns(plays.views.iter());
         assert_eq!(needed, "kind or owner_id or track_id");
         assert_eq!(
-            plays.by_names(),
+            plays.grouping_names(),
             [
                 "app", "country", "kind", "listener", "owner", "referrer", "track"
             ]

@@ -1,5 +1,5 @@
-//! Metrics, and whether a process lives, on an address of their own: for processes that serve nothing else, and for who may
-//! not have a key.
+//! Metrics and liveness on a separate address, without authentication: for processes that serve
+//! nothing else, and for monitoring systems without an API key.
 
 use axum::Router;
 use axum::http::header;
@@ -10,21 +10,21 @@ use tokio_util::sync::CancellationToken;
 use crate::options::{MetricsText, ServingOptions};
 use crate::{Result, server};
 
-/// Prometheus' text format.
-pub(crate) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// More than monitoring needs, also from one address.
+/// Content type of Prometheus' text format.
+pub(crate) const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Maximum connections: more than monitoring needs.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Answers `/metrics` and `/livez` until `stop` is cancelled. Nobody is asked who they are.
+/// Answers `/metrics` and `/livez` without authentication until `stop` is cancelled.
 ///
 /// # Errors
-/// A listener that has no address.
+/// [`crate::Error::Listen`] if the listener has no address.
 pub async fn monitor(
     listener: TcpListener,
     metrics: MetricsText,
     stop: CancellationToken,
 ) -> Result<()> {
-    let text = move || async move { ([(header::CONTENT_TYPE, TEXT)], metrics.render()) };
+    let text = move || async move { ([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], metrics.render()) };
     let router = Router::new()
         .route("/metrics", get(text))
         .route("/livez", get(|| async { "live\n" }));

@@ -1,4 +1,4 @@
-//! Networks, as settings name them.
+//! IP networks in settings.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,14 +7,14 @@ use std::str::FromStr;
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
-/// An address, or all that begin alike: `10.0.0.7`, `10.0.0.0/8`, `fd00::/8`. Those of IPv4 that are written as IPv6 are of IPv4, as
-/// the addresses of who asks are.
+/// An IP address or network: `10.0.0.7`, `10.0.0.0/8`, `fd00::/8`. IPv4-mapped IPv6 networks become
+/// IPv4 networks, as client addresses do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Network(IpNet);
 
 impl Network {
-    /// Whether an address is of it.
+    /// True if the network contains an address.
     #[must_use]
     pub fn contains(&self, address: &IpAddr) -> bool {
         self.0.contains(address)
@@ -28,27 +28,27 @@ impl FromStr for Network {
         let one = text.parse::<IpAddr>().map(IpNet::from).ok();
         let net = one.or_else(|| text.parse().ok()).ok_or_else(|| {
             format!(
-                "{text:?} is neither an address nor a network; write one such as 10.0.0.7 or 10.0.0.0/8"
+                "{text:?} is not an IP address or network; write one such as 10.0.0.7 or 10.0.0.0/8"
             )
         })?;
         let net = canonical(net);
         if net.addr() != net.network() {
             return Err(format!(
-                "{text:?} is an address in a network; write {} for the network, or {} for the address",
+                "{text:?} has host bits after its prefix; write {} for the network, or {} for the address",
                 net.trunc(),
                 net.addr()
             ));
         }
         if net.prefix_len() == 0 {
             return Err(format!(
-                "{text:?} is everybody; name the network that is meant, such as 10.0.0.0/8"
+                "{text:?} contains every address; write a smaller network, such as 10.0.0.0/8"
             ));
         }
         Ok(Self(net))
     }
 }
 
-/// A network of IPv4 as such, where it is written as one of IPv6.
+/// Converts an IPv4-mapped IPv6 network to IPv4.
 fn canonical(net: IpNet) -> IpNet {
     let IpAddr::V4(address) = net.addr().to_canonical() else {
         return net;
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_network_of_one() {
+    fn parses_addresses_and_networks() {
         for (text, inside, outside) in [
             ("10.0.0.7", "10.0.0.7", "10.0.0.8"),
             ("10.0.0.0/8", "10.255.1.2", "11.0.0.1"),

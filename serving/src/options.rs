@@ -1,4 +1,4 @@
-//! What the serving layer is given, and what can be set.
+//! Ports and options of the serving layer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use schemas::clock::Clock;
 use serde::{Deserialize, Serialize};
 use stores::achievements::AchievementsRead;
-use stores::admin::CanonAdmin;
+use stores::admin::EntityAdmin;
 use stores::counts::CountsRead;
 use stores::erasures::Suppressions;
 use stores::keys::Keys;
@@ -22,44 +22,44 @@ use stores::Secret;
 use crate::network::Network;
 use crate::{Error, Result};
 
-/// A shorter secret could be guessed.
+/// Minimum length of a session secret; a shorter one could be guessed.
 const SESSION_SECRET_CHARS_MIN: usize = 32;
 
-/// The stores that the serving layer works with.
+/// The ports to the stores.
 #[derive(Debug, Clone)]
 pub struct ServingPorts {
-    /// The log, for positions, how far they lag, and dead letters.
+    /// The log: positions, lag, and dead letters.
     pub log: Arc<dyn LogRead>,
-    /// Where events that come in over HTTP go, and notifications.
+    /// Log for events that are ingested over HTTP, and for notifications.
     pub ingest: Arc<dyn LogWrite>,
-    /// What is known of the schemas of records that are Avro, for dead letters that are taken once more.
+    /// Schemas of Avro records, to reprocess dead letters.
     pub schemas: Arc<dyn Schemas>,
-    /// Clubs, applications, and rows that come in over HTTP.
-    pub canon: Arc<dyn CanonAdmin>,
+    /// Entity store: clubs, applications, and rows that are ingested over HTTP.
+    pub entities: Arc<dyn EntityAdmin>,
     /// Live state.
     pub live: Arc<dyn LiveRead>,
     /// Batch rows and run records.
     pub views: Arc<dyn ViewsRead>,
-    /// What athletes have achieved.
+    /// Achievements of athletes.
     pub achievements: Arc<dyn AchievementsRead>,
-    /// Counts of members by day.
+    /// Daily counts of members.
     pub counts: Arc<dyn CountsRead>,
     /// Records of reconciliations, corrections and approvals; only approvals are written.
     pub records: Arc<dyn Records>,
-    /// Keys of the API, and what administrators did.
+    /// API keys, and the audit log of administrators' actions.
     pub keys: Arc<dyn Keys>,
-    /// Who is taken out of what comes in.
+    /// People who are erased: their events are not ingested.
     pub suppressions: Suppressions,
-    /// The present moment.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
 }
 
-/// What `/metrics` answers: the text in Prometheus' format at the moment of the call.
+/// Renders the metrics for `/metrics` in Prometheus' text format.
 #[derive(Clone)]
 pub struct MetricsText(Arc<dyn Fn() -> String + Send + Sync>);
 
 impl MetricsText {
-    /// A text that `render` gives anew at each call.
+    /// Creates a source of metrics; `render` is called for each request.
     pub fn new(render: impl Fn() -> String + Send + Sync + 'static) -> Self {
         Self(Arc::new(render))
     }
@@ -75,71 +75,76 @@ impl fmt::Debug for MetricsText {
     }
 }
 
-/// What can be set.
+/// Options of the serving layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServingOptions {
-    /// Partitions of a topic that is made because the first events come in over HTTP.
+    /// Number of partitions of a topic that is created for the first events over HTTP.
     pub partitions: u32,
-    /// How long an answer waits for live state to become whole before it is a 503.
+    /// How long a request waits for incomplete live state before it fails with 503.
     pub whole_wait_ms: u64,
-    /// Reads of statistics at once, at most; more wait. An eighth of them may be by what may have many values, as by listener, or of
-    /// different values over time. It bounds how many counts are in memory.
+    /// Maximum concurrent reads of statistics, which bounds memory; further ones wait. Requests by
+    /// a column with many values (such as listener), or for distinct values over time, may use an
+    /// eighth.
     pub tally_reads_max: usize,
-    /// Reads of boards and applications at once, at most; more wait. It bounds how many live states are
-    /// in memory.
+    /// Maximum concurrent reads of boards and applications, which bounds memory; further ones wait.
     pub board_reads_max: usize,
-    /// Memory of answers that are kept for when a store does not answer, in bytes, each for statistics and
-    /// for boards.
+    /// Memory for stale answers, in bytes, each for statistics and for boards. They are served
+    /// while a store is unavailable.
     pub kept_bytes_max: u64,
-    /// How long they are kept.
+    /// How long stale answers are cached.
     pub kept_for_ms: u64,
-    /// Memory of batch rows that were read and are right until the next run is complete, in bytes; 0 for none.
+    /// Memory of the cache of batch rows, in bytes; 0 disables it.
     pub row_cache_bytes_max: u64,
-    /// Open connections, at most; more wait. An eighth of them may be of one address other than this machine's and trusted proxies.
+    /// Maximum open connections; further ones wait. One address may open an eighth of them, except
+    /// this machine and trusted proxies.
     pub connections_max: usize,
-    /// How long a client may take to send the head of a request.
+    /// Timeout for the head of a request.
     pub head_timeout_ms: u64,
-    /// How long an answer may take; what is written has no such limit.
+    /// Timeout of a request, except for streamed responses.
     pub request_timeout_ms: u64,
-    /// How long a client that sends events may be silent, and how long any other body may take.
+    /// Maximum pause within a body of events, and timeout of any other body.
     pub body_idle_timeout_ms: u64,
-    /// How long run records that were read are used, less than the batch layer's grace: where they are too old, they are
-    /// read anew before anything is answered. 0 for not at all.
+    /// How long run records are cached: less than the grace period of the batch layer. Outdated
+    /// records are read again before a request is answered. 0 disables the cache.
     pub runs_kept_for_ms: u64,
-    /// Minimum average transfer rate of a body of events after `body_idle_timeout_ms`, as sent; 0 for none.
+    /// Minimum average transfer rate of a body of events after `body_idle_timeout_ms`, as sent; 0
+    /// for none.
     pub body_bytes_per_second_min: u64,
-    /// Bodies of events that are taken at once, at most; who comes then is asked to come again (429).
+    /// Maximum bodies of events ingested concurrently; further requests are refused with 429.
     pub ingests_max: usize,
-    /// Bodies of events that one key may send at once, at most; 0 for half of `ingests_max`.
+    /// Maximum bodies of events ingested concurrently per key; 0 for half of `ingests_max`.
     pub ingests_per_key_max: usize,
-    /// The largest body of events, in bytes.
+    /// Maximum size of a body of events, in bytes.
     pub body_bytes_max: u64,
-    /// Pages that are told when something has moved, at most.
+    /// Maximum pages that follow live changes.
     pub followers_max: usize,
-    /// Requests that are answered at once, at most, each until its client has taken the answer, and an eighth of them of one address other
-    /// than this machine's; who comes then is asked to come again (503).
+    /// Maximum concurrent requests, each until its client has received the answer; further ones are
+    /// refused with 503. One address other than this machine may use an eighth of them.
     pub requests_max: usize,
-    /// The largest head of a request, in bytes.
+    /// Maximum size of the head of a request, in bytes.
     pub head_bytes_max: u32,
-    /// How long a key that was looked up is used: one that is taken back is refused after this time.
+    /// How long a key is cached: a revoked key is refused after this time.
     pub keys_kept_ms: u64,
-    /// How long it is used where the store of keys does not answer.
+    /// How long a cached key is used while the key store is unavailable.
     pub keys_kept_stale_ms: u64,
-    /// Requests of one key in a second, at most, and twice as many at once; 0 for no limit.
+    /// Maximum requests per second of one key, with bursts of twice as many; 0 for no limit.
     pub key_requests_per_second_max: u32,
-    /// Requests in a second from one address that is not known to have a key, at most, and twice as many at once; 0 for no limit.
+    /// Maximum requests per second of one address without a known key, with bursts of twice as
+    /// many; 0 for no limit.
     pub stranger_requests_per_second_max: u32,
-    /// What who signs in on pages is known by, at least 32 characters: the same for all processes that serve. Without it each
-    /// process draws one of its own, and knows nobody who has signed in at another one, or before it was started.
+    /// Secret that signs session cookies, at least 32 characters, equal in all serving processes.
+    /// Without it, each process generates its own: a sign-in is valid only there and until the
+    /// process ends.
     pub session_secret: Secret,
-    /// Addresses or networks of proxies, of which the header `X-Forwarded-For` is believed: `10.0.0.7`, `10.0.0.0/8`.
+    /// Addresses or networks of proxies whose header `X-Forwarded-For` is trusted: `10.0.0.7`,
+    /// `10.0.0.0/8`.
     pub trusted_proxies: Vec<Network>,
-    /// Names by which it is reached while there is no key, besides those of this machine.
+    /// Accepted host names, besides those of this machine, while there is no API key.
     pub hosts: Vec<String>,
-    /// Origins of pages of others that may ask, as in `https://app.example.org`; none if empty.
+    /// Allowed CORS origins, such as `https://app.example.org`; empty for none.
     pub cors_origins: Vec<String>,
-    /// How long requests that are under way may go on after a shutdown was asked for.
+    /// How long requests in progress may run after shutdown began.
     pub drain_timeout_ms: u64,
 }
 
@@ -179,20 +184,20 @@ impl Default for ServingOptions {
 }
 
 impl ServingOptions {
-    /// Checks the options, as [`crate::Serving::build`] does.
+    /// Checks the options, as [`crate::Serving::new`] does.
     ///
     /// # Errors
-    /// [`crate::Error::Option`] for the first one that can't be used.
+    /// [`crate::Error::Option`] for the first invalid option.
     pub fn check(&self) -> Result<()> {
-        let refused = |option, given, expected| {
+        let invalid = |option, value, advice| {
             Err(Error::Option {
                 option,
-                given,
-                expected,
+                value,
+                advice,
             })
         };
         let positive = |option, value: u64| match value {
-            0 => refused(option, value.to_string(), "set it to 1 or more"),
+            0 => invalid(option, value.to_string(), "set it to 1 or more"),
             _ => Ok(()),
         };
         positive("partitions", self.partitions.into())?;
@@ -206,13 +211,13 @@ impl ServingOptions {
         positive("body_bytes_max", self.body_bytes_max)?;
         positive("requests_max", self.requests_max as u64)?;
         if !(8_192..=1_048_576).contains(&self.head_bytes_max) {
-            let expected = "set it to a number from 8192 to 1048576";
-            return refused("head_bytes_max", self.head_bytes_max.to_string(), expected);
+            let advice = "set it to a number from 8192 to 1048576";
+            return invalid("head_bytes_max", self.head_bytes_max.to_string(), advice);
         }
         let secret = self.session_secret.reveal().chars().count();
         if (1..SESSION_SECRET_CHARS_MIN).contains(&secret) {
-            let expected = "set it to 32 characters or more that nobody can guess";
-            return refused("session_secret", format!("{secret} characters"), expected);
+            let advice = "set it to at least 32 random characters";
+            return invalid("session_secret", format!("{secret} characters"), advice);
         }
         for origin in &self.cors_origins {
             let rest = (origin.strip_prefix("https://")).or_else(|| origin.strip_prefix("http://"));
@@ -221,14 +226,14 @@ impl ServingOptions {
                     && !host.contains(|char: char| char == '/' || !char.is_ascii_graphic())
             };
             if !rest.is_some_and(plain) {
-                let expected = "write each origin as in https://app.example.org, without a path";
-                return refused("cors_origins", origin.clone(), expected);
+                let advice = "write each origin as in https://app.example.org, without a path";
+                return invalid("cors_origins", origin.clone(), advice);
             }
         }
         Ok(())
     }
 
-    pub(crate) const fn whole_wait(&self) -> Duration {
+    pub(crate) const fn live_state_wait(&self) -> Duration {
         Duration::from_millis(self.whole_wait_ms)
     }
 
@@ -240,8 +245,8 @@ impl ServingOptions {
         Duration::from_millis(self.body_idle_timeout_ms)
     }
 
-    /// The most bodies of events that one key may send at once.
-    pub(crate) fn ingests_share(&self) -> usize {
+    /// Maximum concurrent bodies of events per key.
+    pub(crate) fn ingests_per_key(&self) -> usize {
         match self.ingests_per_key_max {
             0 => self.ingests_max.div_ceil(2),
             share => share.min(self.ingests_max),

@@ -1,11 +1,12 @@
-//! Which views answer a question, and which of their buckets.
+//! Chooses the views that answer a question, and the buckets to read from them.
 //!
-//! Pure: a plan follows from the views of a metric and the question alone. A view answers
-//! *directly* if the filters give all of its group columns and its dimensions hold the others.
-//! Where none is fine enough, a view of another group is *fanned out* over the groups that an
-//! *index* names: a track's owners, say. The coarsest buckets that make up the time are read.
-//! Tables that are divided by time are not asked for every day of an age: a *calendar*, a roll-up
-//! of the same group in one piece, says in which there is anything.
+//! Pure functions of the views of a metric and the question. A view answers *directly* if the
+//! filters determine all of its group columns and its columns include the other requested ones. If
+//! no direct view is fine enough, a view of another group is *fanned out* over the groups that an
+//! *index* view lists, for example the owners of a track. A plan reads the coarsest buckets that
+//! make up the requested time. For tables that are partitioned by time, a *calendar* avoids reads
+//! of empty partitions: a roll-up of the same group in a single partition, whose rows show which
+//! partitions hold data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,27 +19,27 @@ use schemas::time::{CoverError, Range, Seconds, Span, Width, cover};
 use crate::metric::{Metric, dimensions, group_columns, log_key};
 use crate::question::{Prefer, Question, Segments, Time};
 
-/// Partitions of a table that are asked for without looking into a calendar first.
-const DIRECT_PARTS_MAX: i64 = 62;
+/// Maximum table partitions that are read without a calendar.
+const PARTITIONS_WITHOUT_CALENDAR_MAX: i64 = 62;
 
-/// The most points of a series of different values: each holds the cells that are taken in it.
+/// Maximum points of a series of distinct counts, since each point holds a sketch.
 pub(crate) const SKETCHES_MAX: usize = 1_000;
-/// The most groups that one question is fanned out over.
+/// Maximum groups of one fan-out.
 pub(crate) const GROUPS_MAX: usize = 10_000;
 
-/// Why a question has no plan: each is the asker's to mend.
+/// Reason why a question cannot be planned; the client can change the request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlanError {
-    #[error("at least {0} is needed: add it")]
+    #[error("a filter on {0} is required: add it")]
     NoGroup(String),
-    #[error("{0} can't be asked for together: leave out one of them")]
+    #[error("no view combines {0}: remove one of them")]
     NoView(String),
-    #[error("this question needs a beginning and an end: give from and to, or another period")]
+    #[error("this request needs a bounded range: set from and to, or another period")]
     Unbounded,
-    #[error("this question is about more than {GROUPS_MAX} groups of events: add a filter on {0}")]
+    #[error("this request covers more than {GROUPS_MAX} groups of events: add a filter on {0}")]
     TooManyGroups(String),
     #[error(
-        "there would be {0} points, and a series of different ones has at most {SKETCHES_MAX}: choose a longer interval or a shorter range"
+        "the series would have {0} points, but a series of distinct counts has at most {SKETCHES_MAX}: choose a longer interval or a shorter range"
     )]
     TooManySketches(usize),
     #[error(transparent)]
@@ -50,61 +51,61 @@ pub(crate) enum PlanError {
 /// The views that answer a question.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// One view for each width, finest first.
+    /// One view per width, finest first.
     direct: Vec<Arc<Job>>,
-    fan: Option<Fan>,
-    /// Whether the fan is needed: it is not where direct views are fine enough.
-    fanned: bool,
+    fan_out: Option<FanOut>,
+    /// True if the fan-out is used: it is not if direct views are fine enough.
+    uses_fan_out: bool,
     /// The views of the metric that may be used.
     views: Vec<Arc<Job>>,
     rollups: Arc<BTreeMap<String, Arc<Rollup>>>,
 }
 
-/// A view that is asked for group by group.
+/// A view that is read once per group.
 #[derive(Debug, Clone)]
-struct Fan {
+struct FanOut {
     job: Arc<Job>,
-    /// The view whose dimensions name the groups.
+    /// The view whose dimensions list the groups.
     index: Arc<Job>,
-    /// The group columns that the question does not give.
+    /// The group columns that the filters do not determine.
     missing: Vec<String>,
 }
 
-/// Rows of one group of one view.
+/// Scan of the rows of one group of one view.
 #[derive(Debug, Clone)]
-pub(crate) struct Lane {
+pub(crate) struct ViewScan {
     pub(crate) job: Arc<Job>,
-    /// How its live parts are made, where it has none of its own.
+    /// Derives its live deltas, if the view has none itself.
     pub(crate) rollup: Option<Arc<Rollup>>,
-    /// The values of the view's group columns.
+    /// Values of the group columns.
     pub(crate) group: Vec<KeyValue>,
-    /// The same, encoded.
+    /// The encoded group.
     pub(crate) key: Vec<u8>,
-    /// The buckets, ascending and apart from each other.
+    /// Ranges of buckets, ascending and disjoint.
     pub(crate) spans: Vec<Span>,
-    /// The helper that says in which partitions of the table there is anything.
+    /// Index of the helper that lists the table partitions that hold data.
     pub(crate) calendar: Option<usize>,
 }
 
-/// All that is read for an answer.
+/// All scans of one answer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Layout {
-    /// What is read to know what to read.
-    pub(crate) helpers: Vec<Lane>,
-    /// The helper that names the groups of the fan.
+    /// Scans whose rows determine the other scans.
+    pub(crate) helpers: Vec<ViewScan>,
+    /// Index of the helper that lists the groups of the fan-out.
     pub(crate) index: Option<usize>,
-    /// The helpers that show where the data of an open series begins and ends.
+    /// Indexes of the helpers that determine the first and last data of an open series.
     pub(crate) probes: Vec<usize>,
-    /// What is counted.
-    pub(crate) lanes: Vec<Lane>,
+    /// Scans whose rows are counted.
+    pub(crate) scans: Vec<ViewScan>,
 }
 
-/// The buckets to read, by width.
+/// Buckets to read, by width.
 type Spans = BTreeMap<Width, Vec<Span>>;
 
 impl Plan {
-    /// The plan for a question, without the views `excluded`.
-    pub(crate) fn of(
+    /// Plans a question without the views `excluded`.
+    pub(crate) fn new(
         metric: &Metric,
         question: &Question,
         excluded: &BTreeSet<String>,
@@ -115,101 +116,107 @@ impl Plan {
             .filter(|job| !excluded.contains(job.view()))
             .cloned()
             .collect();
-        let given = |column: &str| question.filters.contains_key(column);
-        // What live state counted is kept by the rows of views that read the events themselves.
+        let is_filtered = |column: &str| question.filters.contains_key(column);
+        // Drift is stored only for views that read events directly.
         let usable = |job: &Job| question.prefer != Prefer::Realtime || job.over().is_none();
-        let holds = |job: &Job, question: &Question| usable(job) && holds(job, question);
+        let has_requested_columns =
+            |job: &Job, question: &Question| usable(job) && has_requested_columns(job, question);
         let mut direct: BTreeMap<Width, &Arc<Job>> = BTreeMap::new();
         for job in &views {
-            if !group_names(job).all(given) || !holds(job, question) {
+            if !group_names(job).all(is_filtered) || !has_requested_columns(job, question) {
                 continue;
             }
             let best = direct.entry(job.bucket()).or_insert(job);
-            if size(job, question) < size(best, question) {
+            if size_rank(job, question) < size_rank(best, question) {
                 *best = job;
             }
         }
         let direct: Vec<Arc<Job>> = direct.into_values().cloned().collect();
-        let fan = views
+        let fan_out = views
             .iter()
-            .filter(|job| !group_names(job).all(given) && holds(job, question))
-            .filter_map(|job| Fan::over(job, &views, given))
+            .filter(|job| {
+                !group_names(job).all(is_filtered) && has_requested_columns(job, question)
+            })
+            .filter_map(|job| FanOut::for_view(job, &views, is_filtered))
             .min_by(|one, other| {
-                let key = |fan: &Fan| (fan.job.bucket(), dimensions(&fan.job).len());
+                let key = |fan: &FanOut| (fan.job.bucket(), dimensions(&fan.job).len());
                 key(one).cmp(&key(other))
             });
-        if direct.is_empty() && fan.is_none() {
-            // With their groups these would answer it.
-            let others = views
-                .iter()
-                .filter(|job| !group_names(job).all(given) && self::holds(job, question));
-            let needed = group_columns(others);
-            if !needed.is_empty() {
-                return Err(PlanError::NoGroup(needed));
+        if direct.is_empty() && fan_out.is_none() {
+            // Views that would answer the question with a filter on their groups.
+            let others = views.iter().filter(|job| {
+                !group_names(job).all(is_filtered) && self::has_requested_columns(job, question)
+            });
+            let group_columns_text = group_columns(others);
+            if !group_columns_text.is_empty() {
+                return Err(PlanError::NoGroup(group_columns_text));
             }
             let distinct = question.distinct.iter().map(String::as_str);
-            let all: Vec<&str> = asked(question).into_iter().chain(distinct).collect();
+            let all: Vec<&str> = requested_columns(question)
+                .into_iter()
+                .chain(distinct)
+                .collect();
             return Err(PlanError::NoView(all.join(", ")));
         }
         Ok(Self {
-            fanned: direct.is_empty(),
+            uses_fan_out: direct.is_empty(),
             direct,
-            fan,
+            fan_out,
             views,
             rollups: Arc::clone(&metric.rollups),
         })
     }
 
-    /// The buckets that make up the segments: of direct views where they are fine enough, else with
-    /// those of the fan.
-    fn spans(&mut self, segments: &Segments) -> Result<Spans, PlanError> {
+    /// Buckets that make up the segments: of direct views if they are fine enough, else also of the
+    /// fan-out.
+    fn cover_segments(&mut self, segments: &Segments) -> Result<Spans, PlanError> {
         let direct: Vec<Width> = self.direct.iter().map(|job| job.bucket()).collect();
         let mut all = direct.clone();
-        all.extend(self.fan.as_ref().map(|fan| fan.job.bucket()));
+        all.extend(self.fan_out.as_ref().map(|fan| fan.job.bucket()));
         let mut spans = Spans::new();
         for range in segments.ranges() {
             let covered = match cover(*range, &direct) {
                 Err(_) if all.len() > direct.len() => {
-                    self.fanned = true;
+                    self.uses_fan_out = true;
                     cover(*range, &all)?
                 }
                 covered => covered?,
             };
             for span in covered {
-                append(spans.entry(span.width).or_default(), span);
+                push_merged(spans.entry(span.width).or_default(), span);
             }
         }
         Ok(spans)
     }
 
-    /// What is read for the question if the fan's groups are `groups`.
-    pub(crate) fn layout(
+    /// The scans for a question, with `groups` as the groups of the fan-out.
+    pub(crate) fn build_layout(
         &mut self,
         question: &Question,
         groups: &BTreeSet<Vec<KeyValue>>,
     ) -> Result<Layout, PlanError> {
         let spans = match &question.time {
-            Time::Segments(segments) => Some(self.spans(segments)?),
+            Time::Segments(segments) => Some(self.cover_segments(segments)?),
             Time::Open(_) => None,
         };
         let mut layout = Layout::default();
-        if let (true, Some(fan)) = (self.fanned, &self.fan) {
-            let group = given_group(&fan.index, question);
-            layout.index = Some(self.help(&mut layout, &fan.index, group, Range::ALL)?);
+        if let (true, Some(fan)) = (self.uses_fan_out, &self.fan_out) {
+            let group = group_values(&fan.index, question);
+            layout.index = Some(self.add_helper(&mut layout, &fan.index, group, Range::ALL)?);
         }
-        for (job, group) in self.targets(question, groups) {
+        for (job, group) in self.scan_targets(question, groups) {
             let spans = match (&question.time, &spans) {
-                // All time is no part of a point.
+                // A row of all time belongs to no point.
                 (Time::Open(_), _) if job.bucket() == Width::All => Vec::new(),
-                (Time::Open(open), _) => vec![span_of(&job, open.range)],
+                (Time::Open(open), _) => vec![covering_span(&job, open.range)],
                 (_, Some(spans)) => spans.get(&job.bucket()).cloned().unwrap_or_default(),
                 (_, None) => Vec::new(),
             };
             if spans.is_empty() {
                 continue;
             }
-            let calendar = self.calendar_for(&mut layout, &job, &group, &spans)?;
-            layout.lanes.push(Lane {
+            let calendar = self.add_calendar(&mut layout, &job, &group, &spans)?;
+            layout.scans.push(ViewScan {
                 key: job.group().encode_values(&group)?,
                 rollup: self.rollups.get(job.view()).cloned(),
                 job,
@@ -224,34 +231,34 @@ impl Plan {
         Ok(layout)
     }
 
-    /// Replaces the hull of an open series by the buckets of its points. Answers whether the lanes
-    /// have them all: if not, the plan is changed, and a new layout has them.
-    pub(crate) fn close(
+    /// Replaces the outer range of an open series by the buckets of its points. Returns false if
+    /// the scans do not cover them: then the plan has changed, and a new layout covers them.
+    pub(crate) fn close_series(
         &mut self,
         layout: &mut Layout,
         segments: &Segments,
     ) -> Result<bool, PlanError> {
-        let fanned = self.fanned;
-        let spans = self.spans(segments)?;
-        for lane in &mut layout.lanes {
-            lane.spans = spans.get(&lane.job.bucket()).cloned().unwrap_or_default();
+        let before = self.uses_fan_out;
+        let spans = self.cover_segments(segments)?;
+        for scan in &mut layout.scans {
+            scan.spans = spans.get(&scan.job.bucket()).cloned().unwrap_or_default();
         }
-        Ok(fanned == self.fanned)
+        Ok(before == self.uses_fan_out)
     }
 
-    /// The group columns that are looked up in the index, as a message shows them.
-    pub(crate) fn missing(&self) -> String {
-        let missing = self.fan.as_ref().map(|fan| fan.missing.join(" and "));
+    /// Group columns that the index has to provide, for error messages.
+    pub(crate) fn missing_columns(&self) -> String {
+        let missing = self.fan_out.as_ref().map(|fan| fan.missing.join(" and "));
         missing.unwrap_or_default()
     }
 
-    /// Puts the groups together that the index names: the question's values and those of a row.
-    pub(crate) fn fan_group(
+    /// Builds a group of the fan-out from the filters and the values of an index row.
+    pub(crate) fn fan_out_group(
         &self,
         question: &Question,
         found: &BTreeMap<&str, KeyValue>,
     ) -> Option<Vec<KeyValue>> {
-        let fan = self.fan.as_ref()?;
+        let fan = self.fan_out.as_ref()?;
         group_names(&fan.job)
             .map(|name| {
                 question
@@ -263,12 +270,12 @@ impl Plan {
             .collect()
     }
 
-    /// The columns of the index that name groups.
-    pub(crate) fn fan_columns(&self) -> &[String] {
-        self.fan.as_ref().map_or(&[], |fan| &fan.missing)
+    /// Columns of the index that list the groups.
+    pub(crate) fn fan_out_columns(&self) -> &[String] {
+        self.fan_out.as_ref().map_or(&[], |fan| &fan.missing)
     }
 
-    fn targets(
+    fn scan_targets(
         &self,
         question: &Question,
         groups: &BTreeSet<Vec<KeyValue>>,
@@ -276,8 +283,8 @@ impl Plan {
         let direct = self
             .direct
             .iter()
-            .map(|job| (Arc::clone(job), given_group(job, question)));
-        let fan = self.fan.as_ref().filter(|_| self.fanned);
+            .map(|job| (Arc::clone(job), group_values(job, question)));
+        let fan = self.fan_out.as_ref().filter(|_| self.uses_fan_out);
         let fanned = fan.into_iter().flat_map(|fan| {
             groups
                 .iter()
@@ -286,30 +293,31 @@ impl Plan {
         direct.chain(fanned).collect()
     }
 
-    /// The calendar of a lane, if it needs one.
-    fn calendar_for(
+    /// Adds the calendar of a scan if it needs one.
+    fn add_calendar(
         &self,
         layout: &mut Layout,
         job: &Job,
         group: &[KeyValue],
         spans: &[Span],
     ) -> Result<Option<usize>, PlanError> {
-        if job.partition() == Width::All {
+        if job.table_partition() == Width::All {
             return Ok(None);
         }
-        let parts = parts_count(job.partition(), spans);
-        if parts.is_some_and(|parts| parts <= DIRECT_PARTS_MAX) {
+        let partitions = count_partitions(job.table_partition(), spans);
+        if partitions.is_some_and(|partitions| partitions <= PARTITIONS_WITHOUT_CALENDAR_MAX) {
             return Ok(None);
         }
         let calendar = self
             .views
             .iter()
-            .filter(|view| view.group() == job.group() && view.partition() == Width::All)
-            .filter(|view| view.bucket() <= job.partition())
+            .filter(|view| view.group() == job.group() && view.table_partition() == Width::All)
+            .filter(|view| view.bucket() <= job.table_partition())
             .max_by_key(|view| (view.bucket(), std::cmp::Reverse(dimensions(view).len())));
-        match (calendar, parts) {
+        match (calendar, partitions) {
             (Some(calendar), _) => {
-                let helper = self.help(layout, calendar, group.to_vec(), hull(spans))?;
+                let helper =
+                    self.add_helper(layout, calendar, group.to_vec(), outer_range(spans))?;
                 Ok(Some(helper))
             }
             (None, Some(_)) => Ok(None),
@@ -317,8 +325,8 @@ impl Plan {
         }
     }
 
-    /// Adds a helper to a layout, or widens the one that is there already.
-    fn help(
+    /// Adds a helper to a layout, or extends an existing one.
+    fn add_helper(
         &self,
         layout: &mut Layout,
         job: &Arc<Job>,
@@ -326,16 +334,16 @@ impl Plan {
         range: Range,
     ) -> Result<usize, PlanError> {
         let key = job.group().encode_values(&group)?;
-        let span = span_of(job, range);
+        let span = covering_span(job, range);
         let mut helpers = layout.helpers.iter_mut().enumerate();
-        let there = helpers.find(|(_, lane)| lane.job.view() == job.view() && lane.key == key);
-        if let Some((index, lane)) = there {
-            lane.spans.push(span);
-            let range = hull(&lane.spans);
-            lane.spans = vec![span_of(job, range)];
+        let existing = helpers.find(|(_, scan)| scan.job.view() == job.view() && scan.key == key);
+        if let Some((index, scan)) = existing {
+            scan.spans.push(span);
+            let range = outer_range(&scan.spans);
+            scan.spans = vec![covering_span(job, range)];
             return Ok(index);
         }
-        layout.helpers.push(Lane {
+        layout.helpers.push(ViewScan {
             job: Arc::clone(job),
             rollup: self.rollups.get(job.view()).cloned(),
             group,
@@ -346,30 +354,30 @@ impl Plan {
         Ok(layout.helpers.len() - 1)
     }
 
-    /// What shows where the data begins and ends: the finest direct view that is in one piece, else
-    /// the calendars.
+    /// Adds the helpers that determine the first and last data: the finest direct view with a
+    /// single partition, else the calendars.
     fn add_probes(
         &self,
         layout: &mut Layout,
         question: &Question,
         range: Range,
     ) -> Result<(), PlanError> {
-        let in_one_piece = self
+        let unpartitioned = self
             .direct
             .iter()
-            .find(|job| job.partition() == Width::All && job.bucket() != Width::All);
-        if let Some(job) = in_one_piece {
-            let group = given_group(job, question);
-            layout.probes = vec![self.help(layout, job, group, range)?];
+            .find(|job| job.table_partition() == Width::All && job.bucket() != Width::All);
+        if let Some(job) = unpartitioned {
+            let group = group_values(job, question);
+            layout.probes = vec![self.add_helper(layout, job, group, range)?];
             return Ok(());
         }
         let mut probes: Vec<usize> = layout
-            .lanes
+            .scans
             .iter()
-            .filter_map(|lane| lane.calendar)
+            .filter_map(|scan| scan.calendar)
             .collect();
         probes.dedup();
-        if probes.is_empty() && !layout.lanes.is_empty() {
+        if probes.is_empty() && !layout.scans.is_empty() {
             return Err(PlanError::Unbounded);
         }
         layout.probes = probes;
@@ -377,15 +385,21 @@ impl Plan {
     }
 }
 
-impl Fan {
-    fn over(job: &Arc<Job>, views: &[Arc<Job>], given: impl Fn(&str) -> bool) -> Option<Self> {
+impl FanOut {
+    fn for_view(
+        job: &Arc<Job>,
+        views: &[Arc<Job>],
+        is_filtered: impl Fn(&str) -> bool,
+    ) -> Option<Self> {
         let missing: Vec<String> = group_names(job)
-            .filter(|name| !given(name))
+            .filter(|name| !is_filtered(name))
             .map(str::to_owned)
             .collect();
         let index = views
             .iter()
-            .filter(|view| view.partition() == Width::All && group_names(view).all(&given))
+            .filter(|view| {
+                view.table_partition() == Width::All && group_names(view).all(&is_filtered)
+            })
             .filter(|view| {
                 let has = |name: &String| view.dimensions().any(|dimension| dimension == name);
                 missing.iter().all(has)
@@ -399,19 +413,19 @@ impl Fan {
     }
 }
 
-impl Lane {
-    /// The view whose live parts belong to it.
-    pub(crate) fn live(&self) -> &Arc<Job> {
+impl ViewScan {
+    /// The view whose live deltas belong to the scan.
+    pub(crate) fn live_view(&self) -> &Arc<Job> {
         self.rollup
             .as_ref()
-            .map_or(&self.job, |rollup| rollup.from())
+            .map_or(&self.job, |rollup| rollup.base())
     }
 }
 
 impl Layout {
-    /// Every lane, helpers first: the order of the live queries.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Lane> {
-        self.helpers.iter().chain(&self.lanes)
+    /// All scans, helpers first, in the order of the live queries.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &ViewScan> {
+        self.helpers.iter().chain(&self.scans)
     }
 }
 
@@ -419,28 +433,28 @@ fn group_names(job: &Job) -> impl Iterator<Item = &str> {
     job.group().0.iter().map(|column| column.name.as_str())
 }
 
-/// Whether a view has a column, of its group or as a dimension.
+/// True if a view has a group column or dimension of this name.
 pub(crate) fn has_column(job: &Job, name: &str) -> bool {
     group_names(job).any(|column| column == name)
         || job.dimensions().any(|dimension| dimension == name)
 }
 
-/// Whether a view's columns hold all that the question filters and counts by.
-fn holds(job: &Job, question: &Question) -> bool {
+/// True if a view has all columns that the question filters and counts by.
+fn has_requested_columns(job: &Job, question: &Question) -> bool {
     let has = |name: &str| has_column(job, name);
     let distinct = question.distinct.as_deref();
-    asked(question).into_iter().all(has)
+    requested_columns(question).into_iter().all(has)
         && distinct.is_none_or(|name| has(name) || has(&cell_column(name)))
 }
 
-fn asked(question: &Question) -> Vec<&str> {
+fn requested_columns(question: &Question) -> Vec<&str> {
     let filters = question.filters.keys().map(String::as_str);
     filters.chain(question.by.as_deref()).collect()
 }
 
-/// How many rows a group of a view has, roughly: the fewer dimensions the fewer. The column by which the log
-/// is divided stands for the most events, and there are fewer cells than values.
-fn size<'a>(job: &'a Job, question: &Question) -> (bool, usize, bool, &'a str) {
+/// Sort key for the estimated number of rows in a group. Fewer dimensions have fewer rows, and
+/// sketch cells have fewer rows than values. A group by the log's key holds the most events.
+fn size_rank<'a>(job: &'a Job, question: &Question) -> (bool, usize, bool, &'a str) {
     let cells = question.distinct.as_deref().map(cell_column);
     let has_cells = |cells: String| job.dimensions().any(|dimension| dimension == cells);
     let is_log_key = group_names(job).eq([log_key(job.source())]);
@@ -452,14 +466,14 @@ fn size<'a>(job: &'a Job, question: &Question) -> (bool, usize, bool, &'a str) {
     )
 }
 
-fn given_group(job: &Job, question: &Question) -> Vec<KeyValue> {
+fn group_values(job: &Job, question: &Question) -> Vec<KeyValue> {
     group_names(job)
         .filter_map(|name| question.filters.get(name).cloned())
         .collect()
 }
 
 /// The buckets of a view that overlap a range.
-fn span_of(job: &Job, range: Range) -> Span {
+fn covering_span(job: &Job, range: Range) -> Span {
     let width = job.bucket();
     if width == Width::All {
         return Span {
@@ -475,7 +489,7 @@ fn span_of(job: &Job, range: Range) -> Span {
     }
 }
 
-fn hull(spans: &[Span]) -> Range {
+fn outer_range(spans: &[Span]) -> Range {
     let from = spans.iter().map(|span| span.from).min().flatten();
     let open = spans.iter().any(|span| span.to.is_none());
     let to = spans.iter().filter_map(|span| span.to).max();
@@ -485,27 +499,27 @@ fn hull(spans: &[Span]) -> Range {
     }
 }
 
-/// Adds a span after those before, as one where they meet.
-fn append(spans: &mut Vec<Span>, span: Span) {
+/// Appends a span, merged with the last one if they are adjacent.
+fn push_merged(spans: &mut Vec<Span>, span: Span) {
     match spans.last_mut() {
         Some(last) if last.to.is_some() && last.to == span.from => last.to = span.to,
         _ => spans.push(span),
     }
 }
 
-/// About how many partitions of that width hold the spans; nothing where a span has no end.
-fn parts_count(partition: Width, spans: &[Span]) -> Option<i64> {
+/// Approximate number of partitions that hold the spans; `None` if a span has no end.
+fn count_partitions(partition: Width, spans: &[Span]) -> Option<i64> {
     spans.iter().try_fold(0_i64, |count, span| {
         let (from, to) = (span.from?, span.to?);
         let length = partition.next(from)?.saturating_sub(partition.floor(from));
-        let parts = to.saturating_sub(from) / length.max(1) + 1;
-        Some(count.saturating_add(parts))
+        let partitions = to.saturating_sub(from) / length.max(1) + 1;
+        Some(count.saturating_add(partitions))
     })
 }
 
-/// The starts of the partitions of a table that hold a span, in order. The span has both ends, or
-/// `known` has all starts there are.
-pub(crate) fn part_starts(
+/// Starts of the table partitions that hold a span, in ascending order. Either the span is bounded,
+/// or `known` lists all existing starts.
+pub(crate) fn partition_starts(
     partition: Width,
     span: &Span,
     known: Option<&BTreeSet<Seconds>>,

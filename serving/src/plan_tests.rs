@@ -1,4 +1,4 @@
-//! Plans over the built-in views, written out.
+//! Tests of plans for the built-in views, compared as text.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use jobs::Catalog;
 use schemas::time::{Interval, Zone};
 
 use super::*;
-use crate::question::Open;
+use crate::question::OpenSeries;
 
 fn plays() -> Metric {
-    Metric::all(&Catalog::built_in().unwrap())
+    Metric::from_catalog(&Catalog::built_in().unwrap())
         .remove("plays")
         .unwrap()
 }
@@ -54,33 +54,33 @@ fn edge(at: Option<Seconds>) -> String {
     })
 }
 
-fn write_lane(text: &mut String, what: &str, lane: &Lane) {
-    write!(text, "{what} {} {:?}", lane.job.name(), lane.group).unwrap();
-    if let Some(calendar) = lane.calendar {
+fn write_scan(text: &mut String, label: &str, scan: &ViewScan) {
+    write!(text, "{label} {} {:?}", scan.job.name(), scan.group).unwrap();
+    if let Some(calendar) = scan.calendar {
         write!(text, " by helper {calendar}").unwrap();
     }
-    for span in &lane.spans {
+    for span in &scan.spans {
         write!(text, " [{} {}]", edge(span.from), edge(span.to)).unwrap();
     }
     text.push('\n');
 }
 
-/// The layout of a question, written out, if the index names these groups.
+/// The layout of a question as text, for `groups` in the index.
 fn written(question: &Question, groups: &[i64]) -> String {
-    let mut plan = Plan::of(&plays(), question, &BTreeSet::new()).unwrap();
+    let mut plan = Plan::new(&plays(), question, &BTreeSet::new()).unwrap();
     let groups = groups.iter().map(|n| vec![KeyValue::Int(*n)]).collect();
-    let layout = plan.layout(question, &groups).unwrap();
+    let layout = plan.build_layout(question, &groups).unwrap();
     let mut text = String::new();
-    for (index, lane) in layout.helpers.iter().enumerate() {
-        let what = match (layout.index == Some(index), layout.probes.contains(&index)) {
+    for (index, scan) in layout.helpers.iter().enumerate() {
+        let label = match (layout.index == Some(index), layout.probes.contains(&index)) {
             (true, _) => "index",
             (_, true) => "probe",
             _ => "calendar",
         };
-        write_lane(&mut text, what, lane);
+        write_scan(&mut text, label, scan);
     }
-    for lane in &layout.lanes {
-        write_lane(&mut text, "read", lane);
+    for scan in &layout.scans {
+        write_scan(&mut text, "read", scan);
     }
     text
 }
@@ -108,7 +108,7 @@ fn all_time_of_an_owner_is_one_bucket() {
 }
 
 #[test]
-fn a_range_of_an_owner_takes_the_coarsest_buckets() {
+fn a_range_uses_the_coarsest_buckets() {
     let range = range("2026-01-30T22:45:00Z", "2026-04-02T01:30:00Z");
     check(
         &question(&[OWNER], Some("kind"), over(range)),
@@ -123,7 +123,7 @@ fn a_range_of_an_owner_takes_the_coarsest_buckets() {
 }
 
 #[test]
-fn a_filter_is_answered_by_the_roll_up_that_has_it() {
+fn a_filter_selects_the_roll_up_with_its_column() {
     let two_days = range("2026-01-30T00:00:00Z", "2026-02-01T02:00:00Z");
     check(
         &question(&[OWNER, country()], None, over(two_days)),
@@ -139,7 +139,7 @@ fn a_filter_is_answered_by_the_roll_up_that_has_it() {
         &[],
         &["read plays_owner_month_track [Int(7)] [01-01T00:00 01-01T00:00]"],
     );
-    // Two that no roll-up has together.
+    // No roll-up has both columns.
     let referrer = ("referrer", KeyValue::Text(String::new()));
     check(
         &question(&[OWNER, country(), referrer], None, over(two_days)),
@@ -149,7 +149,7 @@ fn a_filter_is_answered_by_the_roll_up_that_has_it() {
 }
 
 #[test]
-fn different_listeners_are_read_by_their_cells() {
+fn distinct_listeners_are_read_from_cells() {
     let month = range("2026-01-01T00:00:00Z", "2026-02-01T02:00:00Z");
     let listeners = |filters: &[(&str, KeyValue)]| Question {
         distinct: Some("listener_id".to_owned()),
@@ -189,7 +189,7 @@ fn different_listeners_are_read_by_their_cells() {
 }
 
 #[test]
-fn what_was_counted_live_is_read_with_the_rows_of_events() {
+fn live_counts_are_read_from_views_of_events() {
     let year = range("2026-01-01T00:00:00Z", "2026-03-01T00:00:00Z");
     let realtime = Question {
         prefer: Prefer::Realtime,
@@ -200,7 +200,7 @@ fn what_was_counted_live_is_read_with_the_rows_of_events() {
 }
 
 #[test]
-fn long_ranges_of_the_detail_look_into_the_calendar() {
+fn long_ranges_of_the_detail_view_use_the_calendar() {
     let both = [
         OWNER,
         country(),
@@ -226,7 +226,7 @@ fn long_ranges_of_the_detail_look_into_the_calendar() {
 }
 
 #[test]
-fn a_track_is_answered_by_its_own_views() {
+fn a_track_filter_selects_views_by_track() {
     check(
         &question(
             &[TRACK],
@@ -250,7 +250,7 @@ fn a_track_is_answered_by_its_own_views() {
 }
 
 #[test]
-fn a_track_with_filters_of_the_detail_is_fanned_out_over_its_owners() {
+fn a_track_with_detail_filters_is_fanned_out_over_its_owners() {
     let referrer = ("referrer", KeyValue::Text(String::new()));
     let question = question(&[TRACK, country(), referrer], None, over(Range::ALL));
     check(&question, &[], &["index plays_track_all [Int(5)] [.. ..]"]);
@@ -266,7 +266,7 @@ fn a_track_with_filters_of_the_detail_is_fanned_out_over_its_owners() {
 }
 
 #[test]
-fn owner_and_track_together_use_the_views_of_the_track() {
+fn owner_and_track_filters_select_views_by_track() {
     check(
         &question(
             &[OWNER, TRACK],
@@ -283,12 +283,16 @@ fn owner_and_track_together_use_the_views_of_the_track() {
 }
 
 #[test]
-fn neighbouring_points_are_read_as_one_span() {
+fn adjacent_points_are_read_as_one_span() {
     let zone = Zone::parse("Europe/Berlin").unwrap();
     let (from, to) = (at("2026-03-27T23:00:00Z"), at("2026-03-30T22:00:00Z"));
     let points = schemas::time::points(&zone, Interval::Day, from, to).unwrap();
     check(
-        &question(&[OWNER], None, Time::Segments(Segments::of(&points))),
+        &question(
+            &[OWNER],
+            None,
+            Time::Segments(Segments::from_points(&points)),
+        ),
         &[],
         &["read plays_owner_hour [Int(7)] [03-27T23:00 03-30T22:00]"],
     );
@@ -296,7 +300,7 @@ fn neighbouring_points_are_read_as_one_span() {
 
 #[test]
 fn an_open_series_is_probed_and_then_closed() {
-    let open = Open {
+    let open = OpenSeries {
         zone: Zone::parse("Asia/Kolkata").unwrap(),
         interval: Interval::Day,
         range: Range::ALL,
@@ -314,23 +318,24 @@ fn an_open_series_is_probed_and_then_closed() {
             "read plays_owner_month [Int(7)] [.. ..]",
         ],
     );
-    let mut plan = Plan::of(&plays(), &owner, &BTreeSet::new()).unwrap();
-    let mut layout = plan.layout(&owner, &BTreeSet::new()).unwrap();
+    let mut plan = Plan::new(&plays(), &owner, &BTreeSet::new()).unwrap();
+    let mut layout = plan.build_layout(&owner, &BTreeSet::new()).unwrap();
     let day = (at("2026-07-01T00:00:00Z"), at("2026-07-01T23:59:59Z"));
     let segments = open.close(Some(day)).unwrap();
-    assert_eq!(plan.close(&mut layout, &segments), Ok(true));
-    let spans: Vec<usize> = layout.lanes.iter().map(|lane| lane.spans.len()).collect();
-    // Days begin at half past: half an hour, hours, half an hour, and the next day's half beside it.
+    assert_eq!(plan.close_series(&mut layout, &segments), Ok(true));
+    let spans: Vec<usize> = layout.scans.iter().map(|scan| scan.spans.len()).collect();
+    // Days begin at half past: half an hour, hours, half an hour, and the adjacent half hour of the
+    // next day.
     assert_eq!(spans, [3, 2, 0, 0]);
 
     let referrer = ("referrer", KeyValue::Text(String::new()));
     let track = question(&[TRACK, referrer], None, Time::Open(open));
-    let mut plan = Plan::of(&plays(), &track, &BTreeSet::new()).unwrap();
-    let mut layout = plan.layout(&track, &BTreeSet::new()).unwrap();
+    let mut plan = Plan::new(&plays(), &track, &BTreeSet::new()).unwrap();
+    let mut layout = plan.build_layout(&track, &BTreeSet::new()).unwrap();
     assert_eq!(layout.index, None);
-    assert_eq!(plan.close(&mut layout, &segments), Ok(false));
+    assert_eq!(plan.close_series(&mut layout, &segments), Ok(false));
     assert!(
-        plan.layout(&track, &BTreeSet::new())
+        plan.build_layout(&track, &BTreeSet::new())
             .unwrap()
             .index
             .is_some()
@@ -338,7 +343,7 @@ fn an_open_series_is_probed_and_then_closed() {
 }
 
 #[test]
-fn a_view_can_be_left_out() {
+fn excluded_views_are_not_used() {
     let question = question(&[OWNER], None, over(Range::ALL));
     let all = plays()
         .views
@@ -347,22 +352,22 @@ fn a_view_can_be_left_out() {
         .unwrap()
         .view()
         .to_owned();
-    let mut plan = Plan::of(&plays(), &question, &BTreeSet::from([all])).unwrap();
-    let layout = plan.layout(&question, &BTreeSet::new()).unwrap();
-    assert_eq!(layout.lanes.len(), 1);
-    assert_eq!(layout.lanes[0].job.name(), "plays_owner_month");
+    let mut plan = Plan::new(&plays(), &question, &BTreeSet::from([all])).unwrap();
+    let layout = plan.build_layout(&question, &BTreeSet::new()).unwrap();
+    assert_eq!(layout.scans.len(), 1);
+    assert_eq!(layout.scans[0].job.name(), "plays_owner_month");
 }
 
 #[test]
-fn a_question_without_what_groups_are_by_has_no_plan() {
+fn a_question_without_group_columns_is_rejected() {
     let kind = || ("kind", KeyValue::Text("play".to_owned()));
     let error = |question: &Question| {
-        let plan = Plan::of(&plays(), question, &BTreeSet::new());
+        let plan = Plan::new(&plays(), question, &BTreeSet::new());
         plan.unwrap_err().to_string()
     };
     let all = |filters: &[_], by| question(filters, by, over(Range::ALL));
-    let any = "at least kind or owner_id or track_id is needed: add it";
-    let one = "at least owner_id or track_id is needed: add it";
+    let any = "a filter on kind or owner_id or track_id is required: add it";
+    let one = "a filter on owner_id or track_id is required: add it";
     assert_eq!(error(&all(&[], None)), any);
     assert_eq!(error(&all(&[country()], None)), one);
     assert_eq!(error(&all(&[kind(), country()], None)), one);
@@ -378,9 +383,10 @@ fn a_question_without_what_groups_are_by_has_no_plan() {
 #[test]
 fn plays_of_all_owners_are_read_by_day_and_by_quarter() {
     let kind = ("kind", KeyValue::Text("play".to_owned()));
-    let asked = |from, to| question(std::slice::from_ref(&kind), None, over(range(from, to)));
+    let plays_between =
+        |from, to| question(std::slice::from_ref(&kind), None, over(range(from, to)));
     check(
-        &asked("2026-03-01T22:15:00Z", "2026-03-04T00:00:00Z"),
+        &plays_between("2026-03-01T22:15:00Z", "2026-03-04T00:00:00Z"),
         &[],
         &[
             "read plays_kind_quarter [Text(\"play\")] [03-01T22:15 03-02T00:00]",

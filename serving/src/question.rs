@@ -1,59 +1,58 @@
-//! What is asked, freed of how it was asked.
+//! A question to the statistics, independent of how a request expresses it.
 
 use std::collections::BTreeMap;
 
 use schemas::key::KeyValue;
-use schemas::time::series::close;
+use schemas::time::series::close_range;
 use schemas::time::{Interval, Points, Range, Seconds, SeriesError, Zone, points};
 
 /// A question about one metric.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
-    /// By column: the only value that counts.
+    /// Required value by column.
     pub(crate) filters: BTreeMap<String, KeyValue>,
-    /// The column whose values are counted apart, if any.
+    /// The column to group by, if any.
     pub(crate) by: Option<String>,
-    /// The column of which different values are counted in place of amounts, if any.
+    /// The column whose distinct values are counted instead of amounts, if any.
     pub(crate) distinct: Option<String>,
-    /// Whether the rows are asked for that the amount is made of.
+    /// True if the answer lists the rows that make up the amount.
     pub(crate) explains: bool,
-    /// Which value is asked for.
+    /// The preferred value.
     pub(crate) prefer: Prefer,
-    /// The time that it is about.
+    /// The requested time.
     pub(crate) time: Time,
 }
 
-/// Which value is asked for.
+/// Which of several values of the same events an answer contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Prefer {
-    /// Batch rows and what is newer.
+    /// Batch rows plus newer live deltas.
     Newest,
-    /// What batch rows hold where there are any, else what was counted live.
+    /// Batch rows if there are any, else live counts.
     Batch,
-    /// What was counted live, also of what batch rows hold now.
+    /// Live counts, also of events that batch rows hold now.
     Realtime,
 }
 
-/// The stretches of time that are counted apart.
+/// The time ranges to count.
 #[derive(Debug, Clone)]
 pub(crate) enum Time {
-    /// These.
+    /// Fixed ranges.
     Segments(Segments),
-    /// The points of a series that is open to one side or both: it reaches as far as there is data.
-    Open(Open),
+    /// Points of a series without beginning or end: it extends as far as there is data.
+    Open(OpenSeries),
 }
 
-/// A series over a range that has no beginning, no end, or neither.
+/// A series over a range without beginning, without end, or without both.
 #[derive(Debug, Clone)]
-pub(crate) struct Open {
+pub(crate) struct OpenSeries {
     pub(crate) zone: Zone,
     pub(crate) interval: Interval,
     pub(crate) range: Range,
 }
 
-impl Open {
-    /// The points around the data that lies between two instants, both included; none if there is
-    /// no data.
+impl OpenSeries {
+    /// The points around the data between two instants, both inclusive; empty without data.
     pub(crate) fn close(
         &self,
         extent: Option<(Seconds, Seconds)>,
@@ -63,23 +62,28 @@ impl Open {
         };
         let first = self.range.from.map_or(first, |from| first.max(from));
         let last = self.range.to.map_or(last, |to| last.min(to - 1));
-        let (from, to) = close(&self.zone, self.interval, self.range, (first, last))?;
-        Ok(Segments::of(&points(&self.zone, self.interval, from, to)?))
+        let (from, to) = close_range(&self.zone, self.interval, self.range, first, last)?;
+        Ok(Segments::from_points(&points(
+            &self.zone,
+            self.interval,
+            from,
+            to,
+        )?))
     }
 }
 
-/// Ranges that are counted apart: ascending, none overlapping another.
+/// Time ranges that are counted separately: ascending and disjoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Segments(Vec<Range>);
 
 impl Segments {
-    /// The ranges, which are put in order; empty ones stay and count nothing.
+    /// Sorts the ranges; empty ranges remain and count nothing.
     pub(crate) fn new(mut ranges: Vec<Range>) -> Self {
         ranges.sort_by_key(|range| range.from);
         Self(ranges)
     }
 
-    pub(crate) fn of(points: &Points) -> Self {
+    pub(crate) fn from_points(points: &Points) -> Self {
         let ranges = points.spans().map(|(from, to)| Range::new(from, to));
         Self(ranges.collect())
     }
@@ -92,17 +96,17 @@ impl Segments {
         self.0.len()
     }
 
-    /// The segment that holds a bucket's start. A row without bucket is of all time, and so of the
-    /// only segment there is.
+    /// Index of the segment that holds a bucket's start. A row without a bucket covers all time and
+    /// belongs to the only segment.
     pub(crate) fn index_of(&self, bucket: Option<Seconds>) -> Option<usize> {
         let Some(at) = bucket else {
             return (!self.0.is_empty()).then_some(0);
         };
-        let begun = self
+        let started = self
             .0
             .partition_point(|range| range.from.is_none_or(|from| from <= at));
-        // An empty segment begins where another one may begin, too.
-        (0..begun)
+        // An empty segment may begin where another one begins.
+        (0..started)
             .rev()
             .take(2)
             .find(|index| self.0.get(*index).is_some_and(|range| range.contains(at)))
@@ -114,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_is_of_the_segment_that_holds_it() {
+    fn index_of_finds_the_segment_of_a_bucket() {
         let segments = Segments::new(vec![Range::new(100, 200), Range::new(0, 50)]);
         for (at, expected) in [
             (-1, None),
@@ -142,7 +146,7 @@ mod tests {
 
     #[test]
     fn an_open_series_closes_around_the_data() {
-        let open = Open {
+        let open = OpenSeries {
             zone: Zone::parse("Europe/Berlin").unwrap(),
             interval: Interval::Day,
             range: Range {

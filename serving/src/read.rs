@@ -1,62 +1,66 @@
-//! One consistent read of the stores along a plan, as the seam demands it.
+//! Consistent reads of aggregate views, as described in docs/internals/seam.md.
 //!
-//! The newest runs first, then the slots with all live parts in one step, then the rows. Where live
-//! state and rows do not join, everything is read again; what does not become whole in time is an
-//! error, never a sum.
+//! A read loads the newest run records, then all partition states and live deltas in one step, then
+//! the batch rows. If live state and batch rows do not join, it starts again. A read that does not
+//! become consistent in time fails; it never returns a partial sum.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use jobs::merge::{Gap, LivePart, Merged, NotWhole, Seam, merge, merge_kept};
-use jobs::tables::{Generation, kept_name, table_to_read};
+use jobs::merge::{
+    LiveDelta, MergedRow, SeamGap, SeamMismatch, SeamSnapshot, merge, merge_with_drift,
+};
+use jobs::tables::{TableGeneration, drift_table_name, table_to_read};
 use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
-use schemas::seam::{Epoch, Runs, Slot};
+use schemas::seam::{Epoch, PartitionState, Runs};
 use schemas::source::Source;
 use schemas::time::{Range, Seconds, SeriesError};
-use stores::live::{LiveAnswer, LiveParts, LiveQuery};
-use stores::views::{FoundRows, PartQuery, RunsSeen, TallyShape};
+use stores::live::{DeltaQuery, LiveDeltas};
+use stores::views::{AggregateShape, PartitionQuery, RunRecords, ViewRows};
 use tokio::time::Duration;
 
-use crate::board::lookups::{BEHIND_MAX, Lookups};
-use crate::kept::Keep;
+use crate::aggregation::{Aggregation, RowColumns};
+use crate::board::lookup_batcher::{LookupBatcher, PREVIOUS_CALL_WAIT_MAX};
 use crate::metric::{Metric, log_key};
 use crate::options::{ServingOptions, ServingPorts};
-use crate::patience::Patience;
-use crate::plan::{GROUPS_MAX, Lane, Layout, Plan, PlanError, SKETCHES_MAX, has_column};
+use crate::partition_state_cache::PartitionStateCache;
+use crate::plan::{GROUPS_MAX, Layout, Plan, PlanError, SKETCHES_MAX, ViewScan, has_column};
 use crate::question::{Prefer, Question, Segments, Time};
-use crate::rows::{RowCache, RowsOf};
-use crate::runs_seen::RunsCache;
-use crate::slots_seen::SlotsCache;
-use crate::tally::{Columns, Tally};
-use crate::walk::{Walk, batch_rows, kept_rows, key_range, part_queries, sorted};
+use crate::retry_budget::RetryBudget;
+use crate::row_cache::{RowCache, RowRequest};
+use crate::run_record_cache::RunRecordCache;
+use crate::scan::{
+    PreparedScan, batch_rows, drift_rows, key_range, partition_queries, sorted_deltas,
+};
+use crate::stale_cache::Cacheable;
 
-/// Table partitions of one call: bounds what is in memory at once. Few in tests, so that several
-/// calls are joined.
-const PARTS_MAX: usize = if cfg!(test) { 2 } else { 128 };
+/// Maximum table partitions per call, which bounds memory. Small in tests, so that a test covers
+/// reads of several calls.
+const PARTITIONS_PER_CALL_MAX: usize = if cfg!(test) { 2 } else { 128 };
 
-/// What a read found.
+/// Result of a read.
 #[derive(Debug, Clone)]
 pub(crate) struct Reading {
     pub(crate) segments: Segments,
-    pub(crate) tally: Tally,
-    pub(crate) standing: Standing,
-    /// How far the newest run reaches, of which the batch rows are.
-    pub(crate) run: Reach,
+    pub(crate) aggregation: Aggregation,
+    pub(crate) read_position: ReadPosition,
+    /// Watermark of the newest run, which wrote the batch rows.
+    pub(crate) run_watermark: Watermark,
 }
 
-/// How far events are counted.
+/// End of the counted events in the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Reach {
-    /// By partition: the next offset.
+pub(crate) struct Watermark {
+    /// Next offset by partition.
     pub(crate) position: Vec<i64>,
-    /// When the last of them was logged, in milliseconds since the Unix epoch.
+    /// Log time of the last counted event, in milliseconds since the Unix epoch.
     pub(crate) as_of_ms: Option<i64>,
 }
 
-impl Reach {
-    /// How far a run reaches.
-    pub(crate) fn of(runs: &Runs, epoch: Epoch) -> Self {
+impl Watermark {
+    /// Watermark of the run of `epoch`.
+    pub(crate) fn from_run(runs: &Runs, epoch: Epoch) -> Self {
         let cuts = runs.get(epoch).map(|run| run.cuts.as_slice());
         let cuts = cuts.unwrap_or_default();
         let logged = cuts.iter().filter_map(|cut| Some(cut.last?.logged_at_ms));
@@ -67,33 +71,33 @@ impl Reach {
     }
 }
 
-impl Keep for Reading {
-    fn standing(&mut self) -> &mut Standing {
-        &mut self.standing
+impl Cacheable for Reading {
+    fn read_position_mut(&mut self) -> &mut ReadPosition {
+        &mut self.read_position
     }
 
     fn bytes(&self) -> usize {
-        self.tally.bytes() + self.segments.len() * size_of::<Range>()
+        self.aggregation.bytes() + self.segments.len() * size_of::<Range>()
     }
 }
 
-/// How far a read reaches.
+/// Position in the log that an answer reflects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct ReadPosition {
     pub(crate) source: Source,
-    /// The newest complete epoch of the views that were read; the oldest of them where they differ.
+    /// Newest complete epoch of the views that were read; the oldest one where they differ.
     pub(crate) epoch: Epoch,
-    /// When the last record before the position was logged, in milliseconds since the Unix epoch.
+    /// Log time of the last record before the position, in milliseconds since the Unix epoch.
     pub(crate) as_of_ms: Option<i64>,
-    /// By partition: the next offset.
+    /// Next offset by partition.
     pub(crate) position: Vec<i64>,
-    /// How many backfills the batch rows hold.
+    /// Number of backfills that the batch rows include.
     pub(crate) backfills: u64,
-    /// Whether no partition's live state is missing, or catching up after it began anew.
+    /// False while the live state of a partition is missing or still replays after a loss.
     pub(crate) complete: bool,
 }
 
-/// Why nothing was read.
+/// Reason why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
     #[error(transparent)]
@@ -101,7 +105,7 @@ pub(crate) enum ReadError {
     #[error(transparent)]
     Series(#[from] SeriesError),
     #[error(transparent)]
-    NotWhole(#[from] NotWhole),
+    SeamMismatch(#[from] SeamMismatch),
     #[error(transparent)]
     Store(Arc<stores::Error>),
     #[error(transparent)]
@@ -118,154 +122,157 @@ impl From<stores::Error> for ReadError {
     }
 }
 
-/// What one try came to.
+/// Outcome of one attempt.
 enum Attempt {
-    Done(Box<Reading>),
-    /// The layout lacked something; the next try has it.
-    Widened,
-    /// Why, and the views that are counted live only since a later offset.
-    NotWhole(NotWhole, BTreeSet<String>),
+    Complete(Box<Reading>),
+    /// The layout was incomplete; the plan now includes the missing part.
+    Incomplete,
+    /// The reason, and the views whose live deltas start at a later offset than the read needs.
+    SeamMismatch(SeamMismatch, BTreeSet<String>),
 }
 
-/// Reads the answer to a question, trying again for up to `patience` after the first failure while live
-/// state is not whole.
+/// Reads the answer to a question. While live state does not join the batch rows, it retries for up
+/// to `retry_for` after the first failure.
 ///
 /// # Errors
-/// [`ReadError`]; a 503 to the asker where it is [`ReadError::NotWhole`].
+/// [`ReadError`]; the API answers [`ReadError::SeamMismatch`] with status 503.
 pub(crate) async fn read(
-    (ports, memory): (&ServingPorts, &Memory),
+    ports: &ServingPorts,
+    caches: &ReadCaches,
     metric: &Metric,
     question: &Question,
-    patience: Duration,
+    retry_for: Duration,
 ) -> Result<Reading, ReadError> {
     let mut excluded = BTreeSet::new();
-    let mut plan = Plan::of(metric, question, &excluded)?;
-    // The plan with all views, and why one of them had to be left out.
-    let mut whole_plan: Option<(Plan, NotWhole)> = None;
+    let mut plan = Plan::new(metric, question, &excluded)?;
+    // The plan with all views, and the reason why a view had to be excluded.
+    let mut full_plan: Option<(Plan, SeamMismatch)> = None;
     let mut groups = BTreeSet::new();
-    let mut patience = Patience::of(patience);
-    let mut anew = false;
+    let mut budget = RetryBudget::new(retry_for);
+    let mut refresh = false;
     loop {
-        let reader = Reader {
+        let reader = AggregateReader {
             ports,
-            memory,
-            anew,
+            caches,
+            refresh,
             question,
             metric,
         };
-        let not_whole = match (
+        let mismatch = match (
             reader.attempt(&mut plan, &mut groups).await,
-            whole_plan.take(),
+            full_plan.take(),
         ) {
-            (Ok(Attempt::Done(reading)), _) => return Ok(*reading),
-            (Ok(Attempt::Widened), kept) => {
-                whole_plan = kept;
+            (Ok(Attempt::Complete(reading)), _) => return Ok(*reading),
+            (Ok(Attempt::Incomplete), previous) => {
+                full_plan = previous;
                 continue;
             }
-            // A view that is counted live only since a later offset stays so until a batch run; a
-            // finer one may hold the same counts. Run records that are too old are no reason.
-            (Ok(Attempt::NotWhole(not_whole, uncounted)), kept)
-                if anew && not_whole.gap == Gap::Uncounted =>
+            // A view whose live deltas start at a later offset stays so until the next batch run. A
+            // finer view may hold the same counts. Outdated run records are no reason to exclude
+            // it.
+            (Ok(Attempt::SeamMismatch(mismatch, uncounted)), previous)
+                if refresh && mismatch.gap == SeamGap::Uncounted =>
             {
                 let before = excluded.len();
                 excluded.extend(uncounted);
                 let is_new = excluded.len() > before;
-                match Plan::of(metric, question, &excluded) {
-                    Ok(without) if is_new => {
+                match Plan::new(metric, question, &excluded) {
+                    Ok(reduced) if is_new => {
                         groups.clear();
-                        let before = std::mem::replace(&mut plan, without);
-                        whole_plan = kept.or(Some((before, not_whole)));
+                        let before = std::mem::replace(&mut plan, reduced);
+                        full_plan = previous.or(Some((before, mismatch)));
                         continue;
                     }
                     _ => {
-                        whole_plan = kept;
-                        not_whole
+                        full_plan = previous;
+                        mismatch
                     }
                 }
             }
-            (Ok(Attempt::NotWhole(not_whole, _)), kept) => {
-                whole_plan = kept;
-                not_whole
+            (Ok(Attempt::SeamMismatch(mismatch, _)), previous) => {
+                full_plan = previous;
+                mismatch
             }
-            // Without that view there is no way.
-            (Err(ReadError::Plan(_)), Some((before, not_whole))) => {
+            // No other view can replace the excluded one.
+            (Err(ReadError::Plan(_)), Some((before, mismatch))) => {
                 groups.clear();
                 plan = before;
-                not_whole
+                mismatch
             }
             (Err(error), _) => return Err(error),
         };
-        // What was read from memory and does not join live state is read anew, at once.
-        let was_anew = std::mem::replace(&mut anew, true);
-        if was_anew && !patience.wait(&not_whole).await {
-            return Err(not_whole.into());
+        // If cached data does not join live state, read it again at once.
+        let was_refreshed = std::mem::replace(&mut refresh, true);
+        if was_refreshed && !budget.wait_before_retry(&mismatch).await {
+            return Err(mismatch.into());
         }
     }
 }
 
-/// What was read before and may be right still.
+/// Caches shared by all reads.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct ReadCaches {
     rows: RowCache,
-    pub(crate) runs: RunsCache,
-    pub(crate) slots: SlotsCache,
-    pub(crate) lookups: Lookups,
+    pub(crate) runs: RunRecordCache,
+    pub(crate) states: PartitionStateCache,
+    pub(crate) lookups: LookupBatcher,
 }
 
-impl Memory {
+impl ReadCaches {
     pub(crate) fn new(options: &ServingOptions) -> Self {
         Self {
             rows: RowCache::new(options),
-            runs: RunsCache::new(Duration::from_millis(options.runs_kept_for_ms)),
-            slots: SlotsCache::new(),
-            lookups: Lookups::new(BEHIND_MAX),
+            runs: RunRecordCache::new(Duration::from_millis(options.runs_kept_for_ms)),
+            states: PartitionStateCache::new(),
+            lookups: LookupBatcher::new(PREVIOUS_CALL_WAIT_MAX),
         }
     }
 }
 
-/// The run records and slots that one try found.
-pub(crate) struct Seen {
-    pub(crate) runs: Arc<RunsSeen>,
-    pub(crate) slots: Vec<Option<Slot>>,
+/// Run records and partition states that one attempt read.
+pub(crate) struct RunsAndStates {
+    pub(crate) runs: Arc<RunRecords>,
+    pub(crate) states: Vec<Option<PartitionState>>,
 }
 
-impl Seen {
-    /// The seam between a view's batch rows and the live parts of `live`.
+impl RunsAndStates {
+    /// Seam between the batch rows of `view` and the live deltas of `live_view`.
     pub(crate) fn seam<'a>(
         &'a self,
-        (view, live): (&'a str, &'a str),
+        view: &'a str,
+        live_view: &'a str,
         newest: Epoch,
         only: Option<usize>,
-    ) -> Seam<'a> {
-        Seam {
+    ) -> SeamSnapshot<'a> {
+        SeamSnapshot {
             view,
-            live,
-            newest,
+            live_view,
+            newest_epoch: newest,
             runs: &self.runs.runs,
-            slots: &self.slots,
-            only,
+            partition_states: &self.states,
+            only_partition: only,
         }
     }
 
-    /// How far the try reaches.
-    pub(crate) fn standing(&self, source: Source, epoch: Epoch) -> Standing {
-        let slots = &self.slots;
+    /// Position that this attempt reflects.
+    pub(crate) fn read_position(&self, source: Source, epoch: Epoch) -> ReadPosition {
+        let states = &self.states;
         let cut = |partition| self.runs.runs.cut(epoch, partition);
-        let last = |slot: &Slot| slot.position.last.map(|last| last.logged_at_ms);
-        Standing {
+        let last = |state: &PartitionState| state.position.last.map(|last| last.logged_at_ms);
+        ReadPosition {
             source,
             epoch,
             backfills: 0,
-            complete: slots.iter().all(|slot| {
-                let slot = slot.as_ref();
-                slot.is_some_and(|slot| !slot.is_replaying())
+            complete: states.iter().all(|state| {
+                let state = state.as_ref();
+                state.is_some_and(|state| !state.is_replaying())
             }),
-            as_of_ms: slots.iter().flatten().filter_map(last).max(),
-            position: slots
+            as_of_ms: states.iter().flatten().filter_map(last).max(),
+            position: states
                 .iter()
                 .enumerate()
-                .map(|(partition, slot)| match slot {
-                    Some(slot) => slot.position.next_offset,
+                .map(|(partition, state)| match state {
+                    Some(state) => state.position.next_offset,
                     None => cut(partition).map_or(0, |cut| cut.next_offset),
                 })
                 .collect(),
@@ -273,9 +280,9 @@ impl Seen {
     }
 }
 
-impl Standing {
-    /// That of an answer while there is no log yet.
-    pub(crate) const fn nothing(source: Source, epoch: Epoch) -> Self {
+impl ReadPosition {
+    /// Position of an answer while the log does not exist yet.
+    pub(crate) const fn empty(source: Source, epoch: Epoch) -> Self {
         Self {
             source,
             epoch,
@@ -286,8 +293,8 @@ impl Standing {
         }
     }
 
-    /// How far two reads reach that were made one after the other: both hold what it says.
-    pub(crate) fn least(mut self, other: &Self) -> Self {
+    /// Combines two reads that ran one after the other into a position that both reflect.
+    pub(crate) fn min_with(mut self, other: &Self) -> Self {
         let partitions = self.position.len().max(other.position.len());
         let at = |position: &[i64], partition| position.get(partition).copied().unwrap_or(0);
         self.position = (0..partitions)
@@ -301,150 +308,158 @@ impl Standing {
     }
 }
 
-/// What one try found of a tally.
-struct SeenParts {
-    seen: Seen,
-    parts: Vec<LiveParts>,
-    /// The only partition that can hold what the filters let through, where that is certain.
+/// Run records, partition states and live deltas that one attempt read.
+struct LiveSnapshot {
+    base: RunsAndStates,
+    deltas: Vec<LiveDeltas>,
+    /// The only partition that can hold matching events, if that is certain.
     only: Option<usize>,
 }
 
-impl SeenParts {
-    fn seam<'a>(&'a self, (view, live): (&'a str, &'a str)) -> Seam<'a> {
-        let newest = newest_of(&self.seen.runs, view);
-        self.seen.seam((view, live), newest, self.only)
+impl LiveSnapshot {
+    fn seam<'a>(&'a self, view: &'a str, live_view: &'a str) -> SeamSnapshot<'a> {
+        let newest = newest_epoch(&self.base.runs, view);
+        self.base.seam(view, live_view, newest, self.only)
     }
 }
 
-/// The newest complete epoch of a view.
-pub(crate) fn newest_of(runs: &RunsSeen, view: &str) -> Epoch {
-    table_to_read(&runs.newest, view).newest
+/// Newest complete epoch of a view.
+pub(crate) fn newest_epoch(runs: &RunRecords, view: &str) -> Epoch {
+    table_to_read(&runs.complete_epochs, view).newest
 }
 
-struct Reader<'a> {
+struct AggregateReader<'a> {
     ports: &'a ServingPorts,
-    memory: &'a Memory,
-    anew: bool,
+    caches: &'a ReadCaches,
+    refresh: bool,
     question: &'a Question,
     metric: &'a Metric,
 }
 
-impl Reader<'_> {
+impl AggregateReader<'_> {
     async fn attempt(
         &self,
         plan: &mut Plan,
         groups: &mut BTreeSet<Vec<KeyValue>>,
     ) -> Result<Attempt, ReadError> {
-        let mut layout = plan.layout(self.question, groups)?;
+        let mut layout = plan.build_layout(self.question, groups)?;
         let (partitions, runs) = tokio::try_join!(
             self.ports.log.partitions(self.metric.source.topic()),
-            self.memory
+            self.caches
                 .runs
-                .seen(&*self.ports.views, self.metric.source, self.anew)
+                .get(&*self.ports.views, self.metric.source, self.refresh)
         )?;
         let tables = layout
             .all()
-            .map(|lane| table_to_read(&runs.newest, lane.job.view()));
-        let read = tables.map(|table| (table.newest, table.of.backfills)).min();
+            .map(|scan| table_to_read(&runs.complete_epochs, scan.job.view()));
+        let read = tables
+            .map(|table| (table.newest, table.generation.backfills))
+            .min();
         let (epoch, backfills) = read.unwrap_or_else(|| (runs.runs.newest(), 0));
         let cuts = runs.runs.get(epoch).map_or(0, |run| run.cuts.len());
-        // A log that was lost still has its slots: they say whether all is there.
+        // After a loss of the log its partition states still exist: they show the missing data.
         let mut partitions = (partitions as usize).max(runs.runs.partitions());
-        let mut strays = false;
+        let mut has_misrouted = false;
         let (live, only) = loop {
-            // Where partitions were added since the run, an owner's events may be in two of them; and
-            // anywhere with a producer that divides owners in another way.
-            let known = (cuts == partitions && !strays).then_some(partitions);
-            let only = known.and_then(|partitions| self.only_partition(partitions));
-            let queries: Vec<LiveQuery> = layout
+            // If partitions were added since the run, the events of one key may be in two
+            // partitions. With a producer that partitions differently, they may be in any
+            // partition.
+            let known_partitions = (cuts == partitions && !has_misrouted).then_some(partitions);
+            let only = known_partitions.and_then(|partitions| self.only_partition(partitions));
+            let queries: Vec<DeltaQuery> = layout
                 .all()
-                .map(|lane| self.live_query(lane, only, known))
+                .map(|scan| self.delta_query(scan, only, known_partitions))
                 .collect::<Result<_, _>>()?;
             let count = u32::try_from(partitions + 1).unwrap_or(u32::MAX);
             let mut live = self
                 .ports
                 .live
-                .read(self.metric.source, count, &queries)
+                .read_deltas(self.metric.source, count, &queries)
                 .await?;
-            if is_one_more(&mut live.slots) {
+            if has_new_partition(&mut live.partition_states) {
                 partitions += 1;
-            } else if known.is_some() && has_strays(&live.slots, epoch) {
-                strays = true;
+            } else if known_partitions.is_some()
+                && has_misrouted_records(&live.partition_states, epoch)
+            {
+                has_misrouted = true;
             } else {
                 break (live, only);
             }
         };
         if partitions == 0 {
-            return self.nothing(epoch);
+            return self.empty_result(epoch);
         }
-        let LiveAnswer { slots, parts } = live;
-        let bytes = parts.iter().map(live_bytes).sum::<u64>();
+        let bytes = live.deltas.iter().map(live_bytes).sum::<u64>();
         metrics::counter!("backstitch_serving_read_bytes_total", "from" => "live").increment(bytes);
-        let seen = SeenParts {
-            seen: Seen { runs, slots },
-            parts,
+        let snapshot = LiveSnapshot {
+            base: RunsAndStates {
+                runs,
+                states: live.partition_states,
+            },
+            deltas: live.deltas,
             only,
         };
-        match self.count(plan, &mut layout, groups, &seen).await {
-            Ok(None) => Ok(Attempt::Widened),
-            Ok(Some((segments, tally))) => Ok(Attempt::Done(Box::new(Reading {
+        match self.sum_rows(plan, &mut layout, groups, &snapshot).await {
+            Ok(None) => Ok(Attempt::Incomplete),
+            Ok(Some((segments, aggregation))) => Ok(Attempt::Complete(Box::new(Reading {
                 segments,
-                tally,
-                standing: Standing {
+                aggregation,
+                read_position: ReadPosition {
                     backfills,
-                    ..seen.seen.standing(self.metric.source, epoch)
+                    ..snapshot.base.read_position(self.metric.source, epoch)
                 },
-                run: Reach::of(&seen.seen.runs.runs, epoch),
+                run_watermark: Watermark::from_run(&snapshot.base.runs.runs, epoch),
             }))),
-            Err(ReadError::NotWhole(not_whole)) => {
-                let uncounted = self.uncounted(&seen, &not_whole);
-                Ok(Attempt::NotWhole(not_whole, uncounted))
+            Err(ReadError::SeamMismatch(mismatch)) => {
+                let uncounted = self.uncounted_views(&snapshot, &mismatch);
+                Ok(Attempt::SeamMismatch(mismatch, uncounted))
             }
             Err(error) => Err(error),
         }
     }
 
-    /// The views of the metric that are counted live only since a later offset than a reader needs, at
-    /// least the one that was met.
-    fn uncounted(&self, seen: &SeenParts, met: &NotWhole) -> BTreeSet<String> {
+    /// Views of the metric whose live deltas start at a later offset than a reader needs, including
+    /// the one of `met`.
+    fn uncounted_views(&self, snapshot: &LiveSnapshot, met: &SeamMismatch) -> BTreeSet<String> {
         let all = self.metric.views.iter().filter(|job| {
-            let seam = seen.seam((job.view(), self.metric.live(job)));
-            seam.check(seam.newest)
-                .is_err_and(|not_whole| not_whole.gap == Gap::Uncounted)
+            let seam = snapshot.seam(job.view(), self.metric.live_view(job));
+            seam.check(seam.newest_epoch)
+                .is_err_and(|mismatch| mismatch.gap == SeamGap::Uncounted)
         });
-        let met = (met.gap == Gap::Uncounted).then(|| met.view.clone());
+        let met = (met.gap == SeamGap::Uncounted).then(|| met.view.clone());
         all.map(|job| job.view().to_owned()).chain(met).collect()
     }
 
-    /// Reads and adds up the rows; nothing if the layout lacks something.
-    async fn count(
+    /// Reads and sums the rows; returns `None` if the layout is incomplete.
+    async fn sum_rows(
         &self,
         plan: &mut Plan,
         layout: &mut Layout,
         groups: &mut BTreeSet<Vec<KeyValue>>,
-        seen: &SeenParts,
-    ) -> Result<Option<(Segments, Tally)>, ReadError> {
+        snapshot: &LiveSnapshot,
+    ) -> Result<Option<(Segments, Aggregation)>, ReadError> {
         let mut starts: Vec<BTreeSet<Seconds>> = Vec::new();
-        let mut widened = false;
-        for (index, lane) in layout.helpers.iter().enumerate() {
-            let parts = seen.parts.get(index);
+        let mut has_new_groups = false;
+        for (index, scan) in layout.helpers.iter().enumerate() {
+            let deltas = snapshot.deltas.get(index);
             let mut found = BTreeSet::new();
-            let mut named = BTreeSet::new();
-            let walk = Walk {
-                lane,
-                parts,
+            let mut index_groups = BTreeSet::new();
+            let prepared = PreparedScan {
+                scan,
+                deltas,
                 calendar: None,
             };
-            self.walk(&walk, seen, |values, _| {
-                let columns = Columns::of(lane, self.question, values, plan.fan_columns())?;
-                for row in (0..values.len()).filter(|row| columns.passes(*row)) {
+            self.run_scan(&prepared, snapshot, |values, _| {
+                let columns =
+                    RowColumns::decode(scan, self.question, values, plan.fan_out_columns())?;
+                for row in (0..values.len()).filter(|row| columns.matches(*row)) {
                     found.extend(columns.bucket(row));
                     if layout.index == Some(index) {
-                        let names = plan.fan_columns().iter();
+                        let names = plan.fan_out_columns().iter();
                         let values = names
-                            .filter_map(|n| Some((n.as_str(), columns.value(lane, n, row)?)))
+                            .filter_map(|n| Some((n.as_str(), columns.value(scan, n, row)?)))
                             .collect();
-                        named.extend(plan.fan_group(self.question, &values));
+                        index_groups.extend(plan.fan_out_group(self.question, &values));
                     }
                 }
                 Ok(())
@@ -452,25 +467,25 @@ impl Reader<'_> {
             .await?;
             starts.push(found);
             let before = groups.len();
-            groups.extend(named);
-            widened |= groups.len() > before;
+            groups.extend(index_groups);
+            has_new_groups |= groups.len() > before;
         }
         if groups.len() > GROUPS_MAX {
-            return Err(PlanError::TooManyGroups(plan.missing()).into());
+            return Err(PlanError::TooManyGroups(plan.missing_columns()).into());
         }
-        if widened {
+        if has_new_groups {
             return Ok(None);
         }
         let segments = match &self.question.time {
             Time::Segments(segments) => segments.clone(),
             Time::Open(open) => {
-                let extent = if has_filters(layout, self.question) {
-                    extent(layout, &starts)
+                let extent = if probes_have_filter_columns(layout, self.question) {
+                    data_extent(layout, &starts)
                 } else {
-                    self.extent_of_rows(layout, &starts, seen).await?
+                    self.read_extent(layout, &starts, snapshot).await?
                 };
                 let segments = open.close(extent)?;
-                if !plan.close(layout, &segments)? {
+                if !plan.close_series(layout, &segments)? {
                     return Ok(None);
                 }
                 segments
@@ -479,40 +494,40 @@ impl Reader<'_> {
         if self.question.distinct.is_some() && segments.len() > SKETCHES_MAX {
             return Err(PlanError::TooManySketches(segments.len()).into());
         }
-        let mut tally = Tally::new(self.question, segments.len());
-        for (index, lane) in layout.lanes.iter().enumerate() {
-            if lane.spans.is_empty() {
+        let mut aggregation = Aggregation::new(self.question, segments.len());
+        for (index, scan) in layout.scans.iter().enumerate() {
+            if scan.spans.is_empty() {
                 continue;
             }
-            let walk = Walk::of((index, lane), layout, &starts, &seen.parts);
-            self.walk(&walk, seen, |values, live| {
-                tally.add(lane, self.question, &segments, (values, live))
+            let prepared = PreparedScan::new(index, scan, layout, &starts, &snapshot.deltas);
+            self.run_scan(&prepared, snapshot, |values, live| {
+                aggregation.add(scan, self.question, &segments, values, live)
             })
             .await?;
         }
-        Ok(Some((segments, tally)))
+        Ok(Some((segments, aggregation)))
     }
 
-    /// The first and the last instant of the rows that the question is about, where no helper has all of
-    /// the columns that it filters by: looked for in the finest buckets, which hold every event.
-    async fn extent_of_rows(
+    /// First and last instant of the rows that match the question, read from the finest buckets,
+    /// which cover every event. Needed if no helper has all columns that the question filters by.
+    async fn read_extent(
         &self,
         layout: &Layout,
         starts: &[BTreeSet<Seconds>],
-        seen: &SeenParts,
+        snapshot: &LiveSnapshot,
     ) -> Result<Option<(Seconds, Seconds)>, ReadError> {
-        let Some(finest) = layout.lanes.iter().map(|lane| lane.job.bucket()).min() else {
+        let Some(finest) = layout.scans.iter().map(|scan| scan.job.bucket()).min() else {
             return Ok(None);
         };
         let mut extent: Option<(Seconds, Seconds)> = None;
-        for (index, lane) in layout.lanes.iter().enumerate() {
-            if lane.job.bucket() != finest {
+        for (index, scan) in layout.scans.iter().enumerate() {
+            if scan.job.bucket() != finest {
                 continue;
             }
-            let walk = Walk::of((index, lane), layout, starts, &seen.parts);
-            self.walk(&walk, seen, |values, _| {
-                let columns = Columns::of(lane, self.question, values, &[])?;
-                let rows = (0..values.len()).filter(|row| columns.passes(*row));
+            let prepared = PreparedScan::new(index, scan, layout, starts, &snapshot.deltas);
+            self.run_scan(&prepared, snapshot, |values, _| {
+                let columns = RowColumns::decode(scan, self.question, values, &[])?;
+                let rows = (0..values.len()).filter(|row| columns.matches(*row));
                 for at in rows.filter_map(|row| columns.bucket(row)) {
                     let (first, last) = extent.get_or_insert((at, at));
                     (*first, *last) = (at.min(*first), at.max(*last));
@@ -524,106 +539,111 @@ impl Reader<'_> {
         Ok(extent.map(|(first, last)| (first, finest.next(last).map_or(last, |end| end - 1))))
     }
 
-    /// Reads a lane's rows, some table partitions at a time, and hands them on merged, with the live parts in the order of
-    /// their keys that they were merged with.
-    async fn walk(
+    /// Reads the rows of a scan, a limited number of table partitions at a time, and passes them to
+    /// `consume` merged with the live deltas, together with these deltas in key order.
+    async fn run_scan(
         &self,
-        walk: &Walk<'_>,
-        seen: &SeenParts,
-        mut take: impl FnMut(&[Merged<'_>], &[LivePart<'_>]) -> Result<(), KeyError>,
+        prepared: &PreparedScan<'_>,
+        snapshot: &LiveSnapshot,
+        mut consume: impl FnMut(&[MergedRow<'_>], &[LiveDelta<'_>]) -> Result<(), KeyError>,
     ) -> Result<(), ReadError> {
-        let view = walk.lane.job.view();
-        let table = table_to_read(&seen.seen.runs.newest, view);
-        let run = seen.seen.runs.runs.get(table.newest);
-        let of = RowsOf {
+        let view = prepared.scan.job.view();
+        let table = table_to_read(&snapshot.base.runs.complete_epochs, view);
+        let run = snapshot.base.runs.runs.get(table.newest);
+        let request = RowRequest {
             table: &table.name,
             newest: (table.newest, run.map_or(0, |run| run.stamp_us)),
-            anew: self.anew,
+            refresh: self.refresh,
         };
-        let seam = seen.seam((view, walk.lane.live().view()));
-        let queries = part_queries(walk.lane, walk.calendar)?;
-        let keys = walk.live_keys()?;
-        let live = sorted(keys.as_ref(), walk.parts);
+        let seam = snapshot.seam(view, prepared.scan.live_view().view());
+        let queries = partition_queries(prepared.scan, prepared.calendar)?;
+        let keys = prepared.live_keys()?;
+        let live = sorted_deltas(keys.as_ref(), prepared.deltas);
         let mut rest = &live[..];
-        let mut chunks = queries.chunks(PARTS_MAX).peekable();
+        let mut chunks = queries.chunks(PARTITIONS_PER_CALL_MAX).peekable();
         if chunks.peek().is_none() {
-            // Nothing to read is an answer only if nothing is missing.
-            take(&merge(&seam, [], rest.iter().copied())?, rest)?;
+            // Without rows to read, missing live state still has to be an error.
+            consume(&merge(&seam, [], rest.iter().copied())?, rest)?;
         }
-        let kept = self.kept(walk, (of, table.of)).await?;
-        let mut kept = kept_rows(kept.as_ref().as_ref())?;
+        let drift = self.read_drift(prepared, request, table.generation).await?;
+        let mut drift = drift_rows(drift.as_ref().as_ref())?;
         while let Some(chunk) = chunks.next() {
-            let asked: Vec<PartQuery> = chunk.iter().map(|(query, _)| query.clone()).collect();
+            let chunk_queries: Vec<PartitionQuery> =
+                chunk.iter().map(|(query, _)| query.clone()).collect();
             let found = self
-                .memory
+                .caches
                 .rows
-                .read(&*self.ports.views, of, &asked)
+                .read(&*self.ports.views, request, &chunk_queries)
                 .await?;
             seam.check_table(found.is_some())?;
-            // Live parts go with the rows of their time.
-            let here = match chunks.peek().and_then(|next| next.first()) {
-                Some((_, begin)) => rest.partition_point(|part| part.key < &begin[..]),
+            // Live deltas are merged with the rows of the same time.
+            let split = match chunks.peek().and_then(|next| next.first()) {
+                Some((_, begin)) => rest.partition_point(|delta| delta.key < &begin[..]),
                 None => rest.len(),
             };
-            let (now, later) = rest.split_at(here);
+            let (now, later) = rest.split_at(split);
             rest = later;
             let rows = found.iter().flat_map(batch_rows);
-            // Of any time: what is kept is little, and a key that comes twice is added up.
-            let kept = std::mem::take(&mut kept);
-            take(&merge_kept(&seam, rows, now.iter().copied(), kept)?, now)?;
+            // Drift rows are not divided by time: there are few, and equal keys are summed.
+            let drift = std::mem::take(&mut drift);
+            consume(
+                &merge_with_drift(&seam, rows, now.iter().copied(), drift)?,
+                now,
+            )?;
         }
         Ok(())
     }
 
-    /// What was kept of earlier live counts, where that is asked for.
-    async fn kept(
+    /// Reads the drift of a scan's rows if the question prefers live counts.
+    async fn read_drift(
         &self,
-        walk: &Walk<'_>,
-        (of, generation): (RowsOf<'_>, Generation),
-    ) -> Result<Arc<Option<FoundRows>>, ReadError> {
-        let lane = walk.lane;
-        if self.question.prefer != Prefer::Realtime || lane.job.over().is_some() {
+        prepared: &PreparedScan<'_>,
+        request: RowRequest<'_>,
+        generation: TableGeneration,
+    ) -> Result<Arc<Option<ViewRows>>, ReadError> {
+        let scan = prepared.scan;
+        if self.question.prefer != Prefer::Realtime || scan.job.over().is_some() {
             return Ok(Arc::default());
         }
-        let table = kept_name(lane.job.view(), generation);
-        let queries = lane.spans.iter().map(|span| {
-            Ok(PartQuery {
-                part: TallyShape::part(0, &lane.key),
-                range: key_range(&lane.job, span)?,
+        let table = drift_table_name(scan.job.view(), generation);
+        let queries = scan.spans.iter().map(|span| {
+            Ok(PartitionQuery {
+                partition: AggregateShape::partition_key(0, &scan.key),
+                range: key_range(&scan.job, span)?,
             })
         });
-        let queries: Vec<PartQuery> = queries.collect::<Result<_, KeyError>>()?;
-        let of = RowsOf {
+        let queries: Vec<PartitionQuery> = queries.collect::<Result<_, KeyError>>()?;
+        let request = RowRequest {
             table: &table,
-            ..of
+            ..request
         };
         Ok(self
-            .memory
+            .caches
             .rows
-            .read(&*self.ports.views, of, &queries)
+            .read(&*self.ports.views, request, &queries)
             .await?)
     }
 
-    fn live_query(
+    fn delta_query(
         &self,
-        lane: &Lane,
+        scan: &ViewScan,
         only: Option<usize>,
         partitions: Option<usize>,
-    ) -> Result<LiveQuery, KeyError> {
-        // The lane's own group may name the partition where the question does not.
-        let groups = lane.job.group().0.iter().zip(&lane.group);
+    ) -> Result<DeltaQuery, KeyError> {
+        // The group of the scan may determine the partition where the question does not.
+        let groups = scan.job.group().0.iter().zip(&scan.group);
         let key = log_key(self.metric.source);
-        let of_group = groups
+        let group_partition = groups
             .filter(|(column, _)| column.name == key)
             .find_map(|(_, value)| Some(partition_for(value, partitions?)));
-        let live = lane.live();
-        let ranges = lane.spans.iter().map(|span| key_range(live, span));
-        Ok(LiveQuery {
+        let live = scan.live_view();
+        let ranges = scan.spans.iter().map(|span| key_range(live, span));
+        Ok(DeltaQuery {
             view: live.view().to_owned(),
-            group: lane.key.clone(),
+            group: scan.key.clone(),
             ranges: ranges.collect::<Result<_, _>>()?,
             partition: only
-                .or(of_group)
+                .or(group_partition)
                 .and_then(|partition| u32::try_from(partition).ok()),
         })
     }
@@ -633,36 +653,40 @@ impl Reader<'_> {
         Some(partition_for(value, partitions))
     }
 
-    /// The answer while there is no log yet.
-    fn nothing(&self, epoch: Epoch) -> Result<Attempt, ReadError> {
+    /// The answer while the log does not exist yet.
+    fn empty_result(&self, epoch: Epoch) -> Result<Attempt, ReadError> {
         let segments = match &self.question.time {
             Time::Segments(segments) => segments.clone(),
             Time::Open(open) => open.close(None)?,
         };
-        Ok(Attempt::Done(Box::new(Reading {
-            tally: Tally::new(self.question, segments.len()),
+        Ok(Attempt::Complete(Box::new(Reading {
+            aggregation: Aggregation::new(self.question, segments.len()),
             segments,
-            standing: Standing::nothing(self.metric.source, epoch),
-            run: Reach::default(),
+            read_position: ReadPosition::empty(self.metric.source, epoch),
+            run_watermark: Watermark::default(),
         })))
     }
 }
 
-/// Keys, epochs and counts of live parts, in bytes.
-fn live_bytes(parts: &LiveParts) -> u64 {
-    (parts.rows.value_data().len() + parts.counts.len() * 16) as u64
+/// Size of live deltas (keys, epochs and counts) in bytes.
+fn live_bytes(deltas: &LiveDeltas) -> u64 {
+    (deltas.rows.value_data().len() + deltas.counts.len() * 16) as u64
 }
 
-/// Whether the last slot that was asked for is there, of a partition that nobody had told of: who is asked
-/// how many there are may not have heard of the newest. If not, it is left out.
-pub(crate) fn is_one_more(slots: &mut Vec<Option<Slot>>) -> bool {
-    slots.pop().flatten().is_some()
+/// True if the last element, read beyond the known number of partitions, exists. Removes
+/// it if not. The cached number of partitions may lag behind the log.
+pub(crate) fn has_new_partition(states: &mut Vec<Option<PartitionState>>) -> bool {
+    states.pop().flatten().is_some()
 }
 
-/// Whether a slot holds records, counted after `epoch`, whose keys belong to another partition.
-fn has_strays(slots: &[Option<Slot>], epoch: Epoch) -> bool {
-    let newest = slots.iter().flatten().filter_map(|slot| slot.strays).max();
-    newest.is_some_and(|strays| strays > epoch)
+/// True if a partition state holds misrouted records that were counted after `epoch`.
+fn has_misrouted_records(states: &[Option<PartitionState>], epoch: Epoch) -> bool {
+    let newest = states
+        .iter()
+        .flatten()
+        .filter_map(|state| state.misrouted_epoch)
+        .max();
+    newest.is_some_and(|misrouted| misrouted > epoch)
 }
 
 fn partition_for(value: &KeyValue, partitions: usize) -> usize {
@@ -677,20 +701,20 @@ fn partition_for(value: &KeyValue, partitions: usize) -> usize {
     partition as usize
 }
 
-/// Whether the probes have all columns that the question filters by.
-fn has_filters(layout: &Layout, question: &Question) -> bool {
+/// True if the probes have all columns that the question filters by.
+fn probes_have_filter_columns(layout: &Layout, question: &Question) -> bool {
     let probes = layout.probes.iter();
-    let mut lanes = probes.filter_map(|probe| layout.helpers.get(*probe));
-    lanes.all(|lane| {
+    let mut scans = probes.filter_map(|probe| layout.helpers.get(*probe));
+    scans.all(|scan| {
         question
             .filters
             .keys()
-            .all(|name| has_column(&lane.job, name))
+            .all(|name| has_column(&scan.job, name))
     })
 }
 
-/// The first and the last instant that the probes found data at.
-fn extent(layout: &Layout, starts: &[BTreeSet<Seconds>]) -> Option<(Seconds, Seconds)> {
+/// First and last instant at which the probes found data.
+fn data_extent(layout: &Layout, starts: &[BTreeSet<Seconds>]) -> Option<(Seconds, Seconds)> {
     let probes = || {
         layout
             .probes
@@ -701,7 +725,7 @@ fn extent(layout: &Layout, starts: &[BTreeSet<Seconds>]) -> Option<(Seconds, Sec
         .filter_map(|(_, starts)| starts.first().copied())
         .min()?;
     let last = probes()
-        .filter_map(|(lane, starts)| lane.job.bucket().next(*starts.last()?))
+        .filter_map(|(scan, starts)| scan.job.bucket().next(*starts.last()?))
         .max()?;
     Some((first, last - 1))
 }

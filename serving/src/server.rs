@@ -1,7 +1,8 @@
-//! Connections: accept, limit, time out, drain.
+//! HTTP connections: accepting, limits, timeouts, and draining at shutdown.
 //!
-//! Built on hyper-util, because `axum::serve` sets no timers: a client that never finishes the head of its request would hold a
-//! connection forever. TLS and hostile clients belong to the proxy in front.
+//! Built on hyper-util, because `axum::serve` sets no timers: a client that never finishes the head
+//! of its request would hold a connection forever. TLS and protection from hostile clients are left
+//! to a proxy.
 
 mod activity;
 mod body;
@@ -30,19 +31,23 @@ use tower::ServiceExt;
 
 use self::activity::{Activity, Timeouts};
 use self::body::{RequestBody, ResponseBody, drain};
-use crate::http::{ADDRESS_SHARE, Peer, Place, Places, network};
+use crate::http::{ADDRESS_SHARE, Peer, Permit, PermitPool, network};
 use crate::network::Network;
 use crate::options::ServingOptions;
 use crate::{Error, Result};
 
-/// How long to wait when the system has no more file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Pause after a failed accept, for example without free file descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Maximum number of concurrent HTTP/2 streams of a connection.
 const STREAMS_MAX: u32 = 100;
+/// Interval and timeout of HTTP/2 pings.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
-/// How much longer than a request or a pause of a body a connection may be idle: longer than proxies keep one that is unused.
+/// The idle timeout exceeds the request and body timeouts by this much, so that it is longer than
+/// that of usual proxies.
 const IDLE_EXTRA: Duration = Duration::from_secs(45);
 
-/// Serves until `shutdown` is cancelled, then lets requests in flight finish within the drain timeout.
+/// Serves until `shutdown` is cancelled, then lets requests in flight finish within the drain
+/// timeout.
 pub(crate) async fn run(
     listener: TcpListener,
     router: Router,
@@ -52,24 +57,27 @@ pub(crate) async fn run(
     Server::new(router, options).run(listener, shutdown).await
 }
 
-/// What all connections share.
+/// State that all connections share.
 struct Server {
     router: Router,
     builder: Builder<TokioExecutor>,
     timeouts: Timeouts,
     drain_timeout: Duration,
-    /// Connections that can still be opened.
-    room: Arc<Semaphore>,
-    /// Whether all connections are taken.
+    /// Permits for further connections.
+    permits: Arc<Semaphore>,
+    /// True while the maximum number of connections is open.
     is_full: AtomicBool,
-    by_address: Arc<Places<IpAddr>>,
+    by_address: Arc<PermitPool<IpAddr>>,
     trusted_proxies: Vec<Network>,
     /// Recognizes the addresses of this machine, which have no limit of their own.
     is_local: fn(&IpAddr) -> bool,
 }
 
-/// The place of a connection, in its address's share and in the total.
-type Slot = (Place, OwnedSemaphorePermit);
+/// The permits of a connection: one from its address's share, and one from the total.
+struct ConnectionPermit {
+    _address: Permit,
+    _total: OwnedSemaphorePermit,
+}
 
 impl Server {
     fn new(router: Router, options: &ServingOptions) -> Self {
@@ -83,9 +91,9 @@ impl Server {
                 idle: options.request_timeout().max(options.body_idle_timeout()) + IDLE_EXTRA,
             },
             drain_timeout: Duration::from_millis(options.drain_timeout_ms),
-            room: Arc::new(Semaphore::new(connections_max)),
+            permits: Arc::new(Semaphore::new(connections_max)),
             is_full: AtomicBool::new(false),
-            by_address: Places::new(connections_max, share),
+            by_address: PermitPool::new(connections_max, share),
             trusted_proxies: options.trusted_proxies.clone(),
             is_local: IpAddr::is_loopback,
         }
@@ -107,13 +115,13 @@ impl Server {
                 Some(_) = connections.join_next(), if !connections.is_empty() => continue,
                 accepted = server.accept(&listener) => accepted,
             };
-            let Some((stream, peer, slot)) = accepted else {
+            let Some((stream, peer, permit)) = accepted else {
                 continue;
             };
             let (server, watcher) = (Arc::clone(&server), graceful.watcher());
             connections.spawn(async move {
                 server.serve(stream, peer, watcher).await;
-                drop(slot);
+                drop(permit);
             });
         }
         drop(listener);
@@ -123,22 +131,26 @@ impl Server {
             while connections.try_join_next().is_some() {}
             tracing::warn!(
                 connections = connections.len(),
-                "the drain timeout is over: connections are closed"
+                "the drain timeout has passed: closing the remaining connections"
             );
         }
         connections.shutdown().await;
         Ok(())
     }
 
-    /// Accepts a connection once there is room for one. Returns `None` if that fails, or if the client's address has its share.
-    async fn accept(&self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr, Slot)> {
-        let room = match Arc::clone(&self.room).try_acquire_owned() {
-            Ok(room) => room,
+    /// Accepts a connection once a permit is free. Returns `None` on failure, or if the client's
+    /// address has reached its share.
+    async fn accept(
+        &self,
+        listener: &TcpListener,
+    ) -> Option<(TcpStream, SocketAddr, ConnectionPermit)> {
+        let permit = match Arc::clone(&self.permits).try_acquire_owned() {
+            Ok(permit) => permit,
             Err(_) => {
                 self.is_full.store(true, Ordering::Relaxed);
-                let room = Arc::clone(&self.room).acquire_owned().await;
+                let permit = Arc::clone(&self.permits).acquire_owned().await;
                 self.is_full.store(false, Ordering::Relaxed);
-                room.ok()?
+                permit.ok()?
             }
         };
         let (stream, peer) = match listener.accept().await {
@@ -146,37 +158,45 @@ impl Server {
             Err(error) => {
                 // The client closed it already, or the system is out of descriptors.
                 tracing::warn!(%error, "cannot accept a connection");
-                sleep(ACCEPT_PAUSE).await;
+                sleep(ACCEPT_RETRY_DELAY).await;
                 return None;
             }
         };
-        let Ok(place) = self.by_address.take(self.share_key(peer.ip())) else {
-            tracing::debug!(%peer, "a connection is refused: its address has its share of all");
-            note_closed("room");
+        let Ok(address_permit) = self.by_address.acquire(self.share_key(peer.ip())) else {
+            tracing::debug!(%peer, "refusing a connection: its address has reached its share");
+            count_closed("room");
             return None;
         };
-        Some((stream, peer, (place, room)))
+        let permit = ConnectionPermit {
+            _address: address_permit,
+            _total: permit,
+        };
+        Some((stream, peer, permit))
     }
 
-    /// The address by which a client's connections are counted; `None` for this machine and for trusted proxies.
+    /// Returns the address by which a client's connections are counted. Returns `None` for this
+    /// machine and trusted proxies.
     fn share_key(&self, peer: IpAddr) -> Option<IpAddr> {
         let peer = peer.to_canonical();
-        let is_trusted = self.trusted_proxies.iter().any(|of| of.contains(&peer));
+        let is_trusted = self
+            .trusted_proxies
+            .iter()
+            .any(|proxy| proxy.contains(&peer));
         (!is_trusted && !(self.is_local)(&peer)).then(|| network(peer))
     }
 
     async fn serve(&self, stream: TcpStream, peer: SocketAddr, watcher: Watcher) {
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%peer, %error, "nodelay");
+            tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
         }
         let activity = Arc::new(Activity::new());
         let stream = InspectReader::new(stream, {
             let activity = Arc::clone(&activity);
-            move |bytes: &[u8]| activity.note_read(bytes)
+            move |bytes: &[u8]| activity.record_read(bytes)
         });
         let service = service_fn({
             let (router, activity) = (self.router.clone(), Arc::clone(&activity));
-            move |request| answer(router.clone(), peer, Arc::clone(&activity), request)
+            move |request| handle_request(router.clone(), peer, Arc::clone(&activity), request)
         });
         let connection = self
             .builder
@@ -190,8 +210,8 @@ impl Server {
                 }
             }
             () = activity.expired(&self.timeouts, is_full) => {
-                tracing::debug!(%peer, "an idle connection is closed");
-                note_closed("quiet");
+                tracing::debug!(%peer, "closing an idle connection");
+                count_closed("quiet");
             }
         }
     }
@@ -202,23 +222,24 @@ fn builder(head_bytes_max: u32) -> Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        // hyper's timeout starts with the end of the previous answer, so it would close connections that clients keep.
+        // hyper's timeout starts at the end of the previous response, so it would close idle
+        // connections.
         .header_read_timeout(None)
         .max_buf_size(head_bytes_max as usize);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
-        .max_send_buf_size(body::HTTP2_PIECE_BYTES)
+        .max_send_buf_size(body::HTTP2_CHUNK_BYTES)
         .max_header_list_size(head_bytes_max)
         .keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE);
     builder
 }
 
-/// Answers one request, and drains what its handler leaves of the body. If the connection closed with bytes unread, the client
-/// would see a reset instead of the answer.
-async fn answer(
+/// Answers one request, and drains the unread rest of its body. If the connection closed with bytes
+/// unread, the client would see a reset instead of the response.
+async fn handle_request(
     router: Router,
     peer: SocketAddr,
     activity: Arc<Activity>,
@@ -230,19 +251,19 @@ async fn answer(
     request.extensions_mut().insert(Peer(peer));
     let (request, unread) = RequestBody::wrap(request);
     let response = router.oneshot(request).await?;
-    // A client that was too slow does not get more time.
+    // A client that was too slow gets no more time.
     if let Some(unread) = unread
         && response.status() != StatusCode::REQUEST_TIMEOUT
     {
         TokioExecutor::new().execute(drain(unread, Arc::clone(&exchange)));
     }
     drop(handling);
-    activity.note();
+    activity.record_progress();
     Ok(ResponseBody::wrap(response, exchange, is_http1))
 }
 
-/// Counts a connection that the server closes although its client might have used it further.
-fn note_closed(reason: &'static str) {
+/// Counts a connection that the server closes although its client might still use it.
+fn count_closed(reason: &'static str) {
     metrics::counter!("backstitch_http_connections_closed_total", "reason" => reason).increment(1);
 }
 

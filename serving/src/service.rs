@@ -1,4 +1,4 @@
-//! The service as its owner sees it: build it, then run it until it is asked to stop.
+//! The service: built from ports and options, then run until shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::http::{Api, Caller, note, note_seen, router};
+use crate::http::{Api, Caller, record_metrics, record_source_seen, router};
 use crate::metric::Metric;
 use crate::options::{MetricsText, ServingOptions, ServingPorts};
 use crate::{Error, Result, server};
 
-/// How often is noted how the installation is getting on.
-const NOTE_EVERY: Duration = Duration::from_secs(10);
+/// Interval at which the metrics of the installation are updated.
+const METRICS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The serving layer, ready to run.
 #[derive(Debug, Clone)]
@@ -27,78 +27,84 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// A service that answers from `ports` what the views of `catalog` count. Without `metrics`
-    /// there is nothing under `/metrics`.
+    /// Builds a service that answers from `ports` the views of `catalog`. Without `metrics` the
+    /// path `/metrics` does not exist.
     ///
     /// # Errors
-    /// [`crate::Error::Option`] for an option that can't be used.
-    pub fn build(
+    /// [`crate::Error::Option`] for an invalid option.
+    pub fn new(
         ports: ServingPorts,
         catalog: Catalog,
         options: ServingOptions,
         metrics: Option<MetricsText>,
     ) -> Result<Self> {
         options.check()?;
-        let boards = crate::board::all(&catalog);
-        let api = Api::new(ports, options, Metric::all(&catalog), boards, metrics);
+        let boards = crate::board::from_catalog(&catalog);
+        let api = Api::new(
+            ports,
+            options,
+            Metric::from_catalog(&catalog),
+            boards,
+            metrics,
+        );
         Ok(Self { api: Arc::new(api) })
     }
 
-    /// Serves on `listener` until `shutdown` is cancelled; then what is under way may go on for
-    /// [`ServingOptions::drain_timeout_ms`].
+    /// Serves on `listener` until `shutdown` is cancelled. Requests in progress then have
+    /// [`ServingOptions::drain_timeout_ms`] to finish.
     ///
     /// # Errors
     /// [`crate::Error::Listen`] if the socket fails.
     pub async fn run(&self, listener: TcpListener, shutdown: CancellationToken) -> Result<()> {
-        let closing = self.api.closing.clone();
-        let ends = shutdown.clone();
-        let told = async move {
-            ends.cancelled().await;
+        let closing = self.api.shutdown.clone();
+        let shutdown_signal = shutdown.clone();
+        let close = async move {
+            shutdown_signal.cancelled().await;
             closing.cancel();
         };
         let served = server::run(listener, self.router(), &self.api.options, shutdown);
-        let watched = self.watch();
-        let (served, (), ()) = tokio::join!(served, told, watched);
+        let metrics = self.update_metrics();
+        let (served, (), ()) = tokio::join!(served, close, metrics);
         served
     }
 
-    /// Notes now and then how all processes of the installation are getting on, where somebody reads metrics.
-    async fn watch(&self) {
+    /// Updates the metrics about all processes of the installation, if metrics are enabled.
+    async fn update_metrics(&self) {
         if self.api.metrics_text.is_none() {
             return;
         }
-        let closing = self.api.closing.clone();
-        // What was never seen is not seen from now on.
+        let closing = self.api.shutdown.clone();
+        // Sources that were never observed count as unobserved from now on.
         Source::LOGGED
             .into_iter()
-            .for_each(|source| note_seen(&self.api, source));
+            .for_each(|source| record_source_seen(&self.api, source));
         while !closing.is_cancelled() {
-            note(&self.api).await;
+            record_metrics(&self.api).await;
             tokio::select! {
                 () = closing.cancelled() => {}
-                () = sleep(NOTE_EVERY) => {}
+                () = sleep(METRICS_INTERVAL) => {}
             }
         }
     }
 
-    /// Answers one GET as the API does, without a socket: the status and the body. `path` is percent-encoded and begins
-    /// with a slash.
+    /// Answers one GET request like the API, without a socket, and returns the status and the body.
+    /// `path` is percent-encoded and begins with a slash.
     ///
     /// # Errors
-    /// [`crate::Error::Asked`] for a path that is none.
+    /// [`crate::Error::Request`] for an invalid path.
     pub async fn get(&self, path: &str) -> Result<(u16, String)> {
-        let asked = |what: String| Error::Asked {
+        let error = |reason: String| Error::Request {
             path: path.to_owned(),
-            what,
+            reason,
         };
         let request = Request::get(path)
             .extension(Caller::trusted())
             .body(Body::empty());
-        let request = request.map_err(|error| asked(error.to_string()))?;
+        let request = request.map_err(|source| error(source.to_string()))?;
         let Ok(response) = self.router().oneshot(request).await;
         let status = response.status().as_u16();
         let body = to_bytes(response.into_body(), usize::MAX).await;
-        let body = body.map_err(|error| asked(error.to_string()))?;
+        let body = body.map_err(|source| error(source.to_string()))?;
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
     }
 
@@ -107,7 +113,7 @@ impl Serving {
         &self.api
     }
 
-    /// The description of the API, in OpenAPI.
+    /// OpenAPI description of the API.
     #[cfg(test)]
     pub(crate) fn openapi(&self) -> String {
         drop(self.router());

@@ -1,4 +1,4 @@
-//! Ports over plain collections, for tests of what serving makes of them.
+//! In-memory ports for tests of the serving layer.
 
 mod admin;
 pub(crate) mod boards;
@@ -16,35 +16,35 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use jobs::sketch::cell;
 use jobs::{Catalog, Job, Layers};
-use schemas::achievement::{Kind, Told};
+use schemas::achievement::{AchievementKind, OutboxMessage};
 use schemas::clock::FixedClock;
 use schemas::entities::{Application, Entity, Group};
 use schemas::key::{KeyColumn, KeyKind, KeyValue};
 use schemas::partition::partition_of;
-use schemas::seam::{Cut, Epoch, LastRecord, Offset, Run, RunState, Runs, Slot};
+use schemas::seam::{Cut, Epoch, LastRecord, Offset, PartitionState, Run, RunState, Runs};
 use schemas::source::Source;
 use schemas::time::Width;
-use stores::achievements::{AchievementsRead, Mark, Of};
-use stores::canon::{
-    Answered, Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked,
-    Waiting,
+use stores::achievements::{AchievementCursor, AchievementOwner, AchievementsRead};
+use stores::entities::{
+    ApplyOutcome, AuthorizeOutcome, EntityRead, EntityWrite, FirstGroups, Notification,
+    OutboxStatus, QueryResult, RevokeOutcome,
 };
 use stores::live::{
-    LiveAnswer, LiveParts, LiveQuery, LiveRead, MembersQuery, Outbox, SlotId, StateQuery,
-    StatesAnswer,
+    DeltaQuery, DeltasSnapshot, LiveDeltas, LiveRead, MembersQuery, Outbox, PartitionId,
+    StateQuery, StatesSnapshot,
 };
-use stores::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
+use stores::live_scan::{ScanKey, ScannedDeltas, ScannedStates};
 use stores::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Span};
 use stores::records::{Record, Records, RecordsRead, Scan};
 use stores::views::{
-    FoundRows, Head, NodeName, PartQuery, RunStory, RunsSeen, TallyShape, ViewsRead,
+    AggregateShape, Head, NodeName, PartitionQuery, RunDetails, RunRecords, ViewRows, ViewsRead,
 };
 use stores::{Error, Result};
 
 use self::boards::Boards;
 use crate::{Serving, ServingOptions, ServingPorts};
 
-/// An event, by the columns that views count by.
+/// A play event with the columns that views count by.
 #[derive(Debug, Clone)]
 pub(crate) struct Play {
     pub(crate) at: i64,
@@ -56,8 +56,8 @@ pub(crate) struct Play {
 impl Play {
     pub(crate) fn value(&self, column: &KeyColumn) -> KeyValue {
         let name = column.name.as_str();
-        if let Some(of) = name.strip_suffix("_cell") {
-            let value = self.ints.get(format!("{of}_id").as_str());
+        if let Some(base) = name.strip_suffix("_cell") {
+            let value = self.ints.get(format!("{base}_id").as_str());
             return value.map_or(KeyValue::Null, |value| KeyValue::Int(cell(*value)));
         }
         match column.kind {
@@ -77,54 +77,61 @@ impl Play {
     }
 }
 
-/// How far the layers have come.
+/// Progress of the batch and speed layers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress {
-    /// By run, from 1 on: how many of the events it covers.
+    /// Number of events that each run covers, from run 1.
     pub(crate) cuts: Vec<usize>,
     /// The newest complete run.
     pub(crate) newest: Epoch,
-    /// Epochs up to this one are no longer live.
-    pub(crate) dropped: Epoch,
-    /// Of the run after the newest, rows whose key has this remainder by 3 are written already.
-    pub(crate) loaded: u8,
+    /// Live state up to this epoch is pruned.
+    pub(crate) pruned: Epoch,
+    /// Rows of the run after the newest are already written if the last byte of their key modulo 3
+    /// is this.
+    pub(crate) loaded_remainder: u8,
 }
 
 type RowKey = (Vec<u8>, Vec<u8>);
 
-/// Batch rows by view, and live parts by view.
+/// Batch rows and live deltas by view.
 #[derive(Debug, Default)]
 pub(crate) struct World {
     partitions: u32,
     rows: BTreeMap<String, BTreeMap<RowKey, (i64, Epoch)>>,
-    /// By view, group, row, partition and epoch.
-    parts: BTreeMap<String, BTreeMap<(RowKey, u32, Epoch), i64>>,
-    pub(crate) slots: Mutex<Vec<Option<Slot>>>,
+    /// Live deltas by group, row, partition and epoch for each view.
+    deltas: BTreeMap<String, BTreeMap<(RowKey, u32, Epoch), i64>>,
+    pub(crate) states: Mutex<Vec<Option<PartitionState>>>,
     runs: Vec<Run>,
     newest: Epoch,
     appended: Mutex<Vec<(String, Vec<u8>)>>,
-    /// How many reads of slots see none.
-    pub(crate) blind: Mutex<usize>,
+    /// Number of reads of partition states that find none.
+    pub(crate) missing_state_reads: Mutex<usize>,
     pub(crate) boards: Mutex<Boards>,
-    /// Whether the views' store does not answer.
+    /// True if the view store is unavailable.
     pub(crate) is_down: Mutex<bool>,
-    /// Whether reads of live state take their time.
+    /// True if reads of live state are slow.
     pub(crate) is_slow: AtomicBool,
-    /// Reads of live state, and of batch rows.
+    /// Number of reads of live state.
     pub(crate) live_reads: Mutex<usize>,
+    /// Number of reads of batch rows.
     pub(crate) row_reads: Mutex<usize>,
-    pub(crate) keys: Arc<keys::PlainKeys>,
-    /// The actors of rows that were applied.
+    pub(crate) keys: Arc<keys::InMemoryKeys>,
+    /// Actors of the applied rows.
     pub(crate) actors: Mutex<Vec<String>>,
 }
 
 pub(crate) const NOW_MS: i64 = 1_784_000_000_000;
 
 impl World {
-    pub(crate) fn of(catalog: &Catalog, plays: &[Play], partitions: u32, at: &Progress) -> Self {
+    pub(crate) fn new(
+        catalog: &Catalog,
+        plays: &[Play],
+        partitions: u32,
+        progress: &Progress,
+    ) -> Self {
         let mut world = Self {
             partitions,
-            newest: at.newest,
+            newest: progress.newest,
             ..Self::default()
         };
         let offsets = |through: usize| {
@@ -148,9 +155,9 @@ impl World {
                 .map(|offset| cut(offset, through))
                 .collect()
         };
-        for (index, through) in at.cuts.iter().enumerate() {
+        for (index, through) in progress.cuts.iter().enumerate() {
             let epoch = index as Epoch + 1;
-            let state = if epoch <= at.newest {
+            let state = if epoch <= progress.newest {
                 RunState::Complete
             } else {
                 RunState::Sealed
@@ -163,22 +170,22 @@ impl World {
                 token: String::new(),
             });
         }
-        let slots = (0..partitions as usize).map(|p| {
-            let bounds = (at.dropped..=at.cuts.len() as Epoch).map(|epoch| {
+        let states = (0..partitions as usize).map(|p| {
+            let bounds = (progress.pruned..=progress.cuts.len() as Epoch).map(|epoch| {
                 let through = match epoch {
                     0 => 0,
-                    e => at.cuts[usize::try_from(e).unwrap() - 1],
+                    e => progress.cuts[usize::try_from(e).unwrap() - 1],
                 };
                 (epoch, cuts_of(through)[p])
             });
-            Some(Slot {
+            Some(PartitionState {
                 generation: 1,
                 position: cuts_of(plays.len())[p],
-                epoch: at.cuts.len() as Epoch + 1,
-                oldest: at.dropped + 1,
+                epoch: progress.cuts.len() as Epoch + 1,
+                oldest: progress.pruned + 1,
                 bounds: bounds.collect(),
                 replay_until: 0,
-                strays: None,
+                misrouted_epoch: None,
                 since: catalog
                     .jobs()
                     .iter()
@@ -186,33 +193,36 @@ impl World {
                     .collect(),
             })
         });
-        world.slots = Mutex::new(slots.collect());
+        world.states = Mutex::new(states.collect());
         for job in catalog.jobs() {
-            world.fill(job, plays, at);
+            world.fill(job, plays, progress);
         }
         world
     }
 
-    fn fill(&mut self, job: &Job, plays: &[Play], at: &Progress) {
+    fn fill(&mut self, job: &Job, plays: &[Play], progress: &Progress) {
         let rows = self.rows.entry(job.view().to_owned()).or_default();
-        let parts = self.parts.entry(job.view().to_owned()).or_default();
+        let deltas = self.deltas.entry(job.view().to_owned()).or_default();
         for (index, play) in plays.iter().enumerate() {
             let (group, part, row) = keys(job, play);
-            let epoch = at.cuts.partition_point(|cut| *cut <= index) as Epoch + 1;
-            let loaded = row.last().is_some_and(|byte| byte % 3 == at.loaded);
-            let through = at.newest + Epoch::from(loaded && at.newest < at.cuts.len() as Epoch);
+            let epoch = progress.cuts.partition_point(|cut| *cut <= index) as Epoch + 1;
+            let loaded = row
+                .last()
+                .is_some_and(|byte| byte % 3 == progress.loaded_remainder);
+            let through = progress.newest
+                + Epoch::from(loaded && progress.newest < progress.cuts.len() as Epoch);
             if epoch <= through {
                 let stored = rows.entry((part, row.clone())).or_default();
                 *stored = (stored.0 + play.amount, through);
             }
-            if epoch > at.dropped && job.layers().include(Layers::Speed) {
+            if epoch > progress.pruned && job.layers().include(Layers::Speed) {
                 let partition = u32::try_from(play.partition(self.partitions)).unwrap();
-                *parts.entry(((group, row), partition, epoch)).or_default() += play.amount;
+                *deltas.entry(((group, row), partition, epoch)).or_default() += play.amount;
             }
         }
     }
 
-    /// A service over it.
+    /// Builds a service over these ports.
     pub(crate) fn serving(
         self,
         catalog: &Catalog,
@@ -222,7 +232,7 @@ impl World {
         let ports = ServingPorts {
             log: Arc::clone(&world) as _,
             ingest: Arc::clone(&world) as _,
-            canon: Arc::clone(&world) as _,
+            entities: Arc::clone(&world) as _,
             live: Arc::clone(&world) as _,
             views: Arc::clone(&world) as _,
             achievements: Arc::clone(&world) as _,
@@ -230,16 +240,16 @@ impl World {
             records: Arc::clone(&world) as _,
             keys: Arc::clone(&world.keys) as _,
             schemas: Arc::new(stores::registry::NoRegistry),
-            suppressions: stores::erasures::Suppressions::nobody(),
+            suppressions: stores::erasures::Suppressions::none(),
             clock: Arc::new(FixedClock::at_ms(NOW_MS)),
         };
         (
-            Serving::build(ports, catalog.clone(), options, None).unwrap(),
+            Serving::new(ports, catalog.clone(), options, None).unwrap(),
             world,
         )
     }
 
-    /// What was appended: topic and value.
+    /// The appended records: topic and value.
     pub(crate) fn appended(&self) -> Vec<(String, Vec<u8>)> {
         self.appended.lock().unwrap().clone()
     }
@@ -263,11 +273,11 @@ fn keys(job: &Job, play: &Play) -> RowKeys {
             _ => play.value(column),
         })
         .collect();
-    let start = match job.partition() {
+    let start = match job.table_partition() {
         Width::All => 0,
         width => width.floor(play.at),
     };
-    let part = TallyShape::part(start, &group);
+    let part = AggregateShape::partition_key(start, &group);
     (group, part, job.row().encode_values(&row).unwrap())
 }
 
@@ -281,26 +291,28 @@ fn within(key: &[u8], (from, to): &(Vec<u8>, Option<Vec<u8>>)) -> bool {
 impl LogRead for World {
     async fn spans(&self, topic: &str) -> Result<Vec<Span>> {
         if topic != Source::Plays.topic() {
-            let is_there = self.boards.lock().unwrap().is_there();
-            return Ok(vec![Span { start: 0, end: 0 }; usize::from(is_there)]);
+            let has_views = self.boards.lock().unwrap().has_views();
+            return Ok(vec![Span { start: 0, end: 0 }; usize::from(has_views)]);
         }
-        let slots = self.slots.lock().unwrap();
-        let end = |slot: &Option<Slot>| slot.as_ref().map_or(0, |slot| slot.position.next_offset);
-        Ok(slots
+        let states = self.states.lock().unwrap();
+        let end = |state: &Option<PartitionState>| {
+            state.as_ref().map_or(0, |state| state.position.next_offset)
+        };
+        Ok(states
             .iter()
-            .map(|slot| Span {
+            .map(|state| Span {
                 start: 0,
-                end: end(slot),
+                end: end(state),
             })
             .collect())
     }
 
     async fn fetch(&self, _: &str, _: u32, _: Offset, _: FetchLimit) -> Result<Fetched> {
-        Err(Error::Refused("not for serving".to_owned()))
+        Err(Error::Refused("not used by the serving layer".to_owned()))
     }
 
     async fn offset_at(&self, _: &str, _: u32, _: i64) -> Result<Offset> {
-        Err(Error::Refused("not for serving".to_owned()))
+        Err(Error::Refused("not used by the serving layer".to_owned()))
     }
 }
 
@@ -328,54 +340,54 @@ impl LiveRead for World {
         &self,
         source: Source,
         partitions: Range<u32>,
-    ) -> Result<Vec<Option<Slot>>> {
+    ) -> Result<Vec<Option<PartitionState>>> {
         *self.live_reads.lock().unwrap() += 1;
         if self.is_slow.load(Ordering::Relaxed) {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
-        let mut slots = match source {
-            Source::Plays => self.slots.lock().unwrap().clone(),
-            _ => vec![self.boards.lock().unwrap().slot()],
+        let mut states = match source {
+            Source::Plays => self.states.lock().unwrap().clone(),
+            _ => vec![self.boards.lock().unwrap().partition_state()],
         };
-        slots.resize(partitions.end as usize, None);
-        slots.drain(..partitions.start as usize);
-        let mut blind = self.blind.lock().unwrap();
-        if *blind > 0 {
-            *blind -= 1;
-            slots.fill(None);
+        states.resize(partitions.end as usize, None);
+        states.drain(..partitions.start as usize);
+        let mut missing = self.missing_state_reads.lock().unwrap();
+        if *missing > 0 {
+            *missing -= 1;
+            states.fill(None);
         }
-        Ok(slots)
+        Ok(states)
     }
 
-    async fn read(
+    async fn read_deltas(
         &self,
         source: Source,
         partitions: u32,
-        queries: &[LiveQuery],
-    ) -> Result<LiveAnswer> {
-        let slots = self.partition_states(source, 0..partitions).await?;
-        let parts = queries.iter().map(|query| {
+        queries: &[DeltaQuery],
+    ) -> Result<DeltasSnapshot> {
+        let states = self.partition_states(source, 0..partitions).await?;
+        let deltas = queries.iter().map(|query| {
             let mut found: Vec<(u32, Epoch, Vec<u8>, i64)> = Vec::new();
-            for (((group, row), partition, epoch), count) in &self.parts[&query.view] {
-                let asked = query.partition.is_none_or(|only| only == *partition);
+            for (((group, row), partition, epoch), count) in &self.deltas[&query.view] {
+                let is_requested = query.partition.is_none_or(|only| only == *partition);
                 let in_range = query.ranges.iter().any(|range| within(row, range));
-                if *group == query.group && asked && in_range {
+                if *group == query.group && is_requested && in_range {
                     found.push((*partition, *epoch, row.clone(), *count));
                 }
             }
-            LiveParts {
-                partitions: found.iter().map(|part| part.0).collect::<UInt32Array>(),
-                epochs: found.iter().map(|part| part.1).collect::<UInt64Array>(),
+            LiveDeltas {
+                partitions: found.iter().map(|delta| delta.0).collect::<UInt32Array>(),
+                epochs: found.iter().map(|delta| delta.1).collect::<UInt64Array>(),
                 rows: found
                     .iter()
-                    .map(|part| Some(&part.2[..]))
+                    .map(|delta| Some(&delta.2[..]))
                     .collect::<BinaryArray>(),
-                counts: found.iter().map(|part| part.3).collect::<Int64Array>(),
+                counts: found.iter().map(|delta| delta.3).collect::<Int64Array>(),
             }
         });
-        Ok(LiveAnswer {
-            slots,
-            parts: parts.collect(),
+        Ok(DeltasSnapshot {
+            partition_states: states,
+            deltas: deltas.collect(),
         })
     }
 
@@ -384,24 +396,24 @@ impl LiveRead for World {
         _: Source,
         partitions: u32,
         queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
-        let slowness = {
+    ) -> Result<StatesSnapshot> {
+        let read_delay = {
             let mut boards = self.boards.lock().unwrap();
-            boards.asked.push(queries.len());
-            boards.under_way += 1;
-            boards.under_way_max = boards.under_way_max.max(boards.under_way);
-            boards.slowness
+            boards.keys_per_read.push(queries.len());
+            boards.active_reads += 1;
+            boards.active_reads_max = boards.active_reads_max.max(boards.active_reads);
+            boards.read_delay
         };
-        if !slowness.is_zero() {
-            tokio::time::sleep(slowness).await;
+        if !read_delay.is_zero() {
+            tokio::time::sleep(read_delay).await;
         }
         let mut boards = self.boards.lock().unwrap();
-        boards.under_way -= 1;
-        // There is one partition.
-        let mut slots = vec![boards.slot()];
-        slots.resize(partitions as usize, None);
-        let answer = StatesAnswer {
-            slots,
+        boards.active_reads -= 1;
+        // Boards have one partition.
+        let mut states = vec![boards.partition_state()];
+        states.resize(partitions as usize, None);
+        let answer = StatesSnapshot {
+            partition_states: states,
             states: queries.iter().map(|query| boards.states(query)).collect(),
         };
         boards.next_offset += boards.offset_step;
@@ -413,8 +425,8 @@ impl LiveRead for World {
         _: Source,
         _: Range<u32>,
         _: &[MembersQuery],
-    ) -> Result<StatesAnswer> {
-        Err(Error::Refused("not for serving".to_owned()))
+    ) -> Result<StatesSnapshot> {
+        Err(Error::Refused("not used by the serving layer".to_owned()))
     }
 
     async fn outboxes(
@@ -424,14 +436,14 @@ impl LiveRead for World {
         _: usize,
     ) -> Result<Vec<Option<Outbox>>> {
         let boards = self.boards.lock().unwrap();
-        let outbox = boards.slot().map(|slot| Outbox {
-            slot,
-            waiting: boards.waiting.len() as u64,
-            numbers: 0..boards.waiting.len() as u64,
+        let outbox = boards.partition_state().map(|state| Outbox {
+            state,
+            pending: boards.unpublished.len() as u64,
+            sequence_numbers: 0..boards.unpublished.len() as u64,
             entries: boards
-                .waiting
+                .unpublished
                 .iter()
-                .map(|told| told.encode().into())
+                .map(|message| message.encode().into())
                 .collect(),
         });
         let mut outboxes = vec![outbox];
@@ -441,24 +453,24 @@ impl LiveRead for World {
 
     async fn scan_deltas(
         &self,
-        _: SlotId,
+        _: PartitionId,
         _: &str,
         _: (Epoch, Epoch),
-        _: Option<LivePlace>,
+        _: Option<ScanKey>,
         _: usize,
     ) -> Result<ScannedDeltas> {
-        Err(Error::Refused("not for serving".to_owned()))
+        Err(Error::Refused("not used by the serving layer".to_owned()))
     }
 
     async fn scan_states(
         &self,
-        _: SlotId,
+        _: PartitionId,
         _: &str,
         _: (Epoch, Epoch),
-        _: Option<LivePlace>,
+        _: Option<ScanKey>,
         _: usize,
     ) -> Result<ScannedStates> {
-        Err(Error::Refused("not for serving".to_owned()))
+        Err(Error::Refused("not used by the serving layer".to_owned()))
     }
 }
 
@@ -466,51 +478,51 @@ impl LiveRead for World {
 impl AchievementsRead for World {
     async fn achievements(
         &self,
-        of: Of,
-        kind: Option<Kind>,
-        before: Option<&Mark>,
+        of: AchievementOwner,
+        kind: Option<AchievementKind>,
+        before: Option<&AchievementCursor>,
         limit: usize,
-    ) -> Result<Vec<Told>> {
-        let mut found = self.boards.lock().unwrap().told.clone();
-        found.retain(|told| {
-            of.has(told)
-                && kind.is_none_or(|kind| told.achieved.is_some_and(|a| a.kind == kind))
-                && before.is_none_or(|before| Mark::of(told) < *before)
+    ) -> Result<Vec<OutboxMessage>> {
+        let mut found = self.boards.lock().unwrap().published.clone();
+        found.retain(|message| {
+            of.contains(message)
+                && kind.is_none_or(|kind| message.achievement.is_some_and(|a| a.kind == kind))
+                && before.is_none_or(|before| AchievementCursor::from_message(message) < *before)
         });
-        found.sort_by_key(|told| std::cmp::Reverse(Mark::of(told)));
+        found.sort_by_key(|message| std::cmp::Reverse(AchievementCursor::from_message(message)));
         found.truncate(limit);
         Ok(found)
     }
 
-    async fn told_through(&self, _: SlotId) -> Result<Option<Offset>> {
+    async fn published_through(&self, _: PartitionId) -> Result<Option<Offset>> {
         Ok(None)
     }
 }
 
 #[async_trait]
 impl ViewsRead for World {
-    async fn runs(&self, source: Source) -> Result<RunsSeen> {
+    async fn runs(&self, source: Source) -> Result<RunRecords> {
         if *self.is_down.lock().unwrap() {
             return Err(Error::Unavailable {
                 what: "reading runs".to_owned(),
-                why: "nobody answers".to_owned(),
+                why: "the test made it unavailable".to_owned(),
             });
         }
         if source != Source::Plays {
             let boards = self.boards.lock().unwrap();
-            let (runs, newest) = if boards.is_there() {
+            let (runs, complete_epochs) = if boards.has_views() {
                 boards.runs()
             } else {
                 Default::default()
             };
-            return Ok(RunsSeen {
+            return Ok(RunRecords {
                 runs: Runs::from_iter(runs),
-                newest,
+                complete_epochs,
             });
         }
-        Ok(RunsSeen {
+        Ok(RunRecords {
             runs: Runs::from_iter(self.runs.clone()),
-            newest: self
+            complete_epochs: self
                 .rows
                 .keys()
                 .map(|view| (view.clone(), self.newest))
@@ -518,7 +530,7 @@ impl ViewsRead for World {
         })
     }
 
-    async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<Option<FoundRows>> {
+    async fn rows(&self, view: &str, queries: &[PartitionQuery]) -> Result<Option<ViewRows>> {
         *self.row_reads.lock().unwrap() += 1;
         let mut found: Vec<(u32, Vec<u8>, i64, Epoch)> = Vec::new();
         let Some(rows) = self.rows.get(view) else {
@@ -526,12 +538,12 @@ impl ViewsRead for World {
         };
         for (index, query) in queries.iter().enumerate() {
             for ((part, row), (count, epoch)) in rows {
-                if *part == query.part && within(row, &query.range) {
+                if *part == query.partition && within(row, &query.range) {
                     found.push((u32::try_from(index).unwrap(), row.clone(), *count, *epoch));
                 }
             }
         }
-        Ok(Some(FoundRows {
+        Ok(Some(ViewRows {
             queries: found.iter().map(|row| row.0).collect::<UInt32Array>(),
             rows: found
                 .iter()
@@ -553,19 +565,23 @@ impl ViewsRead for World {
         Ok(self.boards.lock().unwrap().nodes(names))
     }
 
-    async fn stories(
+    async fn list_run_details(
         &self,
         _: Source,
         before: Option<Epoch>,
         limit: usize,
-    ) -> Result<Vec<RunStory>> {
+    ) -> Result<Vec<RunDetails>> {
         let is_before = |run: &&Run| before.is_none_or(|before| run.epoch < before);
         let runs = self.runs.iter().rev().filter(is_before);
-        Ok(runs.take(limit).map(story).collect())
+        Ok(runs.take(limit).map(run_details).collect())
     }
 
-    async fn story(&self, _: Source, epoch: Epoch) -> Result<Option<RunStory>> {
-        Ok(self.runs.iter().find(|run| run.epoch == epoch).map(story))
+    async fn run_details(&self, _: Source, epoch: Epoch) -> Result<Option<RunDetails>> {
+        Ok(self
+            .runs
+            .iter()
+            .find(|run| run.epoch == epoch)
+            .map(run_details))
     }
 }
 
@@ -594,9 +610,9 @@ impl Records for World {
 }
 
 #[async_trait]
-impl CanonRead for World {
+impl EntityRead for World {
     async fn first_groups(&self, _: Source, _: &[Group], _: usize) -> Result<FirstGroups> {
-        Err(Error::Refused("not for serving".to_owned()))
+        Err(Error::Refused("not used by the serving layer".to_owned()))
     }
 
     async fn dump(
@@ -605,18 +621,18 @@ impl CanonRead for World {
         _: Option<&[i64]>,
         _: usize,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-        Err(Error::Refused("not for serving".to_owned()))
+        Err(Error::Refused("not used by the serving layer".to_owned()))
     }
 
-    async fn ask(&self, _: &str, _: u64) -> Result<Answered> {
-        Err(Error::Refused("not for serving".to_owned()))
+    async fn query(&self, _: &str, _: u64) -> Result<QueryResult> {
+        Err(Error::Refused("not used by the serving layer".to_owned()))
     }
 
     async fn club_members(&self, _: i64) -> Result<Vec<i64>> {
         Ok(self.boards.lock().unwrap().club.clone())
     }
 
-    async fn followed_by(&self, _: i64) -> Result<Vec<i64>> {
+    async fn followed_athletes(&self, _: i64) -> Result<Vec<i64>> {
         self.club_members(0).await
     }
 
@@ -641,40 +657,45 @@ impl CanonRead for World {
         Ok(vec![None; rows.len()])
     }
 
-    async fn waiting(&self, _: Source) -> Result<Waiting> {
-        Ok(Waiting::default())
+    async fn outbox_status(&self, _: Source) -> Result<OutboxStatus> {
+        Ok(OutboxStatus::default())
     }
 
-    async fn pending(&self, _: Source, _: i64, _: usize) -> Result<Vec<Notification>> {
+    async fn pending_notifications(
+        &self,
+        _: Source,
+        _: i64,
+        _: usize,
+    ) -> Result<Vec<Notification>> {
         Ok(Vec::new())
     }
 }
 
 #[async_trait]
-impl CanonWrite for World {
-    async fn apply_by(&self, rows: &[Entity], actor: &str, _: i64) -> Result<Applied> {
+impl EntityWrite for World {
+    async fn apply_as(&self, rows: &[Entity], actor: &str, _: i64) -> Result<ApplyOutcome> {
         self.actors.lock().unwrap().push(actor.to_owned());
-        Ok(Applied {
+        Ok(ApplyOutcome {
             accepted: rows.len() as u64,
-            ..Applied::default()
+            ..ApplyOutcome::default()
         })
     }
 
-    async fn authorize(&self, _: i64, _: i64, _: i64) -> Result<Authorized> {
-        Ok(Authorized::UnknownApplication)
+    async fn authorize(&self, _: i64, _: i64, _: i64) -> Result<AuthorizeOutcome> {
+        Ok(AuthorizeOutcome::UnknownApplication)
     }
 
-    async fn revoke(&self, _: i64, _: i64, _: i64) -> Result<Revoked> {
-        Ok(Revoked::UnknownApplication)
+    async fn revoke(&self, _: i64, _: i64, _: i64) -> Result<RevokeOutcome> {
+        Ok(RevokeOutcome::UnknownApplication)
     }
 
-    async fn notified(&self, _: &[i64]) -> Result<()> {
+    async fn remove_notifications(&self, _: &[i64]) -> Result<()> {
         Ok(())
     }
 }
 
-fn story(run: &Run) -> RunStory {
-    RunStory {
+fn run_details(run: &Run) -> RunDetails {
+    RunDetails {
         run: run.clone(),
         started_at_ms: NOW_MS,
         ended_at_ms: None,

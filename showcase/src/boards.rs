@@ -1,4 +1,4 @@
-//! Questions about boards, and their recount: a plain sort of the rows of the entity store.
+//! Random boards, and their recount by a plain sort of the rows of the entity store.
 
 use std::collections::BTreeSet;
 
@@ -12,18 +12,18 @@ use serde_json::{Value, json};
 
 use crate::client::Parameters;
 use crate::compare::compare;
-use crate::found::{Row, Shared};
+use crate::shared::{Row, SharedState};
 use crate::{CLUBS, SEGMENTS};
 
-/// Every board of a segment.
+/// The boards of a segment.
 const BOARDS: &str = "overall gender:F gender:M gender:X age:0-19 age:20-24 age:25-34 age:35-44 \
     age:45-54 age:55-64 age:65-69 age:70-74 age:75+ weight:0-54 weight:55-64 weight:65-74 \
     weight:75-84 weight:85-94 weight:95-104 weight:105-114 weight:115+";
-/// Calendar windows of boards, and how much of a date tells them apart.
+/// The calendar windows of boards, and the length of the date prefix that identifies a window.
 const WINDOWS: [(&str, usize); 4] = [("all", 0), ("year", 4), ("month", 7), ("day", 10)];
 const COLUMNS: &str = "e.athlete_id, e.elapsed_time_s, e.id, e.activity_id, e.started_at_us, e.tz, \
     a.birth_year, e.version, a.version";
-/// The efforts that everybody may see, with their athletes.
+/// Selects the visible efforts with their athletes.
 const VISIBLE: &str = "FROM efforts e LEFT JOIN athletes a ON a.id = e.athlete_id \
     WHERE NOT e.is_deleted AND NOT e.is_hidden AND NOT coalesce(a.is_deleted, false) \
     AND NOT EXISTS (SELECT 1 FROM disqualified d WHERE d.athlete_id = e.athlete_id)";
@@ -36,21 +36,24 @@ pub(crate) struct Board {
     window: (&'static str, usize),
     /// A day in the window.
     date: Date,
-    /// Only athletes of this club.
+    /// Restricts the board to athletes of a club.
     club: Option<i64>,
-    /// Only this athlete and those that this athlete follows.
+    /// Restricts the board to an athlete and the athletes that this one follows.
     following: Option<i64>,
 }
 
 impl Board {
-    /// A random board; a plain one is of all athletes.
-    pub(crate) fn any(today: Date, is_plain: bool, rng: &mut StdRng) -> Self {
+    /// A random board. A plain one includes all athletes.
+    pub(crate) fn random(today: Date, is_plain: bool, rng: &mut StdRng) -> Self {
         let days = rng.random_range(0..40) * i64::from(rng.random_bool(0.3));
-        let share = if is_plain { 0.0 } else { 0.2 };
-        let mut other = |last| rng.random_bool(share).then(|| rng.random_range(1..=last));
+        let probability = if is_plain { 0.0 } else { 0.2 };
+        let mut filter = |last| {
+            rng.random_bool(probability)
+                .then(|| rng.random_range(1..=last))
+        };
         Self {
-            club: other(CLUBS),
-            following: other(20),
+            club: filter(CLUBS),
+            following: filter(20),
             segment: rng.random_range(1..=SEGMENTS),
             name: BOARDS.split(' ').choose(rng).unwrap_or("overall"),
             window: WINDOWS[rng.random_range(0..4)],
@@ -58,8 +61,8 @@ impl Board {
         }
     }
 
-    /// Every board of all time, and in one window of today, which is another one on the next segment.
-    pub(crate) fn every(today: Date) -> Vec<Self> {
+    /// All boards of all time, each also in one other window of today. The window alternates between segments.
+    pub(crate) fn all(today: Date) -> Vec<Self> {
         let mut all = Vec::new();
         for (segment, first) in (1..=SEGMENTS).zip(0..) {
             for (number, name) in (first..).zip(BOARDS.split(' ')) {
@@ -92,8 +95,8 @@ impl Board {
         all
     }
 
-    /// All entries in the order of ranks: each athlete's best effort by time, then id.
-    pub(crate) async fn entries(&self, shared: &Shared) -> anyhow::Result<Vec<Value>> {
+    /// All entries in the order of ranks: the best effort of each athlete by time, then id.
+    pub(crate) async fn entries(&self, shared: &SharedState) -> anyhow::Result<Vec<Value>> {
         self.ranked(&shared.query(&self.sql()).await?)
     }
 
@@ -120,7 +123,7 @@ impl Board {
         sql
     }
 
-    /// The kind of class, its name, and for numbers the lowest and the first that is above.
+    /// The kind of the class, its name, and for numeric classes the lower bound and the exclusive upper bound.
     fn class(&self) -> (&'static str, &'static str, i64, i64) {
         let (kind, class) = self.name.split_once(':').unwrap_or((self.name, ""));
         let (from, to) = class.split_once('-').unwrap_or((class, ""));
@@ -139,8 +142,9 @@ impl Board {
             let at = Timestamp::from_microsecond(int(4)?)?;
             let day = at.in_tz(row[5].as_deref().unwrap_or("UTC"))?.date();
             let age = int(6).map_or(-1, |born| i64::from(day.year()) - born);
-            let length = self.window.1;
-            let is_in_window = day.to_string()[..length] == self.date.to_string()[..length];
+            let prefix_length = self.window.1;
+            let (day_text, date_text) = (day.to_string(), self.date.to_string());
+            let is_in_window = day_text[..prefix_length] == date_text[..prefix_length];
             if is_in_window && (kind != "age" || (from..to).contains(&age)) {
                 efforts.push((int(1)?, int(2)?, int(0)?, int(3)?, at));
             }
@@ -158,57 +162,62 @@ impl Board {
     }
 }
 
-/// Efforts and different athletes of a segment.
-pub(crate) async fn counts(shared: &Shared, segment: i64) -> anyhow::Result<Value> {
+/// Counts the visible efforts and their athletes of a segment.
+pub(crate) async fn counts(shared: &SharedState, segment: i64) -> anyhow::Result<Value> {
     let sql = format!("SELECT e.athlete_id {VISIBLE} AND e.segment_id = {segment}");
     let efforts = shared.query(&sql).await?;
     let athletes: BTreeSet<&Row> = efforts.iter().collect();
     Ok(json!({"efforts": efforts.len(), "athletes": athletes.len()}))
 }
 
-/// All efforts that everybody may see, with their versions.
-pub(crate) async fn efforts(shared: &Shared) -> anyhow::Result<BTreeSet<Row>> {
+/// All visible efforts, with their versions.
+pub(crate) async fn efforts(shared: &SharedState) -> anyhow::Result<BTreeSet<Row>> {
     let efforts = shared.query(&format!("SELECT {COLUMNS} {VISIBLE}")).await?;
     Ok(efforts.into_iter().collect())
 }
 
-/// Compares a whole board that was served while efforts changed with its entries before. Athletes
-/// whose efforts changed may have any entry.
+/// Compares a complete board that was served while efforts changed with its earlier entries. Athletes with changed efforts may have
+/// any entry.
 ///
 /// # Errors
-/// The first difference.
+/// Returns the first difference.
 pub(crate) fn compare_moving(
-    (efforts_before, efforts): (&BTreeSet<Row>, &BTreeSet<Row>),
+    efforts_before: &BTreeSet<Row>,
+    efforts_after: &BTreeSet<Row>,
     before: &[Value],
     body: &Value,
 ) -> Result<(), String> {
-    let changed = efforts_before.symmetric_difference(efforts);
+    let changed = efforts_before.symmetric_difference(efforts_after);
     let changed: BTreeSet<String> = changed.filter_map(|row| row[0].clone()).collect();
-    let found = body
+    let served = body
         .get("entries")
         .and_then(Value::as_array)
         .cloned()
         .unwrap_or_default();
-    let ranks: Vec<Value> = (1..=found.len())
+    let ranks: Vec<Value> = (1..=served.len())
         .map(|rank| json!({"rank": rank}))
         .collect();
-    compare(&json!({"total": found.len(), "entries": ranks}), body)?;
-    let place = |entry: &Value| (entry["elapsed_time"].as_i64(), entry["effort_id"].as_i64());
-    let athletes: BTreeSet<String> = found
+    compare(&json!({"total": served.len(), "entries": ranks}), body)?;
+    let sort_key = |entry: &Value| (entry["elapsed_time"].as_i64(), entry["effort_id"].as_i64());
+    let athletes: BTreeSet<String> = served
         .iter()
         .map(|entry| entry["athlete_id"].to_string())
         .collect();
-    if !found.is_sorted_by(|one, other| place(one) < place(other)) || athletes.len() < found.len() {
-        return Err(format!("served in no order: {body}"));
+    let is_sorted = served.is_sorted_by(|one, other| sort_key(one) < sort_key(other));
+    if !is_sorted || athletes.len() < served.len() {
+        return Err(format!(
+            "served entries are not sorted or contain an athlete twice: {body}"
+        ));
     }
     let unchanged = |entries: &[Value]| {
-        let mut left = entries.to_vec();
-        left.retain(|entry| !changed.contains(&entry["athlete_id"].to_string()));
-        left.iter_mut()
+        let mut entries = entries.to_vec();
+        entries.retain(|entry| !changed.contains(&entry["athlete_id"].to_string()));
+        entries
+            .iter_mut()
             .for_each(|entry| entry["rank"] = Value::Null);
-        Value::Array(left)
+        Value::Array(entries)
     };
-    compare(&unchanged(before), &unchanged(&found))
+    compare(&unchanged(before), &unchanged(&served))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ fn board(name: &'static str, window: usize) -> Board {
     }
 }
 
-/// `athlete seconds effort started_at zone born version`.
+/// Parses `athlete seconds effort started_at zone birth_year version`.
 fn row(text: &str) -> Row {
     let parts: Vec<&str> = text.split(' ').collect();
     let at: Timestamp = parts[3].parse().unwrap();
@@ -25,12 +25,12 @@ fn row(text: &str) -> Row {
 }
 
 #[test]
-fn each_athlete_is_ranked_by_the_best_effort_in_the_window() {
+fn ranks_each_athlete_by_the_best_effort_in_the_window() {
     let rows = [
         "5 60 3 2026-11-21T12:00:00Z UTC 1991 0",
         "6 60 2 2026-11-20T12:00:00Z UTC 1990 0",
         "7 50 1 2026-10-20T12:00:00Z UTC 1940 0",
-        // Still the year before in New York.
+        // In New York, it is still the previous year.
         "5 40 4 2026-01-01T03:00:00Z America/New_York 1991 0",
         "6 70 5 2026-11-21T12:00:00Z UTC 1990 0",
     ]
@@ -56,7 +56,7 @@ fn each_athlete_is_ranked_by_the_best_effort_in_the_window() {
 }
 
 #[test]
-fn athletes_without_changes_stay_on_a_moving_board() {
+fn moving_boards_must_contain_unchanged_athletes() {
     let entry = |rank: u64, athlete: i64, elapsed_time: i64| {
         json!({
             "rank": rank, "athlete_id": athlete, "elapsed_time": elapsed_time,
@@ -106,7 +106,7 @@ fn athletes_without_changes_stay_on_a_moving_board() {
     ];
     for (entries, is_right) in cases {
         let body = json!({"total": entries.len(), "entries": entries});
-        let result = compare_moving((&old, &new), &before, &body);
+        let result = compare_moving(&old, &new, &before, &body);
         assert_eq!(result.is_ok(), is_right, "{entries:?}");
     }
 }

@@ -1,5 +1,4 @@
-//! What periods and intervals mean, computed with calendar dates only: the recount's own reading of
-//! the rules.
+//! Periods and intervals, computed from calendar dates: the recount's own implementation of the rules.
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -15,12 +14,12 @@ const QUARTER: i64 = 900;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Period {
     pub(crate) parameters: Parameters,
-    /// The first second, if there is one.
+    /// The first second, if the period has a start.
     pub(crate) from: Option<i64>,
-    /// The first second after it, if there is one.
+    /// The first second after the period, if it has an end.
     pub(crate) to: Option<i64>,
-    /// The first second of the period before, which ends where this one begins.
-    pub(crate) before: Option<i64>,
+    /// The first second of the previous period, which ends where this one starts.
+    pub(crate) previous_from: Option<i64>,
 }
 
 /// The first second of a local day.
@@ -36,11 +35,11 @@ impl Period {
             parameters: vec![("period", "all".to_owned())],
             from: None,
             to: None,
-            before: None,
+            previous_from: None,
         }
     }
 
-    /// A period with a name that is about a day.
+    /// A named period relative to a day.
     pub(crate) fn named(name: &str, date: Date, zone: &TimeZone) -> anyhow::Result<Self> {
         let parameters = vec![("period", name.to_owned()), ("date", date.to_string())];
         let (first, length) = match name {
@@ -50,25 +49,26 @@ impl Period {
             "month" => (date.first_of_month(), 1.month()),
             _ => (date.first_of_year(), 1.year()),
         };
-        Self::days(parameters, (first, length), zone)
+        Self::from_days(parameters, first, length, zone)
     }
 
-    /// Whole local days.
-    pub(crate) fn days(
+    /// A period of whole local days.
+    pub(crate) fn from_days(
         parameters: Parameters,
-        (first, length): (Date, Span),
+        first: Date,
+        length: Span,
         zone: &TimeZone,
     ) -> anyhow::Result<Self> {
         Ok(Self {
             parameters,
             from: Some(start(first, zone)?),
             to: Some(start(first.checked_add(length)?, zone)?),
-            before: Some(start(first.checked_sub(length)?, zone)?),
+            previous_from: Some(start(first.checked_sub(length)?, zone)?),
         })
     }
 
     /// A random period around an instant.
-    pub(crate) fn any(at: i64, zone: &TimeZone, rng: &mut StdRng) -> anyhow::Result<Self> {
+    pub(crate) fn random(at: i64, zone: &TimeZone, rng: &mut StdRng) -> anyhow::Result<Self> {
         let date = Timestamp::from_second(at)?.to_zoned(zone.clone()).date();
         let quarter = at.div_euclid(QUARTER) * QUARTER;
         let text = |at: i64| Timestamp::from_second(at).map(|at| at.to_string());
@@ -82,7 +82,7 @@ impl Period {
                 let first = date.checked_sub(rng.random_range(0..4_i64).days())?;
                 let last = date.checked_add(rng.random_range(1..3_i64).days())?;
                 let parameters = vec![("from", first.to_string()), ("to", last.to_string())];
-                Self::days(parameters, (first, first.until(last)?), zone)?
+                Self::from_days(parameters, first, first.until(last)?, zone)?
             }
             8 => {
                 let from = quarter - rng.random_range(0..300) * QUARTER;
@@ -92,7 +92,7 @@ impl Period {
                     parameters: vec![custom, ("from", text(from)?), ("to", text(to)?)],
                     from: Some(from),
                     to: Some(to),
-                    before: Some(from - (to - from)),
+                    previous_from: Some(from - (to - from)),
                 }
             }
             9 => Self {
@@ -108,16 +108,16 @@ impl Period {
         })
     }
 
-    pub(crate) fn holds(&self, at: i64) -> bool {
+    pub(crate) fn contains(&self, at: i64) -> bool {
         self.from.is_none_or(|from| from <= at) && self.to.is_none_or(|to| at < to)
     }
 
-    /// Whether the period before holds the second.
-    pub(crate) fn held(&self, at: i64) -> bool {
-        self.before.is_some_and(|before| before <= at) && self.from.is_some_and(|from| at < from)
+    /// Returns whether the previous period contains the second.
+    pub(crate) fn previous_contains(&self, at: i64) -> bool {
+        self.previous_from.is_some_and(|from| from <= at) && self.from.is_some_and(|from| at < from)
     }
 
-    /// Where the points of a series begin, of a period with two ends.
+    /// The starts of the points of a series, for a period with start and end.
     pub(crate) fn points(&self, interval: &str, zone: &TimeZone) -> anyhow::Result<Vec<i64>> {
         let mut points = Vec::new();
         let mut at = self.from.unwrap_or(i64::MAX);
@@ -129,7 +129,7 @@ impl Period {
     }
 }
 
-/// The first second after `at` at which an interval begins.
+/// The first second after `at` at which an interval starts.
 fn next_point(interval: &str, at: i64, zone: &TimeZone) -> anyhow::Result<i64> {
     let local = Timestamp::from_second(at)?.to_zoned(zone.clone());
     let date = local.date();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn periods_are_local() {
+    fn periods_follow_the_time_zone() {
         let zone = TimeZone::get("Europe/Berlin").unwrap();
         let (short, long) = (date(2026, 3, 29), date(2026, 3, 31));
         let cases = [
@@ -194,14 +194,14 @@ mod tests {
         ];
         for (name, date, before, from, to) in cases {
             let period = Period::named(name, date, &zone).unwrap();
-            let found = [period.before, period.from, period.to];
+            let found = [period.previous_from, period.from, period.to];
             let expected = [before, from, to].map(|hour| Some(at(&format!("{hour}:00:00Z"))));
             assert_eq!(found, expected, "{name}");
         }
     }
 
     #[test]
-    fn points_are_cut_to_the_period() {
+    fn first_point_starts_with_the_period() {
         let zone = TimeZone::get("Asia/Kathmandu").unwrap();
         let points = |interval: &str, from: &str, to: &str| {
             let period = Period {

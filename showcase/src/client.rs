@@ -1,4 +1,4 @@
-//! Requests over HTTP, as any client sends them.
+//! An HTTP client of the API.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use schemas::source::Source;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-/// How long an incomplete or refused answer is requested again.
-const RETRY_FOR: Duration = Duration::from_secs(20);
+/// How long a request is retried after incomplete answers or status 503.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(20);
 const BODY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Parameters of a request, not yet encoded.
+/// Query parameters of a request, not encoded.
 pub(crate) type Parameters = Vec<(&'static str, String)>;
 
-/// An answer; the body is null where there is none.
+/// An answer. The body is null if there is none.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -23,14 +23,14 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The position in the log of a source that it counts up to.
+    /// The log position of a source up to which the answer counts.
     pub(crate) fn position(&self, source: Source) -> Vec<i64> {
         let position = self.body.pointer(&format!("/provenance/position/{source}"));
         let offsets = position.and_then(Value::as_array).into_iter().flatten();
         offsets.filter_map(Value::as_i64).collect()
     }
 
-    /// Whether it counts at least up to the ends of a log.
+    /// Returns whether the answer counts at least up to the ends of a log.
     pub(crate) fn reaches(&self, source: Source, ends: &[i64]) -> bool {
         let position = self
             .position(source)
@@ -60,24 +60,23 @@ impl Client {
         }
     }
 
-    /// Requests until the answer is complete. An incomplete answer and status 503 are requested again
-    /// for some seconds.
+    /// Sends a request, and retries it for [`RETRY_TIMEOUT`] after an incomplete answer or status 503.
     pub(crate) async fn get(&self, path: &str, parameters: &Parameters) -> anyhow::Result<Answer> {
-        let begun = Instant::now();
+        let start = Instant::now();
         let mut query = form_urlencoded::Serializer::new(String::new());
         let path = format!("{path}?{}", query.extend_pairs(parameters).finish());
         loop {
             let answer = self.send("GET", &path, Value::Null).await?;
             let is_complete = answer.body.pointer("/provenance/complete") == Some(&json!(true));
             let may_change = answer.status == 503 || answer.status == 200 && !is_complete;
-            if !may_change || begun.elapsed() > RETRY_FOR {
+            if !may_change || start.elapsed() > RETRY_TIMEOUT {
                 return Ok(answer);
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
-    /// Sends one request: to read, or with a body or null to write.
+    /// Sends one request. GET and DELETE ignore `body`.
     pub(crate) async fn send(
         &self,
         method: &'static str,
@@ -113,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_reaches_its_position() {
+    fn reaches_compares_positions_of_all_partitions() {
         let body = json!({"provenance": {"position": {"efforts": [4, 0]}}});
         let answer = Answer { status: 200, body };
         for (ends, reached) in [

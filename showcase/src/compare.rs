@@ -1,15 +1,14 @@
-//! Comparing served JSON with recounted JSON.
+//! Compares served JSON with recounted JSON.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 const RATIO_ERROR_MAX: f64 = 1e-9;
 
-/// Compares every recounted field with the served one. Served fields that were not recounted are
-/// ignored.
+/// Compares each recounted field with the served one. Ignores other served fields.
 ///
 /// # Errors
-/// The first difference: where it is, what was served, and what was recounted.
+/// Returns the first difference: its path, the served value and the recounted value.
 pub(crate) fn compare(expected: &Value, served: &Value) -> Result<(), String> {
     let is_same = match (expected, served) {
         (Value::Object(fields), Value::Object(found)) => {
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_answer_is_found() {
+    fn finds_wrong_answers() {
         let row = json!({"key": 7, "count": 3, "share": 0.75, "at": "2026-11-21T00:00:00Z"});
         let expected = json!({"total": 4, "previous": null, "rows": [row]});
         let with = |pointer: &str, value: Value| {

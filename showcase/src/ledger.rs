@@ -1,7 +1,7 @@
-//! The lines of plays as they are in the log, read back and parsed one by one.
+//! Reads the lines of plays back from the log, and parses them one by one.
 //!
-//! Of records with the same owner, event id and time the first one by offset counts. No code is
-//! shared with the layers: lines are plain JSON, and duplicates are found with a set.
+//! Of records with the same owner, event id and time, the one with the lowest offset counts. Shares no code with the layers: lines
+//! are plain JSON, and a set finds duplicates.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,13 +11,13 @@ use schemas::source::Source;
 use serde_json::Value;
 use stores::log::{FetchLimit, Span};
 
-use crate::found::Shared;
+use crate::shared::SharedState;
 
-const STEP: FetchLimit = FetchLimit {
+const FETCH_LIMIT: FetchLimit = FetchLimit {
     records: 10_000,
     bytes: 16 * 1024 * 1024,
 };
-/// Fields that plays are filtered and counted by.
+/// The fields by which queries filter and break down plays.
 pub(crate) const FIELDS: [&str; 7] = [
     "owner_id",
     "track_id",
@@ -28,33 +28,45 @@ pub(crate) const FIELDS: [&str; 7] = [
     "kind",
 ];
 
-/// An event that counts: the first of its identity.
+/// An event that is not a duplicate.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) offset: i64,
-    /// In seconds since the Unix epoch, cut off.
+    /// Seconds since the Unix epoch, rounded down.
     pub(crate) at: i64,
     pub(crate) amount: i64,
-    /// For each of [`FIELDS`] the index of its value.
+    /// For each of [`FIELDS`], the index of its value in [`Ledger::values`].
     pub(crate) values: [usize; 7],
 }
 
-/// The events of the log, as far as it was read back.
+/// The events of a log partition.
+#[derive(Debug)]
+struct PartitionEvents {
+    next_offset: i64,
+    /// The offset of the first line of this demo.
+    demo_start: i64,
+    events: Vec<Event>,
+}
+
+/// The events of the log that were read back.
 #[derive(Debug)]
 pub(crate) struct Ledger<'a> {
-    shared: &'a Shared,
-    /// By partition: what is to be read next, where lines of this demo begin, and events.
-    partitions: Vec<(i64, i64, Vec<Event>)>,
+    shared: &'a SharedState,
+    partitions: Vec<PartitionEvents>,
     identities: HashSet<(i64, String, i64)>,
-    /// Values of fields; the first is null.
+    /// The distinct values of fields. The first is null.
     pub(crate) values: Vec<Value>,
     indexes: HashMap<String, usize>,
 }
 
 impl<'a> Ledger<'a> {
-    /// A ledger of a log that was as `before` when this demo began.
-    pub(crate) fn new(shared: &'a Shared, before: &[Span]) -> Self {
-        let partitions = before.iter().map(|span| (span.start, span.end, Vec::new()));
+    /// An empty ledger. `initial_spans` are the spans of the log before the demo.
+    pub(crate) fn new(shared: &'a SharedState, initial_spans: &[Span]) -> Self {
+        let partitions = initial_spans.iter().map(|span| PartitionEvents {
+            next_offset: span.start,
+            demo_start: span.end,
+            events: Vec::new(),
+        });
         Self {
             shared,
             partitions: partitions.collect(),
@@ -64,7 +76,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Reads back to the ends of all partitions, and returns these ends.
+    /// Reads to the ends of all partitions, and returns these ends.
     pub(crate) async fn read_all(&mut self) -> anyhow::Result<Vec<i64>> {
         let spans = self
             .shared
@@ -78,17 +90,22 @@ impl<'a> Ledger<'a> {
         Ok(ends)
     }
 
-    /// Reads back at least up to a position.
+    /// Reads at least up to a position.
     pub(crate) async fn read_to(&mut self, position: &[i64]) -> anyhow::Result<()> {
         let log = &self.shared.setup.stores.log;
         for (number, end) in (0..).zip(position) {
             let index = number as usize;
             if index == self.partitions.len() {
-                self.partitions.push((0, 0, Vec::new()));
+                self.partitions.push(PartitionEvents {
+                    next_offset: 0,
+                    demo_start: 0,
+                    events: Vec::new(),
+                });
             }
-            while self.partitions[index].0 < *end {
-                let from = self.partitions[index].0;
-                let fetched = log.fetch(Source::Plays.topic(), number, from, STEP).await?;
+            while self.partitions[index].next_offset < *end {
+                let from = self.partitions[index].next_offset;
+                let topic = Source::Plays.topic();
+                let fetched = log.fetch(topic, number, from, FETCH_LIMIT).await?;
                 anyhow::ensure!(
                     fetched.next_offset > from,
                     "an answer counts up to offset {end} of partition {index}, but the log ends at {from}"
@@ -99,7 +116,7 @@ impl<'a> Ledger<'a> {
                     added
                         .with_context(|| format!("partition {index}, offset {offset} of plays"))?;
                 }
-                self.partitions[index].0 = fetched.next_offset;
+                self.partitions[index].next_offset = fetched.next_offset;
             }
         }
         Ok(())
@@ -108,35 +125,35 @@ impl<'a> Ledger<'a> {
     /// The events below a position.
     pub(crate) fn below<'b>(&'b self, position: &'b [i64]) -> impl Iterator<Item = &'b Event> {
         let partitions = self.partitions.iter().zip(position);
-        partitions.flat_map(|((.., events), end)| {
+        partitions.flat_map(|(PartitionEvents { events, .. }, end)| {
             &events[..events.partition_point(|event| event.offset < *end)]
         })
     }
 
-    /// How many partitions the log has.
-    pub(crate) fn partitions(&self) -> usize {
+    /// The number of partitions of the log.
+    pub(crate) fn partition_count(&self) -> usize {
         self.partitions.len()
     }
 
-    /// An event, where `index` may be any number.
-    pub(crate) fn pick(&self, index: usize) -> Option<&Event> {
-        let count: usize = self
-            .partitions
-            .iter()
-            .map(|(.., events)| events.len())
-            .sum();
-        let mut all = self.partitions.iter().flat_map(|(.., events)| events);
-        all.nth(index.checked_rem(count)?)
+    /// Picks an event by any number, modulo the number of events.
+    pub(crate) fn pick(&self, number: usize) -> Option<&Event> {
+        let partitions = self.partitions.iter();
+        let count: usize = partitions.map(|partition| partition.events.len()).sum();
+        let partitions = self.partitions.iter();
+        let mut events = partitions.flat_map(|partition| &partition.events);
+        events.nth(number.checked_rem(count)?)
     }
 
     fn add(&mut self, index: usize, offset: i64, line: &[u8]) -> anyhow::Result<()> {
-        if offset >= self.partitions[index].1 {
+        if offset >= self.partitions[index].demo_start {
             self.shared.count_line(line, -1);
         }
         let event: Value = serde_json::from_slice(line)?;
         let field = |name: &str| event.get(name).unwrap_or(&Value::Null);
         let at: Timestamp = field("at").as_str().unwrap_or_default().parse()?;
-        let owner = field("owner_id").as_i64().context("no owner")?;
+        let owner = field("owner_id")
+            .as_i64()
+            .context("the line has no owner_id")?;
         let id = field("event_id").as_str().unwrap_or_default().to_owned();
         if !self.identities.insert((owner, id, at.as_microsecond())) {
             return Ok(());
@@ -150,7 +167,7 @@ impl<'a> Ledger<'a> {
             }
             index
         });
-        self.partitions[index].2.push(Event {
+        self.partitions[index].events.push(Event {
             offset,
             at: at.as_millisecond().div_euclid(1_000),
             amount: field("amount").as_i64().unwrap_or(1),

@@ -1,4 +1,4 @@
-//! The rows of entities as lines and requests leave them, compared with the tables of the entity store.
+//! Computes the expected rows of entities from lines and requests, and compares them with the tables of the entity store.
 //!
 //! A line is a whole row. A line with an older version than the row changes nothing.
 
@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use schemas::source::Source;
 use serde_json::Value;
 
-use crate::found::{Row, Shared, lock};
+use crate::shared::{Row, SharedState, lock};
 
-/// Tables: the source, how many columns are the key, and the columns. The last one is the version.
+/// The tables: source, number of key columns, and columns. The last column is the version.
 const TABLES: [(Source, usize, &str); 6] = [
     (
         Source::Efforts,
@@ -39,10 +39,10 @@ const TABLES: [(Source, usize, &str); 6] = [
         "id name owner athlete_capacity version",
     ),
 ];
-/// A value that the server chooses and does not return: any value is right.
+/// Stands for a value that the server assigns and does not return. Any stored value is right.
 const UNKNOWN: &str = "?";
 
-/// Expected rows by source and key, with their columns as texts.
+/// The expected rows by source and key. All values are text.
 #[derive(Debug, Default)]
 pub(crate) struct ExpectedRows(BTreeMap<Source, BTreeMap<Row, Row>>);
 
@@ -56,7 +56,7 @@ impl ExpectedRows {
         }
     }
 
-    /// Adds a row, or replaces one that is not newer.
+    /// Adds a row, or replaces a row that is not newer.
     fn put(&mut self, source: Source, row: Row) {
         let keys = TABLES.iter().find(|table| table.0 == source);
         let key = row[..keys.map_or(1, |table| table.1)].to_vec();
@@ -73,10 +73,10 @@ impl ExpectedRows {
         }
     }
 
-    /// Adds the authorization that an answer to a request names.
+    /// Adds the authorization in the answer to a request.
     ///
     /// # Errors
-    /// An answer without a new id.
+    /// Fails for an answer without a new id.
     pub(crate) fn connect(
         &mut self,
         application: i64,
@@ -86,7 +86,7 @@ impl ExpectedRows {
         let id = body["id"].as_i64().map(|id| id.to_string());
         let rows = self.0.entry(Source::Authorizations).or_default();
         if id.is_none() || rows.contains_key(&vec![id.clone()]) {
-            return Err(format!("served {body}, which has no new id"));
+            return Err(format!("the answer {body} contains no new id"));
         }
         let unknown = UNKNOWN.to_owned();
         let (application, athlete) = (application.to_string(), athlete.to_string());
@@ -150,16 +150,16 @@ impl ExpectedRows {
     }
 }
 
-/// The value of a column that a line stands for.
+/// The value of a column in the row of a line.
 fn text(line: &Value, column: &str) -> Option<String> {
     let flag = |is_set: bool| Some(u8::from(is_set).to_string());
-    let or = |default: &str| text_of(&line[column]).or_else(|| Some(default.to_owned()));
+    let or = |default: &str| json_text(&line[column]).or_else(|| Some(default.to_owned()));
     match column {
         "is_deleted" => flag(line["deleted"] == true),
         "is_disqualified" => flag(line["disqualified"] == true),
         "is_hidden" => flag(line["visibility"] == "only_me"),
         "is_revoked" => flag(!line["revoked_at"].is_null()),
-        "elapsed_time_s" => text_of(&line["elapsed_time"]),
+        "elapsed_time_s" => json_text(&line["elapsed_time"]),
         "started_at_us" | "created_at_us" | "revoked_at_us" => {
             let at = line[column.trim_end_matches("_us")].as_str()?;
             let at: Timestamp = at.parse().ok()?;
@@ -170,11 +170,11 @@ fn text(line: &Value, column: &str) -> Option<String> {
         "tz" => or("UTC"),
         "athlete_capacity" => or("1"),
         "version" => or("0"),
-        _ => text_of(&line[column]),
+        _ => json_text(&line[column]),
     }
 }
 
-fn text_of(value: &Value) -> Option<String> {
+fn json_text(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,
         Value::String(text) => Some(text.clone()),
@@ -193,8 +193,8 @@ fn select(source: Source, columns: &str) -> String {
     format!("SELECT {columns} FROM {source}")
 }
 
-/// Expects the rows that the tables hold now.
-pub(crate) async fn load(shared: &Shared) -> anyhow::Result<()> {
+/// Adds the rows that are stored now to the expected rows.
+pub(crate) async fn load(shared: &SharedState) -> anyhow::Result<()> {
     for (source, _, columns) in TABLES {
         for row in shared.query(&select(source, columns)).await? {
             lock(&shared.rows).put(source, row);
@@ -204,16 +204,16 @@ pub(crate) async fn load(shared: &Shared) -> anyhow::Result<()> {
 }
 
 /// Compares all tables with the expected rows.
-pub(crate) async fn compare(shared: &Shared) -> anyhow::Result<()> {
+pub(crate) async fn compare(shared: &SharedState) -> anyhow::Result<()> {
     for (source, keys, columns) in TABLES {
-        let is_before = shared.setup.batch.is_running();
+        let was_running = shared.setup.batch.is_running();
         let stored = shared.query(&select(source, columns)).await?;
-        shared.count_answer("rows", is_before);
+        shared.count_answer("rows", was_running);
         let differences = lock(&shared.rows).compare(source, keys, &stored);
         let mut summary = lock(&shared.summary);
         differences
             .iter()
-            .for_each(|difference| summary.differs(difference));
+            .for_each(|difference| summary.record_difference(difference));
     }
     Ok(())
 }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_row_and_an_older_version_are_found() {
+    fn finds_missing_added_and_outdated_rows() {
         let line = |id: i64, version: i64, elapsed_time: i64| {
             json!({
                 "id": id, "segment_id": 2, "athlete_id": 3, "activity_id": 4, "version": version,
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_without_an_effect_are_found() {
+    fn finds_requests_without_effect() {
         let source = Source::Authorizations;
         let mut expected = ExpectedRows::default();
         let line = json!({"id": 1, "application_id": 5, "athlete_id": 6, "created_at": "1970-01-01T00:00:00Z"});

@@ -1,8 +1,8 @@
-//! Asks questions while the traffic and batch runs go on, and compares the answers with the recount.
+//! Sends queries during live traffic and batch runs, and compares the answers with a recount.
 //!
-//! An answer about plays is compared with the events below its own position. For boards and
-//! applications, rows are kept from changing until everything is counted; then answers must be exact.
-//! Of boards that are served while rows change, athletes whose efforts do not change are compared.
+//! An answer about plays is compared with the events below its own log position. For boards and applications, row changes are paused
+//! until all of them are counted; then answers must be exact. On boards that are served while rows change, athletes with unchanged
+//! efforts are compared.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,211 +19,203 @@ use tokio_util::sync::CancellationToken;
 
 use crate::boards::{Board, compare_moving, counts, efforts};
 use crate::client::Parameters;
-use crate::found::{RUNS_MIN, Row, Shared, lock};
 use crate::ledger::Ledger;
-use crate::questions::Question;
+use crate::queries::PlaysQuery;
+use crate::shared::{RUNS_MIN, Row, SharedState, lock};
 use crate::traffic::{Traffic, sleep};
 use crate::{ATHLETES, SEGMENTS, applications, rows};
 
-/// How long to wait for batch runs beyond the time of the demo.
-const RUNS_WAIT: Duration = Duration::from_secs(120);
-/// Rows change for so long between two comparisons of boards.
-const BOARDS_EVERY: Duration = Duration::from_millis(800);
-/// Applications change so often where nothing is compared.
-const APPLICATIONS_EVERY: Duration = Duration::from_secs(2);
-/// Questions about plays, and about boards, that are asked in a row; and at the end.
-const QUESTIONS: usize = 8;
-const LAST_QUESTIONS: usize = 300;
-/// Boards that are compared while rows change.
+/// How long to wait for batch runs beyond the duration of the demo.
+const BATCH_RUNS_TIMEOUT: Duration = Duration::from_secs(120);
+/// The time during which rows change between two verifications of boards.
+const BOARDS_INTERVAL: Duration = Duration::from_millis(800);
+/// The interval between changes of applications in a demo without verification.
+const APPLICATIONS_INTERVAL: Duration = Duration::from_secs(2);
+/// The number of queries of plays, and of boards, in one step.
+const QUERIES_PER_STEP: usize = 8;
+/// The number of queries of plays, and of boards, after the traffic has ended.
+const FINAL_QUERIES: usize = 300;
+/// The number of boards that are verified while rows change.
 const MOVING_BOARDS: usize = 3;
-/// Owners and tracks whose totals are compared at the end.
-const TOTALS: usize = 150;
-/// Sources of rows that are counted.
-const OF_ROWS: [Source; 2] = [Source::Efforts, Source::Authorizations];
-const NONE: Parameters = Vec::new();
-/// Entries of a page, at most: no segment has so many athletes.
+/// Upper limit of the owners, and of the tracks, whose totals are verified at the end.
+const TOTALS_MAX: usize = 150;
+/// The entity sources whose changes the speed layer counts.
+const ENTITY_SOURCES: [Source; 2] = [Source::Efforts, Source::Authorizations];
+const NO_PARAMETERS: Parameters = Vec::new();
+/// A page of this size contains all entries of a board.
 const ENTRIES_MAX: usize = 1_000;
 
-/// What asks and compares.
+/// Sends queries and verifies the answers.
 #[derive(Debug)]
 pub(crate) struct Verifier<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedState,
     ledger: Ledger<'a>,
     rng: StdRng,
-    /// Efforts at the last comparison of boards, and boards as they were then.
+    /// The efforts at the last verification of boards.
     efforts: BTreeSet<Row>,
+    /// Boards with their entries at the last verification.
     moving: Vec<(Board, Vec<Value>)>,
 }
 
 impl<'a> Verifier<'a> {
-    /// A verifier of an installation whose log of plays was as `before` when the demo began.
-    pub(crate) fn new(shared: &'a Shared, before: &[Span]) -> Self {
+    /// A verifier of an installation. `initial_spans` are the spans of the log of plays before the demo.
+    pub(crate) fn new(shared: &'a SharedState, initial_spans: &[Span]) -> Self {
         Self {
             shared,
-            ledger: Ledger::new(shared, before),
+            ledger: Ledger::new(shared, initial_spans),
             rng: StdRng::seed_from_u64(shared.setup.seed),
             efforts: BTreeSet::new(),
             moving: Vec::new(),
         }
     }
 
-    /// Compares for some time and until enough batch runs were met; then once more after the traffic,
-    /// which it stops.
+    /// Verifies answers for some time and until there were enough batch runs. Then stops the traffic, and verifies once more.
     pub(crate) async fn run(
         &mut self,
         seconds: u64,
         traffic: &Traffic,
         end: &CancellationToken,
     ) -> anyhow::Result<()> {
-        let (begun, span) = (Instant::now(), Duration::from_secs(seconds));
-        self.ask_about_rows(false).await?;
+        let (start, duration) = (Instant::now(), Duration::from_secs(seconds));
+        self.verify_rows(false).await?;
         let mut boards_at = Instant::now();
         while !end.is_cancelled() {
-            let is_enough = self.shared.setup.batch.runs() >= RUNS_MIN;
-            if begun.elapsed() > span && (is_enough || begun.elapsed() > span + RUNS_WAIT) {
+            let has_enough_runs = self.shared.setup.batch.runs() >= RUNS_MIN;
+            let elapsed = start.elapsed();
+            let is_late = elapsed > duration + BATCH_RUNS_TIMEOUT;
+            if elapsed > duration && (has_enough_runs || is_late) {
                 break;
             }
-            self.ask_about_plays(QUESTIONS).await?;
-            if boards_at.elapsed() > BOARDS_EVERY {
-                self.ask_about_rows(false).await?;
+            self.verify_plays(QUERIES_PER_STEP).await?;
+            if boards_at.elapsed() > BOARDS_INTERVAL {
+                self.verify_rows(false).await?;
                 boards_at = Instant::now();
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        traffic.end().await;
+        traffic.stop().await;
         if !end.is_cancelled() {
-            self.ask_about_all_plays().await?;
-            self.ask_about_rows(true).await?;
+            self.verify_all_plays().await?;
+            self.verify_rows(true).await?;
         }
         let mut summary = lock(&self.shared.summary);
         summary.batch_runs = self.shared.setup.batch.runs();
-        for (line, times) in lock(&self.shared.unread).iter() {
+        for (line, missing) in lock(&self.shared.unread).iter() {
             let line = String::from_utf8_lossy(line);
-            summary.differs(&format!("in the log {times} times too few: {line}"));
+            let difference = format!("{missing} copies of a line are missing in the log: {line}");
+            summary.record_difference(&difference);
         }
         Ok(())
     }
 
-    /// Connects and disconnects athletes where nothing is compared.
+    /// Connects and disconnects athletes, in a demo without verification.
     pub(crate) async fn change_applications(
         &mut self,
         end: &CancellationToken,
     ) -> anyhow::Result<()> {
-        while sleep(APPLICATIONS_EVERY, end).await {
-            let changed = applications::change(self.shared, &mut self.rng).await;
+        while sleep(APPLICATIONS_INTERVAL, end).await {
+            let outcome = applications::change(self.shared, &mut self.rng).await;
             if !end.is_cancelled() {
-                changed?;
+                outcome?;
             }
         }
         Ok(())
     }
 
-    async fn ask_about_plays(&mut self, count: usize) -> anyhow::Result<()> {
+    async fn verify_plays(&mut self, count: usize) -> anyhow::Result<()> {
         self.ledger.read_all().await?;
         for _ in 0..count {
             let now = self.shared.setup.clock.now_ms().div_euclid(1_000);
-            let index = usize::try_from(self.rng.random::<u32>())?;
-            if let Some(event) = self.ledger.pick(index) {
-                let question = Question::about(event, now, &mut self.rng)?;
-                self.ask(&question, &[]).await?;
+            let number = usize::try_from(self.rng.random::<u32>())?;
+            if let Some(event) = self.ledger.pick(number) {
+                let query = PlaysQuery::random(event, now, &mut self.rng)?;
+                self.verify(&query, &[]).await?;
             }
         }
         Ok(())
     }
 
-    /// Asks about plays, and compares the answer with the events below its position, which must reach
-    /// `ends`.
-    async fn ask(&mut self, question: &Question, ends: &[i64]) -> anyhow::Result<()> {
-        let (path, parameters) = (question.path(), question.parameters(&self.ledger.values));
-        let answer = self.shared.ask(question.kind, &path, &parameters).await?;
+    /// Sends a query of plays, and compares the answer with the events below its position, which must reach `ends`.
+    async fn verify(&mut self, query: &PlaysQuery, ends: &[i64]) -> anyhow::Result<()> {
+        let (path, parameters) = (query.path(), query.parameters(&self.ledger.values));
+        let answer = self.shared.fetch(query.kind, &path, &parameters).await?;
         let position = answer.position(Source::Plays);
         self.ledger.read_to(&position).await?;
         let events = self.ledger.below(&position);
-        let mut expected = question.recount(events, &self.ledger.values)?;
+        let mut expected = query.recount(events, &self.ledger.values)?;
         expected["provenance"] = json!({"complete": true});
-        let question = format!("{path} {parameters:?} at {position:?}");
-        self.shared.compare(&question, &(200, expected), &answer);
-        if position.len() < self.ledger.partitions() || !answer.reaches(Source::Plays, ends) {
-            let difference = format!("{question}: the position does not reach {ends:?}");
-            lock(&self.shared.summary).differs(&difference);
+        let request = format!("{path} {parameters:?} at {position:?}");
+        self.shared.compare(&request, &(200, expected), &answer);
+        let is_short = position.len() < self.ledger.partition_count();
+        if is_short || !answer.reaches(Source::Plays, ends) {
+            let difference = format!("{request}: the position does not reach {ends:?}");
+            lock(&self.shared.summary).record_difference(&difference);
         }
         Ok(())
     }
 
-    /// Waits until every event is counted, then asks about owners, tracks, and more.
-    async fn ask_about_all_plays(&mut self) -> anyhow::Result<()> {
+    /// Waits until every event is counted, then verifies totals of owners and tracks, and random queries.
+    async fn verify_all_plays(&mut self) -> anyhow::Result<()> {
         self.shared.catch_up(&[Source::Plays]).await?;
         let ends = self.ledger.read_all().await?;
         let totals = [0, 1].into_iter().flat_map(|field| {
             let values = self.ledger.below(&ends).map(|event| event.values[field]);
             let values: BTreeSet<usize> = values.collect();
-            let values = values.into_iter().take(TOTALS);
-            values.map(move |value| Question::all_time(field, value))
+            let values = values.into_iter().take(TOTALS_MAX);
+            values.map(move |value| PlaysQuery::all_time(field, value))
         });
-        let mut questions: Vec<Question> = totals.collect();
+        let mut queries: Vec<PlaysQuery> = totals.collect();
         if let Some(event) = self.ledger.pick(0) {
             let now = self.shared.setup.clock.now_ms().div_euclid(1_000);
-            questions.extend(Question::of_every_kind(event, now)?);
+            queries.extend(PlaysQuery::every_kind(event, now)?);
         }
-        for question in &questions {
-            self.ask(question, &ends).await?;
+        for query in &queries {
+            self.verify(query, &ends).await?;
         }
-        self.ask_about_plays(LAST_QUESTIONS).await
+        self.verify_plays(FINAL_QUERIES).await
     }
 
-    /// Asks about boards while rows change, then keeps rows from changing and asks some more, in the
-    /// end about every board of every segment and every application.
-    async fn ask_about_rows(&mut self, is_last: bool) -> anyhow::Result<()> {
+    /// Verifies boards while rows change. Then pauses row changes, and verifies rows, boards, counts and applications: random ones, or
+    /// all of them if `is_last`.
+    async fn verify_rows(&mut self, is_last: bool) -> anyhow::Result<()> {
         let shared = self.shared;
         let mut answers = Vec::new();
         for (board, before) in std::mem::take(&mut self.moving) {
-            let (path, parameters) = (board.path(), paged(&board, 0, ENTRIES_MAX));
-            let answer = shared.ask("moving board", &path, &parameters).await?;
+            let (path, parameters) = (board.path(), page_parameters(&board, 0, ENTRIES_MAX));
+            let answer = shared.fetch("moving board", &path, &parameters).await?;
             answers.push((answer, board, before));
         }
         let _guard = shared.row_changes.lock().await;
-        let now = efforts(shared).await?;
+        let efforts_now = efforts(shared).await?;
         for (answer, board, before) in answers {
             let complete = (200, json!({"provenance": {"complete": true}}));
             shared.compare(&format!("{board:?} while rows change"), &complete, &answer);
-            if let Err(difference) = compare_moving((&self.efforts, &now), &before, &answer.body) {
+            let compared = compare_moving(&self.efforts, &efforts_now, &before, &answer.body);
+            if let Err(difference) = compared {
                 let difference = format!("{board:?} while rows change: {difference}");
-                lock(&shared.summary).differs(&difference);
+                lock(&shared.summary).record_difference(&difference);
             }
         }
         applications::change(shared, &mut self.rng).await?;
-        shared.catch_up(&OF_ROWS).await?;
+        shared.catch_up(&ENTITY_SOURCES).await?;
         rows::compare(shared).await?;
         let now = Timestamp::from_millisecond(shared.setup.clock.now_ms())?;
         let today = now.to_zoned(TimeZone::UTC).date();
-        let count = if is_last { LAST_QUESTIONS } else { QUESTIONS };
+        let count = match is_last {
+            true => FINAL_QUERIES,
+            false => QUERIES_PER_STEP,
+        };
         for _ in 0..count {
-            let board = Board::any(today, false, &mut self.rng);
-            self.ask_about_board(&board).await?;
+            let board = Board::random(today, false, &mut self.rng);
+            self.verify_board(&board).await?;
         }
-        for board in Board::every(today).iter().filter(|_| is_last) {
+        for board in Board::all(today).iter().filter(|_| is_last) {
             let entries = board.entries(shared).await?;
-            self.ask_for_page(board, &entries, 0, ENTRIES_MAX).await?;
+            self.verify_page(board, &entries, 0, ENTRIES_MAX).await?;
         }
-        let chosen = self.rng.random_range(1..=SEGMENTS);
-        for segment in (1..=SEGMENTS).filter(|segment| is_last || *segment == chosen) {
-            let path = format!("/segments/{segment}/counts");
-            let counts = counts(shared, segment).await?;
-            shared.check("counts", &path, &NONE, (200, counts)).await?;
-        }
-        let all = applications::all(shared).await?;
-        for one in all.iter().filter(|one| is_last || one["id"] == chosen) {
-            let path = format!("/applications/{}", one["id"]);
-            let expected = (200, one.clone());
-            shared.check("application", &path, &NONE, expected).await?;
-        }
-        let parameters = vec![("limit", "1000".to_owned()), ("sort", "id".to_owned())];
-        let (path, expected) = ("/applications", (200, json!({"applications": all})));
-        shared
-            .check("applications", path, &parameters, expected)
-            .await?;
+        self.verify_counts_and_applications(is_last).await?;
         for _ in 0..MOVING_BOARDS {
-            let board = Board::any(today, true, &mut self.rng);
+            let board = Board::random(today, true, &mut self.rng);
             let entries = board.entries(shared).await?;
             self.moving.push((board, entries));
         }
@@ -231,21 +223,48 @@ impl<'a> Verifier<'a> {
         Ok(())
     }
 
-    /// Asks for some page of a board, or for an athlete's place on it.
-    async fn ask_about_board(&mut self, board: &Board) -> anyhow::Result<()> {
+    /// Verifies the counts of a random segment and a random application, or all if `is_last`; and the list of applications.
+    async fn verify_counts_and_applications(&mut self, is_last: bool) -> anyhow::Result<()> {
+        let shared = self.shared;
+        let chosen = self.rng.random_range(1..=SEGMENTS);
+        for segment in (1..=SEGMENTS).filter(|segment| is_last || *segment == chosen) {
+            let path = format!("/segments/{segment}/counts");
+            let counts = counts(shared, segment).await?;
+            shared
+                .check("counts", &path, &NO_PARAMETERS, (200, counts))
+                .await?;
+        }
+        let all = applications::all(shared).await?;
+        let is_chosen = |application: &&Value| is_last || application["id"] == chosen;
+        for application in all.iter().filter(is_chosen) {
+            let path = format!("/applications/{}", application["id"]);
+            let expected = (200, application.clone());
+            shared
+                .check("application", &path, &NO_PARAMETERS, expected)
+                .await?;
+        }
+        let parameters = vec![("limit", "1000".to_owned()), ("sort", "id".to_owned())];
+        let (path, expected) = ("/applications", (200, json!({"applications": all})));
+        shared
+            .check("applications", path, &parameters, expected)
+            .await
+    }
+
+    /// Verifies a random page of a board, or the entry of a random athlete.
+    async fn verify_board(&mut self, board: &Board) -> anyhow::Result<()> {
         let entries = board.entries(self.shared).await?;
         let total = entries.len();
         if self.rng.random_bool(0.5) {
             let offset = self.rng.random_range(0..total + 2);
             let limit = self.rng.random_range(1..=total + 2);
-            return self.ask_for_page(board, &entries, offset, limit).await;
+            return self.verify_page(board, &entries, offset, limit).await;
         }
         let athlete = self.rng.random_range(1..=ATHLETES);
         let around = self.rng.random_range(0..8_usize);
         let mut parameters = board.parameters();
         parameters.push(("around", around.to_string()));
-        let is_own = |entry: &Value| entry["athlete_id"] == athlete;
-        let expected = match entries.iter().position(is_own) {
+        let is_of_athlete = |entry: &Value| entry["athlete_id"] == athlete;
+        let expected = match entries.iter().position(is_of_athlete) {
             None => (404, json!({})),
             Some(index) => {
                 let near = &entries[index.saturating_sub(around)..total.min(index + around + 1)];
@@ -259,7 +278,7 @@ impl<'a> Verifier<'a> {
             .await
     }
 
-    async fn ask_for_page(
+    async fn verify_page(
         &self,
         board: &Board,
         entries: &[Value],
@@ -269,14 +288,14 @@ impl<'a> Verifier<'a> {
         let total = entries.len();
         let page = &entries[offset.min(total)..total.min(offset + limit)];
         let expected = (200, json!({"total": total, "entries": page}));
-        let parameters = paged(board, offset, limit);
+        let parameters = page_parameters(board, offset, limit);
         self.shared
             .check("board", &board.path(), &parameters, expected)
             .await
     }
 }
 
-fn paged(board: &Board, offset: usize, limit: usize) -> Parameters {
+fn page_parameters(board: &Board, offset: usize, limit: usize) -> Parameters {
     let mut parameters = board.parameters();
     parameters.push(("limit", limit.to_string()));
     if offset > 0 {

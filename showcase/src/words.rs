@@ -1,4 +1,4 @@
-//! Made-up names of artists, tracks, segments and applications.
+//! Generated names of artists, tracks, segments and applications.
 
 const APPLICATIONS: &str = "Segment Hunter,Trail Atlas,Ride Diary,Pace Coach,Élan,Wattage,\
     Club Ladder,Route Forge,Heat Map,Cadence,Summit Log,Run & Tell,Laufbuch,Peloton Planner,\
@@ -20,29 +20,29 @@ fn word(words: &'static str, separator: char, index: usize) -> &'static str {
         .unwrap_or_default()
 }
 
-/// Two words; 256 different ones.
+/// Two words. There are 256 combinations.
 fn adjective_and_noun(number: usize) -> String {
     let noun = word(NOUNS, ' ', number + number / 16);
     format!("{} {noun}", word(ADJECTIVES, ' ', number))
 }
 
-/// The name of an application; 16 different ones.
+/// The name of an application. There are 16.
 #[must_use]
 pub fn application(number: usize) -> &'static str {
     word(APPLICATIONS, ',', number)
 }
 
-/// The name of an artist; 256 different ones.
+/// The name of an artist. There are 256.
 pub(crate) fn artist(number: usize) -> String {
     format!("The {}", adjective_and_noun(number + 101))
 }
 
-/// The title of a track; 1,536 different ones.
+/// The title of a track. There are 1,536.
 pub(crate) fn track(number: usize) -> String {
     adjective_and_noun(number) + word(FORMS, ',', number / 256)
 }
 
-/// The name of a segment; 60 different ones.
+/// The name of a segment. There are 60.
 pub(crate) fn segment(number: usize) -> String {
     format!("{} {}", word(PLACES, ',', number), word(KINDS, ',', number))
 }

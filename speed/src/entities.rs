@@ -1,135 +1,150 @@
-//! Entities: notifications name groups; their rows are read again, and what the views make of those
-//! is the groups' whole new state.
+//! Processes entity notifications. A notification names a group. The group's rows are read again,
+//! and the views' results over these rows replace the group's entries.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use arrow::array::BinaryBuilder;
 use async_trait::async_trait;
-use jobs::board::{GroupState, Place};
-use jobs::{Board, Fold, Folded};
-use schemas::achievement::Position;
-use schemas::entities::{Group, Miss, Notifications};
+use jobs::board::{BoardEntry, MemberEntries};
+use jobs::{Board, Fold, FoldOutput};
+use schemas::achievement::NotificationPosition;
+use schemas::entities::{CacheMiss, Group, Notifications};
 use schemas::key::KeyValue;
-use schemas::plays::Rejected;
-use schemas::seam::{Epoch, Fence, Slot};
-use stores::canon::CanonRead;
-use stores::live::{Changes, LiveWrite, SlotId, States};
+use schemas::plays::RejectedInput;
+use schemas::seam::{Checkpoint, Epoch, PartitionState};
+use stores::entities::EntityRead;
+use stores::live::{Changes, LiveWrite, PartitionId, States};
 use stores::log::Records;
-use stores::registry::{Schemas, writers_of};
+use stores::registry::{Schemas, read_writers};
 
-use crate::boards::{Boards, Stepped};
-use crate::processor::{BatchOutcome, BatchProcessor, Before, Limits};
-use crate::recount::Touched;
-use crate::sums::Sums;
-use crate::tell::{Named, Teller};
-use crate::{Error, Result};
+use crate::boards::{Boards, StepOutcome};
+use crate::changes::{ChangeDetector, NotifiedGroup};
+use crate::live_counts::LiveCounts;
+use crate::processor::{BatchContext, BatchOutcome, BatchProcessor, Limits};
+use crate::recount::RecountQueue;
+use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
-/// Misses that are taken of one micro-batch, at most: those of others come again.
+/// Maximum cache misses that one micro-batch handles. Readers report the others again.
 const MISSES_MAX: usize = 64;
 
-/// Keeps the states of the groups of one partition.
+/// Updates the live entries of one partition.
 #[derive(Debug)]
 pub(crate) struct Entities {
-    slot: SlotId,
-    canon: Arc<dyn CanonRead>,
+    id: PartitionId,
+    entities: Arc<dyn EntityRead>,
     schemas: Arc<dyn Schemas>,
     fold: Fold<Board>,
-    /// Groups that are read at once, at most.
+    /// Maximum groups per read.
     groups_max: usize,
-    /// Rows that are read at once, at most, unless one group has more.
+    /// Maximum rows per read, unless one group has more.
     rows_max: usize,
-    /// Decides what is told of what changes.
-    teller: Teller,
-    /// What it makes of cached boards.
+    /// Derives messages for the change outbox.
+    change_detector: ChangeDetector,
+    /// Maintains cached boards.
     boards: Boards,
-    /// And of sums of states.
-    sums: Sums,
-    /// Boards that readers have missed, by the micro-batch that was taken last.
-    missed: Vec<Miss>,
-    /// Who counts the members of keys anew, if anybody does.
-    recounter: Option<Arc<Touched>>,
-    /// The keys of the groups that were taken last, for each group one.
-    touched: Vec<i64>,
-    reaches: Option<Fence>,
+    /// Maintains live counts.
+    live_counts: LiveCounts,
+    /// Cache misses in the last processed micro-batch.
+    missed: Vec<CacheMiss>,
+    /// Receives the keys to recount, if any are recounted.
+    recounter: Option<Arc<RecountQueue>>,
+    /// The key of each group of the last processed micro-batch.
+    recounted_keys: Vec<i64>,
+    known_checkpoint: Option<Checkpoint>,
 }
 
 impl Entities {
     pub(crate) fn new(
-        slot: SlotId,
-        (canon, schemas): (Arc<dyn CanonRead>, Arc<dyn Schemas>),
+        id: PartitionId,
+        ports: &SpeedPorts,
+        options: &SpeedOptions,
         fold: Fold<Board>,
-        (groups_max, rows_max): (usize, usize),
-        (teller, boards, sums): (Teller, Boards, Sums),
     ) -> Self {
+        let jobs = fold.jobs().map(Arc::clone).collect();
         Self {
-            slot,
-            canon,
-            schemas,
+            id,
+            entities: Arc::clone(&ports.entities) as _,
+            schemas: Arc::clone(&ports.schemas),
             fold,
-            groups_max,
-            rows_max,
-            teller,
-            boards,
-            sums,
+            groups_max: options.groups_max.max(1),
+            rows_max: options.rows_max,
+            change_detector: ChangeDetector::new(id, ports),
+            boards: Boards::new(id, ports, jobs, options),
+            live_counts: LiveCounts::new(id, ports, options),
             missed: Vec::new(),
             recounter: None,
-            touched: Vec::new(),
-            reaches: None,
+            recounted_keys: Vec::new(),
+            known_checkpoint: None,
         }
     }
 
-    /// The keys of what is taken are handed over once it counts.
-    pub(crate) fn telling(mut self, recounter: Option<Arc<Touched>>) -> Self {
+    /// Sends the keys of applied micro-batches to a recount queue.
+    pub(crate) fn with_recounts(mut self, recounter: Option<Arc<RecountQueue>>) -> Self {
         if let Some(recounter) = &recounter {
-            // Whoever kept the partition before may be gone with what it had not counted.
-            recounter.some_are_missing();
+            // The previous owner of the partition may have ended before it counted its keys.
+            recounter.mark_incomplete();
         }
         self.recounter = recounter;
         self
     }
 
-    fn hand_over(&mut self) {
-        let touched = std::mem::take(&mut self.touched);
+    fn queue_recounts(&mut self) {
+        let recounted_keys = std::mem::take(&mut self.recounted_keys);
         if let Some(recounter) = &self.recounter {
-            recounter.hand_over(touched);
+            recounter.add_events(recounted_keys);
         }
     }
 
-    /// What follows from new states: what is told of them, and what they make of cached boards.
-    async fn follow(
+    /// Derives outbox messages and cache updates from the new entries.
+    async fn derive_changes(
         &mut self,
-        taken: &mut BatchOutcome,
-        named: &[Named],
+        outcome: &mut BatchOutcome,
+        notified: &[NotifiedGroup],
         limits: Limits,
     ) -> Result<()> {
-        let at = (limits.fence, limits.partitions);
         let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
-        let changes = &mut taken.changes;
-        changes.outbox = self.teller.tell(at, &jobs, named, &changes.states).await?;
-        changes.boards = self.boards.changes(limits.fence, &changes.states).await?;
+        let changes = &mut outcome.changes;
+        changes.outbox = self
+            .change_detector
+            .detect(limits, &jobs, notified, &changes.states)
+            .await?;
+        changes.boards = self
+            .boards
+            .changes(limits.checkpoint, &changes.states)
+            .await?;
         Ok(())
     }
 
-    /// What new states make of sums, and what readers who have missed some.
-    async fn sum_up(&mut self, taken: &mut BatchOutcome, limits: Limits) -> Result<()> {
-        let states = &taken.changes.states;
-        let missed = self.missed.iter().filter(|miss| miss.is_sum).cloned();
-        let missed: Vec<Miss> = missed.collect();
+    /// Updates live counts for the new entries and for readers that missed one.
+    async fn update_live_counts(
+        &mut self,
+        outcome: &mut BatchOutcome,
+        limits: Limits,
+    ) -> Result<()> {
+        let states = &outcome.changes.states;
+        let missed = self
+            .missed
+            .iter()
+            .filter(|miss| miss.wants_live_count)
+            .cloned();
+        let missed: Vec<CacheMiss> = missed.collect();
         if states.is_empty() && missed.is_empty() {
             return Ok(());
         }
         let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
-        let at = (limits.fence, limits.partitions);
-        taken.changes.sums = self.sums.changes(at, &jobs, states, &missed).await?;
+        outcome.changes.live_counts = self
+            .live_counts
+            .changes(limits, &jobs, states, &missed)
+            .await?;
         Ok(())
     }
 
-    fn named(&self, group: Group, records: &Records, index: usize) -> Named {
-        let SlotId { source, partition } = self.slot;
-        Named {
+    fn notified_group(&self, group: Group, records: &Records, index: usize) -> NotifiedGroup {
+        let PartitionId { source, partition } = self.id;
+        NotifiedGroup {
             group,
-            position: Position {
+            position: NotificationPosition {
                 source,
                 partition,
                 offset: records.offsets.value(index),
@@ -139,23 +154,27 @@ impl Entities {
     }
 
     async fn notifications(&self, records: &Records) -> Result<Notifications> {
-        let writers = writers_of(&*self.schemas, &records.values).await?;
+        let writers = read_writers(&*self.schemas, &records.values).await?;
         let bytes = records.values.iter().map(Option::unwrap_or_default);
-        Notifications::read(self.slot.source, bytes, &writers)
-            .map_err(|error| Error::Fault(format!("decoding notifications: {error}")))
+        Notifications::read(self.id.source, bytes, &writers)
+            .map_err(|error| Error::Fault(format!("cannot decode notifications: {error}")))
     }
 
-    /// The states of the first of some groups, by view, and how many groups these are.
-    async fn states(&self, groups: &[Group]) -> Result<(Vec<States>, usize)> {
-        let canon = &self.canon;
-        let first = canon.first_groups(self.slot.source, groups, self.rows_max);
+    /// Computes the entries of the first groups, by view. Returns also the number of these groups.
+    async fn compute_states(&self, groups: &[Group]) -> Result<(Vec<States>, usize)> {
+        let rows_max = self.rows_max;
+        let first = self.entities.first_groups(self.id.source, groups, rows_max);
         let first = first.await?;
         let Some(groups) = groups.get(..first.groups).filter(|some| !some.is_empty()) else {
-            let what = format!("{} groups of {} were answered", first.groups, groups.len());
+            let what = format!(
+                "the entity store returned {} groups of {}",
+                first.groups,
+                groups.len()
+            );
             return Err(Error::Fault(what));
         };
         let folded = self.fold.run(&first.rows).await?;
-        let states = folded.iter().map(|folded| states_of(folded, groups));
+        let states = folded.iter().map(|folded| group_states(folded, groups));
         Ok((states.collect::<Result<_>>()?, groups.len()))
     }
 }
@@ -166,141 +185,150 @@ impl BatchProcessor for Entities {
         self.fold.views()
     }
 
-    fn reaches(&self) -> Option<&Fence> {
-        self.reaches.as_ref()
+    fn known_checkpoint(&self) -> Option<&Checkpoint> {
+        self.known_checkpoint.as_ref()
     }
 
-    async fn begin(&mut self, before: &Before<'_>, slot: &Slot) -> Result<()> {
+    async fn begin(&mut self, context: &BatchContext<'_>, state: &PartitionState) -> Result<()> {
         let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
-        self.teller.begin(slot, &jobs).await?;
-        self.boards.begin(slot, before.partitions).await?;
-        self.reaches = Some(slot.fence());
+        self.change_detector.begin(state, &jobs).await?;
+        self.boards.begin(state, context.partitions).await?;
+        self.known_checkpoint = Some(state.checkpoint());
         Ok(())
     }
 
-    fn covers(&mut self, newest: &BTreeMap<String, Epoch>) {
-        self.boards.covers(newest);
-        self.sums.covers(newest);
+    fn set_newest_epochs(&mut self, newest: &BTreeMap<String, Epoch>) {
+        self.boards.set_newest_epochs(newest);
+        self.live_counts.set_newest_epochs(newest);
     }
 
-    /// Takes notifications until they name as many groups, or groups of as many rows, as are read at
-    /// once, or as change `rows_max` states: a group has one in each view. A notification that belongs
-    /// to another partition is to be sent there: so that the states of a group are kept in one.
+    /// Processes notifications until they reach the group limit, the row limit, or `rows_max`
+    /// changed entries; a group has one in each view. A notification for another partition is
+    /// forwarded, so that one partition stores all entries of a group.
     async fn process(&mut self, records: &Records, limits: Limits) -> Result<BatchOutcome> {
         let groups_max = (limits.rows_max / self.views().len().max(1)).clamp(1, self.groups_max);
         let (mut groups, mut known) = (Vec::new(), HashSet::new());
-        // By group: the first record that names it.
-        let mut first_named = Vec::new();
-        let mut strays = Vec::new();
-        let mut taken = BatchOutcome::default();
+        // By group: the index of the first record that names it.
+        let mut first_records = Vec::new();
+        let mut misrouted = Vec::new();
+        let mut outcome = BatchOutcome::default();
         self.missed.clear();
         let mut misses = 0;
         let notifications = self.notifications(records).await?;
         let offsets = records.offsets.values();
         for (index, value) in records.values.iter().enumerate() {
             let first = offsets.first().zip(offsets.get(index));
-            if first.is_some_and(|(first, offset)| self.teller.divides(*first, *offset)) {
+            if first
+                .is_some_and(|(first, offset)| self.change_detector.splits_batch(*first, *offset))
+            {
                 break;
             }
             match notifications.group(index, value.unwrap_or_default()) {
                 Ok(group) if known.contains(&group) => {}
-                Ok(group) if group.partition(limits.partitions) != self.slot.partition => {
+                Ok(group) if group.partition(limits.partitions) != self.id.partition => {
                     known.insert(group);
-                    strays.push((index, group));
+                    misrouted.push((index, group));
                 }
                 Ok(_) if groups.len() >= groups_max => break,
                 Ok(group) => {
                     known.insert(group);
                     groups.push(group);
-                    first_named.push(index);
+                    first_records.push(index);
                 }
-                Err(reason) => match Miss::read(self.slot.source, value.unwrap_or_default()) {
+                Err(reason) => match CacheMiss::decode(self.id.source, value.unwrap_or_default()) {
                     Some(miss) => {
                         misses += 1;
                         if self.missed.len() < MISSES_MAX {
                             self.missed.push(miss);
                         }
                     }
-                    None => taken.rejected.push(Rejected { index, reason }),
+                    None => outcome.rejected.push(RejectedInput { index, reason }),
                 },
             }
-            taken.records = index + 1;
+            outcome.records = index + 1;
         }
         if !groups.is_empty() {
-            let (states, answered) = self.states(&groups).await?;
-            taken.changes.states = states;
-            if let Some(next) = first_named.get(answered) {
-                taken.records = *next;
-                taken.rejected.retain(|rejected| rejected.index < *next);
+            let (states, read_groups) = self.compute_states(&groups).await?;
+            outcome.changes.states = states;
+            if let Some(next) = first_records.get(read_groups) {
+                outcome.records = *next;
+                outcome.rejected.retain(|rejected| rejected.index < *next);
             }
-            groups.truncate(answered);
-            let named: Vec<Named> = groups
+            groups.truncate(read_groups);
+            let notified: Vec<NotifiedGroup> = groups
                 .iter()
-                .zip(&first_named)
-                .map(|(group, index)| self.named(*group, records, *index))
+                .zip(&first_records)
+                .map(|(group, index)| self.notified_group(*group, records, *index))
                 .collect();
-            self.follow(&mut taken, &named, limits).await?;
+            self.derive_changes(&mut outcome, &notified, limits).await?;
         }
-        self.sum_up(&mut taken, limits).await?;
-        strays.retain(|(index, _)| *index < taken.records);
-        taken.forwarded = strays.into_iter().map(|(_, group)| group).collect();
-        taken.events = groups.len() as u64;
-        self.touched = match &self.recounter {
+        self.update_live_counts(&mut outcome, limits).await?;
+        misrouted.retain(|(index, _)| *index < outcome.records);
+        outcome.forwarded = misrouted.into_iter().map(|(_, group)| group).collect();
+        outcome.events = groups.len() as u64;
+        self.recounted_keys = match &self.recounter {
             Some(_) => groups.iter().map(|group| group.key).collect(),
             None => Vec::new(),
         };
-        let others = groups.len() + taken.rejected.len() + taken.forwarded.len() + misses;
-        taken.duplicates = taken.records.saturating_sub(others) as u64;
-        Ok(taken)
+        let others = groups.len() + outcome.rejected.len() + outcome.forwarded.len() + misses;
+        outcome.duplicates = outcome.records.saturating_sub(others) as u64;
+        Ok(outcome)
     }
 
-    fn rows_max(&self, live: &dyn LiveWrite, _: SlotId) -> usize {
+    fn rows_max(&self, live: &dyn LiveWrite, _: PartitionId) -> usize {
         live.states_max()
     }
 
-    async fn make_room(&mut self, fence: Fence, changes: &mut Changes) -> Result<Stepped> {
-        self.boards.make_room(fence, &mut changes.boards).await
+    async fn free_memory(
+        &mut self,
+        checkpoint: Checkpoint,
+        changes: &mut Changes,
+    ) -> Result<StepOutcome> {
+        self.boards
+            .free_memory(checkpoint, &mut changes.boards)
+            .await
     }
 
-    fn reached(&mut self, fence: Fence) {
-        self.teller.reached();
+    fn on_applied(&mut self, checkpoint: Checkpoint) {
+        self.change_detector.on_applied();
         let missed = std::mem::take(&mut self.missed).into_iter();
-        for miss in missed.filter(|miss| !miss.is_sum) {
-            self.boards.want(miss);
+        for miss in missed.filter(|miss| !miss.wants_live_count) {
+            self.boards.request(miss);
         }
-        self.hand_over();
-        self.reaches = Some(fence);
+        self.queue_recounts();
+        self.known_checkpoint = Some(checkpoint);
     }
 
-    fn forget(&mut self) {
-        self.teller.forget();
-        self.boards.forget();
-        self.sums.forget();
+    fn reset(&mut self) {
+        self.change_detector.reset();
+        self.boards.reset();
+        self.live_counts.reset();
         self.missed.clear();
-        // Whether these count is not known; who counts for nothing does no harm.
-        self.hand_over();
-        self.reaches = None;
+        // It is unknown whether the micro-batch counts. An unnecessary recount is harmless.
+        self.queue_recounts();
+        self.known_checkpoint = None;
     }
 
-    async fn step(&mut self, fence: Fence, partitions: u32) -> Result<Stepped> {
-        self.boards.step(fence, partitions).await
+    async fn step(&mut self, checkpoint: Checkpoint, partitions: u32) -> Result<StepOutcome> {
+        self.boards.step(checkpoint, partitions).await
     }
 }
 
-/// The states of all `groups`, also of those of which nothing is left.
-fn states_of(folded: &Folded<Board>, groups: &[Group]) -> Result<States> {
+/// Encodes the entries of all `groups`, including groups without rows.
+fn group_states(folded: &FoldOutput<Board>, groups: &[Group]) -> Result<States> {
     let job = &folded.job;
-    let fault = |error: schemas::key::KeyError| Error::Fault(format!("encoding a group: {error}"));
-    let mut states: BTreeMap<(Vec<u8>, Vec<u8>), GroupState> = BTreeMap::new();
+    let fault =
+        |error: schemas::key::KeyError| Error::Fault(format!("cannot encode a group: {error}"));
+    let mut states: BTreeMap<(Vec<u8>, Vec<u8>), MemberEntries> = BTreeMap::new();
     for group in groups {
         let key = job.key().encode_values(&[KeyValue::Int(group.key)]);
         let member = job.member().encode_values(&[KeyValue::Int(group.member)]);
         states.insert(
             (key.map_err(fault)?, member.map_err(fault)?),
-            GroupState::default(),
+            MemberEntries::default(),
         );
     }
-    let rows = folded.board_rows()?;
+    let rows = folded.encode_board_rows()?;
     for row in 0..rows.len() {
         let group = (
             rows.keys.value(row).to_vec(),
@@ -308,11 +336,11 @@ fn states_of(folded: &Folded<Board>, groups: &[Group]) -> Result<States> {
         );
         let state = states.get_mut(&group).ok_or_else(|| {
             Error::Fault(format!(
-                "job {}: a row of another group came out",
+                "job {}: the query returned a row of another group",
                 job.name()
             ))
         })?;
-        state.places.push(Place {
+        state.entries.push(BoardEntry {
             board: rows.boards.value(row).to_vec(),
             score: rows.scores.value(row).to_vec(),
             payload: rows.payloads.value(row).to_vec(),
@@ -325,7 +353,7 @@ fn states_of(folded: &Folded<Board>, groups: &[Group]) -> Result<States> {
     for ((key, member), state) in states {
         keys.append_value(key);
         members.append_value(member);
-        if state.places.is_empty() {
+        if state.entries.is_empty() {
             bytes.append_null();
         } else {
             bytes.append_value(state.encode());

@@ -1,30 +1,30 @@
-//! What can stop the speed layer.
+//! Errors that stop the speed layer.
 
-/// The result of the speed layer's work.
+/// The result of the speed layer.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error that a worker can't get over by itself. The message says what, where and what to do.
+/// An error that a worker can't handle itself.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A store.
+    /// A store failed.
     #[error(transparent)]
     Store(#[from] stores::Error),
-    /// A view's query.
+    /// The query of a view failed.
     #[error(transparent)]
     Job(#[from] jobs::Error),
-    /// The log is not the one that the live state was made from.
+    /// The log is not the one from which live state was computed.
     #[error("{topic}/{partition}: {what}")]
-    OtherLog {
+    LogIdentityError {
         /// The topic.
         topic: &'static str,
         /// The partition.
         partition: u32,
-        /// What shows it, and what to do.
+        /// The evidence, and the remedy.
         what: String,
     },
-    /// A batch run stands in the way and does not go on.
+    /// An unfinished batch run blocks the worker.
     #[error(
-        "{topic}/{partition}: a batch run has begun to end the epoch and does not go on, so nothing more can be counted; finish it with `backstitch batch run`, then try again"
+        "{topic}/{partition}: an unfinished batch run is ending the epoch, so no more events can be counted; finish it with `backstitch batch run`, then try again"
     )]
     Waiting {
         /// The topic.
@@ -32,28 +32,26 @@ pub enum Error {
         /// The partition.
         partition: u32,
     },
-    /// The partition state is not at the checkpoint that a worker believes: the worker refreshes.
+    /// The partition state is not at the worker's checkpoint. The worker refreshes.
     #[error("another process has changed the partition state")]
-    Moved,
-    /// What stood on boards before can't be told now.
-    #[error("{0}; nothing is counted until it can be")]
-    NotWhole(String),
-    /// What is stored of boards can't be read.
-    #[error(
-        "what is stored of boards can't be read: {0}; `backstitch batch run --full` makes it anew"
-    )]
+    CheckpointMismatch,
+    /// The previous entries of boards can't be determined now.
+    #[error("{0}; processing waits until they can be read")]
+    SeamMismatch(String),
+    /// Stored board data is corrupt.
+    #[error("stored board data is corrupt: {0}; rebuild it with `backstitch batch run --full`")]
     Damaged(String),
-    /// A fault of this program.
-    #[error("{0}; this is a fault of Backstitch, please report it")]
+    /// A bug in this program.
+    #[error("{0}; this is a bug in Backstitch, please report it")]
     Fault(String),
 }
 
 impl Error {
-    /// Whether the same step may go through later.
-    pub(crate) fn may_pass(&self) -> bool {
+    /// Returns whether the same step may succeed later.
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Store(error) => error.kind() == stores::ErrorKind::Retry,
-            Self::NotWhole(_) => true,
+            Self::SeamMismatch(_) => true,
             _ => false,
         }
     }

@@ -1,24 +1,24 @@
-//! What idle workers of a source wait for.
+//! Wakes the idle workers of a source.
 //!
-//! One task reads the ends of the log, the partition states and the run records for all of them, so
-//! the requests of an idle source do not grow with its partitions. A worker never acts on what this task
-//! read: it wakes, and reads again itself in the order that the seam requires.
+//! One task reads the ends of the log, the partition states and the run records for all of them. So
+//! the requests of an idle source do not grow with its partitions. A worker never acts on these
+//! reads. It wakes, and reads again in the order that the seam requires.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use schemas::seam::{Fence, Offset, Slot};
+use schemas::seam::{Checkpoint, Offset, PartitionState};
 use schemas::source::Source;
 use stores::live::LiveRead;
 use stores::log::LogRead;
-use stores::views::{RunsSeen, ViewsRead};
+use stores::views::{RunRecords, ViewsRead};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::worker::pause;
 use crate::{Result, SpeedOptions, SpeedPorts};
 
-/// Longest time until an idle worker sees that its partition state was lost or changed.
+/// Longest time until an idle worker detects that its partition state was lost or changed.
 const STATE_INTERVAL_MS_MAX: u64 = 1_000;
 /// A worker looks for records itself if the shared read of the log takes longer than this.
 const LOG_READ_MS_MAX: u64 = 1_000;
@@ -26,7 +26,7 @@ const LOG_READ_MS_MAX: u64 = 1_000;
 const QUIET_AFTER: Duration = Duration::from_secs(10);
 /// Interval of reads of a quiet log, unless the configured one is longer.
 const QUIET_LOG_INTERVAL_MS: u64 = 370;
-/// Pause after a read that failed.
+/// Pause after a failed read.
 const FAILURE_PAUSE_MS: u64 = 1_000;
 
 /// Wakes the idle workers of one source.
@@ -39,21 +39,21 @@ pub(crate) struct IdleWatch {
     log_interval_ms: u64,
     state_interval_ms: u64,
     runs_interval_ms: u64,
-    seen: watch::Sender<Seen>,
+    reads: watch::Sender<LastReads>,
 }
 
-/// Why a worker stops waiting.
+/// The reason why a worker stops waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wake {
-    /// The log has records for it, or is not as it was.
+    /// The log has new records for it, or changed otherwise.
     Log,
     /// Its partition state or the run records changed, or can't be read.
     Refresh,
-    /// Its time is over.
+    /// The time limit was reached.
     Timeout,
 }
 
-/// What is read for idle workers.
+/// A shared read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
     /// The ends of the log.
@@ -64,40 +64,40 @@ enum Subject {
     Runs,
 }
 
-/// What was read last.
+/// The results of the last reads.
 #[derive(Debug, Clone, Default)]
-struct Seen {
+struct LastReads {
     ends: Option<Read<Vec<Offset>>>,
-    /// When the ends of the log were last seen to change.
+    /// Time of the last change of the ends.
     ends_changed: Option<Instant>,
-    states: Option<Read<Vec<Option<Fence>>>>,
-    runs: Option<Read<RunsSeen>>,
-    /// Partitions of the log, also after a read of their ends failed.
+    states: Option<Read<Vec<Option<Checkpoint>>>>,
+    runs: Option<Read<RunRecords>>,
+    /// Partitions of the log. They remain known after a failed read of the ends.
     partitions: u32,
     failures: u64,
 }
 
 #[derive(Debug, Clone)]
 struct Read<T> {
-    /// When the read began: it shows everything that was written before.
+    /// Start of the read. The result includes everything that was written before.
     began: Instant,
     value: Arc<T>,
 }
 
-/// Where a worker waits, and since when.
+/// The position of a waiting worker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Idle<'a> {
     pub(crate) partition: u32,
     /// The partitions that the worker knows.
     pub(crate) partitions: u32,
     /// Its checkpoint, at the end of the log.
-    pub(crate) fence: Fence,
+    pub(crate) checkpoint: Checkpoint,
     /// The run records of its last refresh.
-    pub(crate) runs: &'a RunsSeen,
+    pub(crate) runs: &'a RunRecords,
     pub(crate) began: WaitBegan,
 }
 
-/// When a worker began to wait. Reads that began before may show an earlier state.
+/// The start of a wait. Reads that began earlier may show an earlier state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WaitBegan {
     at: Instant,
@@ -117,30 +117,30 @@ impl IdleWatch {
                 .look_interval_ms
                 .clamp(log_interval_ms, STATE_INTERVAL_MS_MAX.max(log_interval_ms)),
             runs_interval_ms: options.look_interval_ms.max(log_interval_ms),
-            seen: watch::Sender::default(),
+            reads: watch::Sender::default(),
         }
     }
 
-    /// The beginning of a wait, which may take several calls of [`IdleWatch::wait`].
+    /// Starts a wait, which may take several calls of [`IdleWatch::wait`].
     pub(crate) fn begin(&self) -> WaitBegan {
         WaitBegan {
             at: Instant::now(),
-            failures: self.seen.borrow().failures,
+            failures: self.reads.borrow().failures,
         }
     }
 
-    /// Waits until a worker has something to do, at most `longest`.
+    /// Waits until a worker has work, at most `longest`.
     pub(crate) async fn wait(
         &self,
         idle: Idle<'_>,
         longest: Duration,
         stop: &CancellationToken,
     ) -> Wake {
-        let mut seen = self.seen.subscribe();
-        let wakes = seen.wait_for(|seen| seen.wakes(&idle).is_some());
+        let mut reads = self.reads.subscribe();
+        let wakes = reads.wait_for(|reads| reads.wakes(&idle).is_some());
         tokio::select! {
             woken = wakes => match woken {
-                Ok(seen) => seen.wakes(&idle).unwrap_or(Wake::Refresh),
+                Ok(reads) => reads.wakes(&idle).unwrap_or(Wake::Refresh),
                 Err(_) => Wake::Refresh,
             },
             () = tokio::time::sleep(longest) => self.after_timeout(&idle),
@@ -148,11 +148,11 @@ impl IdleWatch {
         }
     }
 
-    /// The shared read of the log may wait for another partition whose leader is away.
+    /// The shared read of the log may hang on another partition whose leader is unavailable.
     fn after_timeout(&self, idle: &Idle<'_>) -> Wake {
         let log_read_max = Duration::from_millis(LOG_READ_MS_MAX.max(2 * self.log_interval_ms));
         let is_recent = self
-            .seen
+            .reads
             .borrow()
             .ends
             .as_ref()
@@ -164,7 +164,7 @@ impl IdleWatch {
         }
     }
 
-    /// Reads for the workers that wait, until `stop`.
+    /// Runs the shared reads for waiting workers, until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<()> {
         tokio::join!(
             self.follow(Subject::Log, self.log_interval_ms, &stop),
@@ -174,7 +174,8 @@ impl IdleWatch {
         Ok(())
     }
 
-    /// Reads every `interval_ms` if a worker waits. What can't be read wakes the workers, which report it.
+    /// Reads every `interval_ms` while a worker waits. A failed read wakes the workers, which report
+    /// the error.
     async fn follow(&self, subject: Subject, interval_ms: u64, stop: &CancellationToken) {
         let mut is_failing = false;
         while !stop.is_cancelled() {
@@ -183,7 +184,7 @@ impl IdleWatch {
                 _ => interval_ms,
             };
             pause(interval_ms, stop).await;
-            if self.seen.receiver_count() == 0 {
+            if self.reads.receiver_count() == 0 {
                 continue;
             }
             let Err(error) = self.read(subject).await else {
@@ -194,20 +195,21 @@ impl IdleWatch {
                 tracing::warn!(source = %self.source, ?subject, %error, "a shared read of idle workers failed");
             }
             is_failing = true;
-            self.seen.send_modify(|seen| {
-                seen.failures += 1;
+            self.reads.send_modify(|reads| {
+                reads.failures += 1;
                 if subject == Subject::Log {
-                    seen.ends = None;
+                    reads.ends = None;
                 }
             });
             pause(FAILURE_PAUSE_MS, stop).await;
         }
     }
 
-    /// Whether the log had no new records for a while.
+    /// Returns whether the log had no new records for a while.
     fn is_quiet(&self) -> bool {
-        let seen = self.seen.borrow();
-        seen.ends_changed
+        let reads = self.reads.borrow();
+        reads
+            .ends_changed
             .is_some_and(|at| at.elapsed() > QUIET_AFTER)
     }
 
@@ -216,31 +218,34 @@ impl IdleWatch {
         match subject {
             Subject::Log => {
                 let ends = self.log.ends(source.topic()).await?;
-                self.seen.send_if_modified(|seen| {
+                self.reads.send_if_modified(|reads| {
                     let is_equal = |read: &Read<_>| *read.value == ends;
-                    let is_new = !seen.ends.as_ref().is_some_and(is_equal);
-                    seen.partitions = u32::try_from(ends.len()).unwrap_or(u32::MAX);
+                    let is_new = !reads.ends.as_ref().is_some_and(is_equal);
+                    reads.partitions = u32::try_from(ends.len()).unwrap_or(u32::MAX);
                     if is_new {
-                        seen.ends_changed = Some(began);
+                        reads.ends_changed = Some(began);
                     }
-                    seen.ends = Read::new(began, ends);
+                    reads.ends = Read::new(began, ends);
                     is_new
                 });
             }
-            // Workers compare these also where nothing changed: for one that began to wait since, it may be new.
+            // Notify workers even if nothing changed. The states may be new for a worker that began
+            // to wait later.
             Subject::States => {
-                let partitions = self.seen.borrow().partitions;
+                let partitions = self.reads.borrow().partitions;
                 let states = self.live.partition_states(source, 0..partitions);
                 let states = states.await?;
-                let states = states.iter().map(|state| state.as_ref().map(Slot::fence));
+                let states = states
+                    .iter()
+                    .map(|state| state.as_ref().map(PartitionState::checkpoint));
                 let states = states.collect();
-                self.seen
-                    .send_modify(|seen| seen.states = Read::new(began, states));
+                self.reads
+                    .send_modify(|reads| reads.states = Read::new(began, states));
             }
             Subject::Runs => {
                 let runs = self.views.runs(source).await?;
-                self.seen
-                    .send_modify(|seen| seen.runs = Read::new(began, runs));
+                self.reads
+                    .send_modify(|reads| reads.runs = Read::new(began, runs));
             }
         }
         Ok(())
@@ -254,8 +259,8 @@ impl<T> Read<T> {
     }
 }
 
-impl Seen {
-    /// Whether a worker that waits has something to do.
+impl LastReads {
+    /// Decides whether a waiting worker has work.
     fn wakes(&self, idle: &Idle<'_>) -> Option<Wake> {
         let (index, since) = (idle.partition as usize, idle.began.at);
         if self.failures > idle.began.failures || self.partitions > idle.partitions {
@@ -263,19 +268,19 @@ impl Seen {
         }
         if let Some(ends) = &self.ends {
             let end = ends.value.get(index).copied().unwrap_or(Offset::MIN);
-            // A read that began before may show an earlier end.
-            let is_behind = end < idle.fence.next_offset && ends.began >= since;
-            if end > idle.fence.next_offset || is_behind {
+            // A read that began before the wait may show an earlier end.
+            let is_behind = end < idle.checkpoint.next_offset && ends.began >= since;
+            if end > idle.checkpoint.next_offset || is_behind {
                 return Some(Wake::Log);
             }
         }
         let states = self.states.as_ref().filter(|read| read.began >= since);
         let runs = self.runs.as_ref().filter(|read| read.began >= since);
-        let has_moved = states
+        let state_changed = states
             .and_then(|read| read.value.get(index))
-            .is_some_and(|fence| *fence != Some(idle.fence));
+            .is_some_and(|checkpoint| *checkpoint != Some(idle.checkpoint));
         let has_runs = runs.is_some_and(|read| *read.value != *idle.runs);
-        (has_moved || has_runs).then_some(Wake::Refresh)
+        (state_changed || has_runs).then_some(Wake::Refresh)
     }
 }
 

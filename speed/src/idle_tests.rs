@@ -1,12 +1,12 @@
-//! When idle workers wake, and what that costs.
+//! When idle workers wake, and the number of requests.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use async_trait::async_trait;
-use schemas::seam::NewLife;
+use schemas::seam::GenerationStart;
 use stores::Stores;
-use stores::live::{LiveWrite, SlotId};
+use stores::live::{LiveWrite, PartitionId};
 use stores::log::{FetchLimit, Fetched, Span};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -15,10 +15,10 @@ use super::*;
 
 const SOURCE: Source = Source::Plays;
 const PARTITIONS: u32 = 64;
-/// No wait takes so long.
+/// Longer than any wait of the tests.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A log of which only the ends can be read.
+/// A log that supports only reads of its ends.
 #[derive(Debug)]
 struct Ends {
     ends: Mutex<Vec<Offset>>,
@@ -58,7 +58,7 @@ struct Scene {
     live: Arc<dyn LiveWrite>,
     watch: Arc<IdleWatch>,
     /// The checkpoint of each partition.
-    fences: Vec<Fence>,
+    fences: Vec<Checkpoint>,
     _folder: TempDir,
 }
 
@@ -69,9 +69,12 @@ impl Scene {
         let stores = Stores::embedded(folder.path()).await.expect("the stores");
         let runs = stores.views.runs(SOURCE).await.expect("the runs").runs;
         for partition in 0..PARTITIONS {
-            let life: NewLife = runs.new_life(partition as usize, 0, 1);
-            let healed = stores.live.heal(slot(partition), None, &life).await;
-            healed.expect("live state").expect("a new life");
+            let life: GenerationStart = runs.generation_start(partition as usize, 0, 1);
+            let rebuilt = stores
+                .live
+                .rebuild(partition_id(partition), None, &life)
+                .await;
+            rebuilt.expect("live state").expect("a new life");
         }
         let states = stores.live.partition_states(SOURCE, 0..PARTITIONS).await;
         let states = states.expect("live state").into_iter().flatten();
@@ -88,37 +91,37 @@ impl Scene {
             log_interval_ms: 1,
             state_interval_ms: 1,
             runs_interval_ms: 1,
-            seen: watch::Sender::default(),
+            reads: watch::Sender::default(),
         };
         Self {
             log,
             live: stores.live as _,
             watch: Arc::new(watch),
-            fences: states.map(|state| state.fence()).collect(),
+            fences: states.map(|state| state.checkpoint()).collect(),
             _folder: folder,
         }
     }
 
-    /// A worker that waits, with the run records of an installation without runs.
+    /// A waiting worker with the run records of an installation without runs.
     #[expect(
         clippy::disallowed_methods,
         reason = "a test ends with its runtime, and its tasks with it"
     )]
     async fn wait(&self, partition: u32) -> JoinHandle<Wake> {
-        let before = self.watch.seen.receiver_count();
-        let (watch, fence) = (Arc::clone(&self.watch), self.fences[partition as usize]);
+        let before = self.watch.reads.receiver_count();
+        let (watch, checkpoint) = (Arc::clone(&self.watch), self.fences[partition as usize]);
         let waiting = tokio::spawn(async move {
-            let runs = RunsSeen::default();
+            let runs = RunRecords::default();
             let idle = Idle {
                 partition,
                 partitions: PARTITIONS,
-                fence,
+                checkpoint,
                 runs: &runs,
                 began: watch.begin(),
             };
             watch.wait(idle, LONG, &CancellationToken::new()).await
         });
-        while self.watch.seen.receiver_count() == before {
+        while self.watch.reads.receiver_count() == before {
             tokio::task::yield_now().await;
         }
         waiting
@@ -129,14 +132,14 @@ impl Scene {
     }
 }
 
-fn slot(partition: u32) -> SlotId {
-    SlotId {
+fn partition_id(partition: u32) -> PartitionId {
+    PartitionId {
         source: SOURCE,
         partition,
     }
 }
 
-/// One request tells all idle workers, and wakes those alone for which records came.
+/// One request serves all idle workers. It wakes only the ones with new records.
 #[tokio::test]
 async fn idle_workers_share_their_requests() {
     let scene = Scene::new().await;
@@ -152,20 +155,20 @@ async fn idle_workers_share_their_requests() {
     scene.read(Subject::Log).await;
     assert_eq!(waiting.remove(5).await.expect("a wake"), Wake::Log);
     assert_eq!(scene.log.reads.load(SeqCst), 2);
-    assert_eq!(scene.watch.seen.receiver_count(), PARTITIONS as usize - 1);
+    assert_eq!(scene.watch.reads.receiver_count(), PARTITIONS as usize - 1);
 }
 
-/// Records that were seen before the wait began end it at once.
+/// Records that were read before the wait began end it at once.
 #[tokio::test]
-async fn records_that_came_before_the_wait_wake() {
+async fn earlier_records_end_a_wait_at_once() {
     let scene = Scene::new().await;
     scene.log.ends.lock().expect("no panic")[3] = 1;
     scene.read(Subject::Log).await;
     let idle = Idle {
         partition: 3,
         partitions: PARTITIONS,
-        fence: scene.fences[3],
-        runs: &RunsSeen::default(),
+        checkpoint: scene.fences[3],
+        runs: &RunRecords::default(),
         began: scene.watch.begin(),
     };
     let stop = CancellationToken::new();
@@ -174,13 +177,13 @@ async fn records_that_came_before_the_wait_wake() {
 
 /// Workers look for records themselves while the shared read of the log hangs.
 #[tokio::test]
-async fn a_log_read_that_hangs_wakes() {
+async fn a_hanging_log_read_wakes_workers() {
     let scene = Scene::new().await;
     let idle = Idle {
         partition: 3,
         partitions: PARTITIONS,
-        fence: scene.fences[3],
-        runs: &RunsSeen::default(),
+        checkpoint: scene.fences[3],
+        runs: &RunRecords::default(),
         began: scene.watch.begin(),
     };
     let stop = CancellationToken::new();
@@ -196,13 +199,17 @@ async fn a_log_read_that_hangs_wakes() {
     assert_eq!(scene.watch.wait(idle, step, &stop).await, Wake::Timeout);
 }
 
-/// A state that changed before the wait began wakes with the next read, although that brings nothing new.
+/// A state that changed before the wait began wakes with the next read, even if that read finds no
+/// change.
 #[tokio::test]
-async fn a_state_that_changed_before_the_wait_wakes() {
+async fn an_earlier_state_change_ends_a_wait() {
     let scene = Scene::new().await;
     scene.read(Subject::Log).await;
-    let rolled = scene.live.roll(slot(2), scene.fences[2].epoch).await;
-    rolled.expect("live state").expect("the epoch ends");
+    let ended = scene
+        .live
+        .end_epoch(partition_id(2), scene.fences[2].epoch)
+        .await;
+    ended.expect("live state").expect("the epoch ends");
     scene.read(Subject::States).await;
     let (changed, same) = (scene.wait(2).await, scene.wait(3).await);
     scene.read(Subject::States).await;
@@ -210,9 +217,9 @@ async fn a_state_that_changed_before_the_wait_wakes() {
     assert!(!same.is_finished());
 }
 
-/// A log that ends earlier than the checkpoint wakes, but not by a read that began before the wait.
+/// A log that ends before the checkpoint wakes the worker, unless the read began before the wait.
 #[tokio::test]
-async fn a_log_that_became_shorter_wakes() {
+async fn a_shortened_log_wakes_the_worker() {
     let mut scene = Scene::new().await;
     scene.read(Subject::Log).await;
     scene.fences[1].next_offset = 1;
@@ -225,9 +232,9 @@ async fn a_log_that_became_shorter_wakes() {
     assert_eq!(waiting.await.expect("a wake"), Wake::Log);
 }
 
-/// What can't be read wakes all workers, once for each failure.
+/// A failed read wakes all workers, once per failure.
 #[tokio::test]
-async fn a_failure_wakes() {
+async fn a_failed_read_wakes_all_workers() {
     let scene = Scene::new().await;
     scene.log.is_gone.store(1, SeqCst);
     let waiting = scene.wait(0).await;

@@ -1,25 +1,28 @@
-//! The speed layer: fenced micro-batches from the log into live state.
+//! The speed layer: applies the log to live state in micro-batches with compare-and-set.
 //!
-//! One worker for each log partition. It resumes from the slot's fence and from nothing else, folds
-//! each micro-batch (events, or the rows of the groups that notifications name) with the views' own
-//! queries and applies what comes out together with the fence. So a crash, a replay, a second worker or lost live state each end with every
-//! event counted exactly once. What a worker may do next is decided by [`schemas::seam`]; this
-//! crate knows no store's client and nothing of the other layers.
+//! Each log partition has one worker. It resumes only from the checkpoint of the partition state.
+//! It folds each micro-batch with the views' own queries and applies the result together with the
+//! new checkpoint. A micro-batch contains events, or notifications of groups whose rows are read
+//! again.
+//!
+//! So every event counts exactly once after a crash, a replay, a second worker or a loss of live
+//! state. [`schemas::seam`] decides the next step of a worker. This crate does not depend on
+//! clients of stores or on other layers.
 
 mod boards;
+mod changes;
 mod entities;
+mod entity_outbox;
 mod error;
-mod facts;
-mod homes;
+mod events;
 mod idle;
+mod live_counts;
 mod notices;
 mod options;
-mod outbox;
+mod ownership;
 mod processor;
 mod recount;
-mod sums;
 mod supervise;
-mod tell;
 mod window;
 mod worker;
 

@@ -1,57 +1,58 @@
-//! Notices of capacities and alerts of reconciliations, on their way to the log and to the webhook.
+//! Delivers capacity notices and reconciliation alerts to the log and to the webhook.
 //!
-//! They wait where they were made. Whoever delivers claims some, so that no other process does the same;
-//! what a crash left claimed is free again when the claim ends.
+//! Messages wait in the store that created them. A deliverer claims some, so that no other process
+//! delivers them. After a crash, they become available again when the claim expires.
 
 use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use stores::alerts::Alerts;
-use stores::log::{NewRecords, Partitions};
-use stores::notices::{CapacityNotices, Deliveries, Delivery, Outcome};
-use stores::webhook::Answer;
+use stores::log::{NewRecords, PartitionCounts};
+use stores::notices::{CapacityNotices, Delivery, DeliveryOutcome, DeliveryQueue};
+use stores::webhook::WebhookResponse;
 use tokio_util::sync::CancellationToken;
 
 use crate::worker::pause;
 use crate::{Result, SpeedOptions, SpeedPorts};
 
-/// Notices that are claimed, and brought into the log, at once.
-const CLAIMED: usize = 64;
-/// Notices that are posted side by side.
-const AT_ONCE: usize = 8;
-/// How much longer than posts may take they are claimed, in milliseconds: for the log and for what became of them.
-const CLAIM_MORE_MS: i64 = 60_000;
-/// How often it is looked for alerts, at most.
+/// Messages that are claimed and appended to the log together.
+const CLAIM_BATCH: usize = 64;
+/// Concurrent posts.
+const POST_CONCURRENCY: usize = 8;
+/// Additional time of a claim beyond the timeouts of its posts, for the log and for storing the
+/// results.
+const CLAIM_MARGIN_MS: i64 = 60_000;
+/// Minimum interval between checks for alerts.
 const ALERTS_INTERVAL_MS: u64 = 5_000;
-/// The first pause before a notice is posted again; each is twice the one before.
+/// Pause before the first retry of a post. Each further pause doubles.
 const PAUSE_MS: u64 = 1_000;
-/// Of why a post failed so many bytes are kept.
+/// Maximum stored bytes of an error message.
 const ERROR_BYTES_MAX: usize = 500;
 
-/// Delivers notices.
+/// Delivers messages of one kind.
 #[derive(Debug, Clone)]
 pub(crate) struct Deliverer {
-    waiting: Arc<dyn Deliveries>,
-    told: Told,
+    deliveries: Arc<dyn DeliveryQueue>,
+    metrics: MetricNames,
     ports: SpeedPorts,
-    partitions: Partitions,
+    partitions: PartitionCounts,
     look_interval_ms: u64,
     retry_max_ms: u64,
     give_up_after_ms: u64,
 }
 
 impl Deliverer {
-    /// Of notices of capacities.
-    pub(crate) fn of_capacities(ports: &SpeedPorts, options: &SpeedOptions) -> Self {
-        let waiting = CapacityNotices::new(Arc::clone(&ports.canon) as _);
-        Self::new(Arc::new(waiting), Told::NOTICES, ports, options)
+    /// Creates a deliverer of capacity notices.
+    pub(crate) fn for_capacities(ports: &SpeedPorts, options: &SpeedOptions) -> Self {
+        let notices = CapacityNotices::new(Arc::clone(&ports.entities) as _);
+        Self::new(Arc::new(notices), MetricNames::NOTICES, ports, options)
     }
 
-    /// Of alerts of reconciliations. They are few, and nobody waits for the second.
-    pub(crate) fn of_alerts(ports: &SpeedPorts, options: &SpeedOptions) -> Self {
-        let waiting = Alerts::new(Arc::clone(&ports.records));
-        let this = Self::new(Arc::new(waiting), Told::ALERTS, ports, options);
+    /// Creates a deliverer of reconciliation alerts. They are rare and not urgent to the second.
+    pub(crate) fn for_alerts(ports: &SpeedPorts, options: &SpeedOptions) -> Self {
+        let alerts = Alerts::new(Arc::clone(&ports.records));
+        let this = Self::new(Arc::new(alerts), MetricNames::ALERTS, ports, options);
         Self {
             look_interval_ms: this.look_interval_ms.max(ALERTS_INTERVAL_MS),
             ..this
@@ -59,28 +60,28 @@ impl Deliverer {
     }
 
     fn new(
-        waiting: Arc<dyn Deliveries>,
-        told: Told,
+        deliveries: Arc<dyn DeliveryQueue>,
+        metric_names: MetricNames,
         ports: &SpeedPorts,
         options: &SpeedOptions,
     ) -> Self {
         Self {
-            waiting,
-            told,
+            deliveries,
+            metrics: metric_names,
             ports: ports.clone(),
-            partitions: Partitions::new(Arc::clone(&ports.log_writes), options.partitions),
+            partitions: PartitionCounts::new(Arc::clone(&ports.log_writes), options.partitions),
             look_interval_ms: options.look_interval_ms.max(1),
             retry_max_ms: options.notice_retry_max_ms.max(PAUSE_MS),
             give_up_after_ms: options.notice_give_up_after_ms,
         }
     }
 
-    /// Delivers what waits, now and then, until `stop`. Errors are told and tried again: counting does not
-    /// wait for them.
+    /// Delivers waiting messages periodically, until `stop`. Errors are logged and retried;
+    /// counting does not wait for them.
     pub(crate) async fn watch(self, stop: CancellationToken) -> Result<()> {
         while !stop.is_cancelled() {
             if let Err(error) = self.deliver(&stop).await {
-                let what = self.waiting.what();
+                let what = self.deliveries.label();
                 tracing::warn!(%error, what, "messages can't be delivered; trying again");
             }
             pause(self.look_interval_ms, &stop).await;
@@ -88,30 +89,30 @@ impl Deliverer {
         Ok(())
     }
 
-    /// Tries everything that is to be delivered now, each once.
+    /// Attempts every due message once.
     pub(crate) async fn deliver(&self, stop: &CancellationToken) -> Result<()> {
-        // What is to be tried again while this goes on has had its turn.
+        // Messages whose next retry becomes due meanwhile had their attempt.
         let due_ms = self.ports.clock.now_ms();
-        let waiting = self.waiting.waiting(due_ms).await?;
+        let waiting = self.deliveries.pending_count(due_ms).await?;
         #[expect(clippy::cast_precision_loss, reason = "a gauge")]
-        metrics::gauge!(self.told.waiting).set(waiting.all as f64);
+        metrics::gauge!(self.metrics.waiting).set(waiting.all as f64);
         if waiting.due == 0 {
             return Ok(());
         }
         while !stop.is_cancelled() {
             let until_ms = self.ports.clock.now_ms().saturating_add(self.claim_ms());
-            let claimed = self.waiting.claim(due_ms, until_ms, CLAIMED).await?;
+            let claimed = self.deliveries.claim(due_ms, until_ms, CLAIM_BATCH).await?;
             if claimed.is_empty() {
                 return Ok(());
             }
             self.append(&claimed).await?;
-            // Those that are under way come to their end whatever becomes of another one.
+            // Started deliveries finish even if another one fails.
             let (mut delivering, mut outcome) = (FuturesUnordered::new(), Ok(()));
             for claimed in &claimed {
-                if delivering.len() >= AT_ONCE {
+                if delivering.len() >= POST_CONCURRENCY {
                     outcome = outcome.and(delivering.next().await.unwrap_or(Ok(())));
                 }
-                delivering.push(self.one(claimed, stop));
+                delivering.push(self.deliver_one(claimed, stop));
             }
             while let Some(done) = delivering.next().await {
                 outcome = outcome.and(done);
@@ -127,74 +128,79 @@ impl Deliverer {
         i64::try_from(timeout_ms).unwrap_or(i64::MAX)
     }
 
-    /// How long notices are claimed: as long as all of them may take.
+    /// Duration of a claim: long enough for all posts.
     fn claim_ms(&self) -> i64 {
-        let rounds = i64::try_from(CLAIMED.div_ceil(AT_ONCE)).unwrap_or(i64::MAX);
+        let rounds = i64::try_from(CLAIM_BATCH.div_ceil(POST_CONCURRENCY)).unwrap_or(i64::MAX);
         let posts_ms = self.post_timeout_ms().saturating_mul(rounds);
-        posts_ms.saturating_add(CLAIM_MORE_MS)
+        posts_ms.saturating_add(CLAIM_MARGIN_MS)
     }
 
-    /// Brings those into the log that are not in it.
+    /// Appends messages to the log that are not in it.
     async fn append(&self, claimed: &[Delivery]) -> Result<()> {
-        let mut told = Vec::new();
+        let mut new_messages = Vec::new();
         for claimed in claimed {
             if claimed.topic_at_ms.is_none() {
-                told.push((claimed.key.clone(), claimed.body.clone()));
+                new_messages.push((claimed.key.clone(), claimed.body.clone()));
             }
         }
-        if told.is_empty() {
+        if new_messages.is_empty() {
             return Ok(());
         }
-        let count = told.len() as u64;
-        let topic = self.waiting.topic();
-        let partitions = self.partitions.of(topic).await?;
-        let records = NewRecords::by_key(told, partitions);
+        let count = new_messages.len() as u64;
+        let topic = self.deliveries.topic();
+        let partitions = self.partitions.count(topic).await?;
+        let records = NewRecords::by_key(new_messages, partitions);
         let now_ms = self.ports.clock.now_ms();
         self.ports
             .log_writes
             .append(topic, &records, now_ms)
             .await?;
-        self.told.to("topic", count);
+        self.metrics.count_delivered("topic", count);
         Ok(())
     }
 
-    /// Posts one that is in the log, if it is to be posted, and writes down what became of it.
-    async fn one(&self, claimed: &Delivery, stop: &CancellationToken) -> Result<()> {
+    /// Posts one message that is in the log, if there is a webhook, and stores the result.
+    async fn deliver_one(&self, claimed: &Delivery, stop: &CancellationToken) -> Result<()> {
         let now_ms = self.ports.clock.now_ms();
-        let mut outcome = Outcome {
+        let mut outcome = DeliveryOutcome {
             topic_at_ms: Some(claimed.topic_at_ms.unwrap_or(now_ms)),
             webhook_at_ms: claimed.webhook_at_ms,
             tries: claimed.tries,
             is_done: true,
-            ..Outcome::default()
+            ..DeliveryOutcome::default()
         };
         if let (Some(_), true) = (&self.ports.hook, stop.is_cancelled()) {
-            // Whoever comes next posts it, without waiting for the claim's end.
+            // The next deliverer can post it before the claim expires.
             outcome.is_done = false;
             outcome.last_error.clone_from(&claimed.last_error);
         } else if let Some(hook) = &self.ports.hook {
             if now_ms.saturating_add(self.post_timeout_ms()) > claimed.until_ms {
-                // The claim would end meanwhile: whoever claims it next posts it.
+                // The claim would expire during the post. The next claimant posts it.
                 return Ok(());
             }
             outcome.tries += 1;
             let at_s = now_ms.div_euclid(1000);
             let answer = hook.post(&claimed.id, at_s, &claimed.body).await;
-            self.answered(claimed, answer, &mut outcome);
+            self.record_answer(claimed, answer, &mut outcome);
         }
-        Ok(self.waiting.settle(claimed, &outcome).await?)
+        Ok(self.deliveries.settle(claimed, &outcome).await?)
     }
 
-    fn answered(&self, claimed: &Delivery, answer: Answer, outcome: &mut Outcome) {
+    fn record_answer(
+        &self,
+        claimed: &Delivery,
+        answer: WebhookResponse,
+        outcome: &mut DeliveryOutcome,
+    ) {
         let now_ms = self.ports.clock.now_ms();
         let (mut why, after_s) = match answer {
-            Answer::Taken => {
+            WebhookResponse::Accepted => {
                 outcome.webhook_at_ms = Some(now_ms);
-                self.told.to("webhook", 1);
+                self.metrics.count_delivered("webhook", 1);
                 return;
             }
-            Answer::Gone => ("it wants no more messages (410)".to_owned(), None),
-            Answer::Later(why, after_s) => (why, Some(after_s)),
+            WebhookResponse::Gone => ("the receiver rejects all messages (410)".to_owned(), None),
+            WebhookResponse::Retry(why, after_s) => (why, Some(after_s)),
         };
         why.truncate(why.floor_char_boundary(ERROR_BYTES_MAX));
         let age_ms = now_ms.saturating_sub(claimed.made_at_ms);
@@ -210,22 +216,22 @@ impl Deliverer {
                     .min(self.retry_max_ms);
                 let pause_ms = i64::try_from(pause_ms).unwrap_or(i64::MAX);
                 outcome.next_try_ms = now_ms.saturating_add(pause_ms);
-                metrics::counter!(self.told.failures).increment(1);
+                metrics::counter!(self.metrics.failures).increment(1);
                 tracing::warn!(
                     id,
                     why,
                     tries = outcome.tries,
-                    "the webhook did not take a notice; trying again"
+                    "the webhook did not accept a notice; trying again"
                 );
             }
             _ => {
                 outcome.failed_at_ms = Some(now_ms);
-                metrics::counter!(self.told.given_up).increment(1);
+                metrics::counter!(self.metrics.given_up).increment(1);
                 tracing::error!(
                     id,
                     why,
                     tries = outcome.tries,
-                    "the webhook did not take a notice; it is given up"
+                    "the webhook did not accept a notice; giving up"
                 );
             }
         }
@@ -233,16 +239,16 @@ impl Deliverer {
     }
 }
 
-/// What metrics call them.
+/// Metric names for one kind of message.
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct MetricNames {
     waiting: &'static str,
     delivered: &'static str,
     failures: &'static str,
     given_up: &'static str,
 }
 
-impl Told {
+impl MetricNames {
     const NOTICES: Self = Self {
         waiting: "backstitch_speed_notices_waiting",
         delivered: "backstitch_speed_notices_total",
@@ -256,7 +262,7 @@ impl Told {
         given_up: "backstitch_reconcile_alerts_given_up_total",
     };
 
-    fn to(&self, channel: &'static str, count: u64) {
+    fn count_delivered(&self, channel: &'static str, count: u64) {
         metrics::counter!(self.delivered, "channel" => channel).increment(count);
     }
 }

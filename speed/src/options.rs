@@ -1,114 +1,117 @@
-//! What the speed layer is given, and what can be set.
+//! Ports and options of the speed layer.
 
 use std::sync::Arc;
 
 use schemas::clock::Clock;
-use schemas::draws::Draws;
 use schemas::options;
-use schemas::seam::Slot;
+use schemas::random::RandomNumbers;
+use schemas::seam::PartitionState;
 use schemas::source::Source;
 use stores::achievements::AchievementsWrite;
-use stores::admin::CanonAdmin;
+use stores::admin::EntityAdmin;
 use stores::erasures::Suppressions;
-use stores::live::{LiveWrite, SlotId};
+use stores::live::{LiveWrite, PartitionId};
 use stores::log::{LogRead, LogWrite};
 use stores::records::Records;
 use stores::recounts::Recounts;
 use stores::registry::Schemas;
 use stores::views::ViewsRead;
-use stores::webhook::Hook;
+use stores::webhook::WebhookSender;
 
 use crate::Result;
 
-/// The stores that the speed layer works with.
+/// The stores that the speed layer uses.
 #[derive(Debug, Clone)]
 pub struct SpeedPorts {
-    /// The log that it reads.
+    /// Reads the log.
     pub log: Arc<dyn LogRead>,
-    /// Where dead letters go, and notifications that were left behind.
+    /// Appends dead letters and leftover notifications.
     pub log_writes: Arc<dyn LogWrite>,
-    /// The canonical rows that notifications are about, and the outbox.
-    pub canon: Arc<dyn CanonAdmin>,
-    /// Where the athletes of applications are counted anew: in the same store.
+    /// Reads entities, and the outbox of the entity store.
+    pub entities: Arc<dyn EntityAdmin>,
+    /// Recounts the athletes of applications in the entity store.
     pub recounts: Arc<dyn Recounts>,
-    /// The live state that it keeps.
+    /// Writes live state.
     pub live: Arc<dyn LiveWrite>,
-    /// The run records, which it obeys.
+    /// Reads run records.
     pub views: Arc<dyn ViewsRead>,
-    /// Where what athletes achieve is written, and how far was told.
+    /// Writes achievements, and the offset through which changes are published.
     pub achievements: Arc<dyn AchievementsWrite>,
-    /// The schemas of records of Avro.
+    /// Reads schemas of Avro records.
     pub schemas: Arc<dyn Schemas>,
-    /// Whose events count without them.
+    /// Reads the people whose events are anonymized.
     pub suppressions: Suppressions,
-    /// Records of alerts of reconciliations.
+    /// Reads alerts of reconciliations.
     pub records: Arc<dyn Records>,
-    /// Where notices and alerts go besides the log, if anywhere.
-    pub hook: Option<Arc<dyn Hook>>,
-    /// The present moment.
+    /// Posts notices and alerts to a webhook, if one is configured.
+    pub hook: Option<Arc<dyn WebhookSender>>,
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Random numbers, which decide what is counted anew.
-    pub draws: Arc<dyn Draws>,
+    /// Random numbers that decide which counts are refreshed.
+    pub draws: Arc<dyn RandomNumbers>,
 }
 
 impl SpeedPorts {
-    /// How many partitions the log of a source has.
+    /// The number of partitions of a source's log.
     pub(crate) async fn partitions(&self, source: Source) -> Result<u32> {
         Ok(self.log.partitions_now(source.topic()).await?)
     }
 
-    /// The slot of a partition, if there is one.
-    pub(crate) async fn slot(&self, id: SlotId) -> Result<Option<Slot>> {
+    /// The state of a partition, if it exists.
+    pub(crate) async fn partition_state(&self, id: PartitionId) -> Result<Option<PartitionState>> {
         let own = id.partition..id.partition.saturating_add(1);
-        let slots = self.live.partition_states(id.source, own).await?;
-        Ok(slots.into_iter().next().flatten())
+        let states = self.live.partition_states(id.source, own).await?;
+        Ok(states.into_iter().next().flatten())
     }
 }
 
 options! {
-    /// What can be set.
+    /// Options of the speed layer.
     pub struct SpeedOptions {
-        /// Records in one micro-batch, at most.
+        /// Maximum records of a micro-batch.
         pub records_max: usize = 50_000,
-        /// Bytes of records in one micro-batch, at most.
+        /// Maximum bytes of the records of a micro-batch.
         pub bytes_max: usize = 32 * 1024 * 1024,
-        /// Partitions of a topic of notifications that is not there yet.
+        /// Partitions of a notification topic that does not exist yet.
         #[serde(skip)]
         pub partitions: u32 = 4,
-        /// The longest pause before a notice is posted again.
+        /// Longest pause before a notice is posted again.
         #[serde(skip)]
         pub notice_retry_max_ms: u64 = 3_600_000,
-        /// How old a notice may become before it is no longer posted.
+        /// Age at which a notice is no longer posted.
         #[serde(skip)]
         pub notice_give_up_after_ms: u64 = 3 * 86_400_000,
-        /// Groups whose rows are read again in one micro-batch of notifications, at most.
+        /// Maximum groups whose rows are read again in one micro-batch of notifications.
         pub groups_max: usize = 10_000,
-        /// Rows of these groups in one micro-batch, at most; a group that has more comes alone.
+        /// Maximum rows of these groups in one micro-batch. A group with more rows is processed
+        /// alone.
         pub rows_max: usize = 100_000,
-        /// Changes of boards and achievements of one partition that may wait to be told before no more are
-        /// made.
+        /// Maximum unpublished board changes and achievements of one partition. Beyond it,
+        /// processing waits.
         pub outbox_max: u64 = 10_000,
-        /// Memory of cached boards of one source, in bytes, where live state is on a server; shared among the
-        /// partitions. Those that were read least recently are dropped.
+        /// Memory of cached boards of one source, in bytes, if live state is on a server. The
+        /// partitions share it. The least recently read boards are dropped.
         pub board_cache_bytes_max: u64 = 1 << 30,
-        /// Rows that are put into a cached board in one step while it is filled.
+        /// Rows that are written into a cached board in one step while it is filled.
         pub board_fill_rows: usize = 4_000,
-        /// How long after some rows of a cached board were compared others are.
+        /// Interval between comparisons of some rows of a cached board, in milliseconds.
         pub board_check_interval_ms: u64 = 10_000,
-        /// How many live states of a key it takes until their sum is kept; more than 1,001 are taken for that.
+        /// Live entries of a key from which their count is stored. Values above 1,001 have the
+        /// effect of 1,001.
         pub sum_states: u64 = 1_000,
-        /// How long to wait at the end of the log before looking for more. One request for each source and
-        /// interval, however many partitions are idle.
+        /// Pause at the end of the log before the next read, in milliseconds. A source sends one
+        /// request per interval, however many partitions are idle.
         pub poll_interval_ms: u64 = 100,
-        /// How long to go on before looking at run records, erasures and partitions again. Idle workers look when
-        /// something changed; lost live state is detected within this interval, at most 1 s.
+        /// Interval of refreshes of run records, erasures and partitions, in milliseconds. Idle
+        /// workers refresh when something changes. Lost live state is detected within this
+        /// interval, at most 1 s.
         pub look_interval_ms: u64 = 1_000,
-        /// How long to wait for a batch run that stands in the way, where the end of the log is to be
-        /// reached.
+        /// Maximum wait for an unfinished batch run, if the worker must reach the end of the log,
+        /// in milliseconds.
         pub run_wait_ms: u64 = 30_000,
-        /// How much log time the duplicate window holds.
+        /// Log time in the duplicate window, in milliseconds.
         pub dedup_window_ms: i64 = 3_600_000,
-        /// How many events the duplicate window of one partition holds, at most.
+        /// Maximum events in the duplicate window of one partition.
         pub dedup_events_max: usize = 2_000_000,
     }
 }

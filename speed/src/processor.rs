@@ -1,7 +1,8 @@
 //! Processes the micro-batches of one partition.
 //!
-//! [`crate::facts`] folds events into deltas. [`crate::entities`] reads the rows of notified groups again and computes
-//! their states. The worker decides where a micro-batch begins and whether its changes count.
+//! [`crate::events`] folds events into deltas. [`crate::entities`] reads the rows of notified
+//! groups again and computes their entries. The worker decides where a micro-batch begins and
+//! whether its changes count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -9,48 +10,48 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use schemas::entities::Group;
-use schemas::plays::Rejected;
-use schemas::seam::{Epoch, Fence, Offset, Slot};
+use schemas::plays::RejectedInput;
+use schemas::seam::{Checkpoint, Epoch, Offset, PartitionState};
 use schemas::source::Source;
-use stores::dead_letters::set_aside;
-use stores::erasures::Suppressed;
-use stores::live::{Changes, LiveWrite, SlotId};
+use stores::dead_letters::dead_lettered_offsets;
+use stores::erasures::SuppressedPeople;
+use stores::live::{Changes, LiveWrite, PartitionId};
 use stores::log::Records;
 
-use crate::boards::Stepped;
+use crate::boards::StepOutcome;
 use crate::{Result, SpeedOptions, SpeedPorts};
 
 /// The outcome of a micro-batch.
 #[derive(Debug, Default)]
 pub(crate) struct BatchOutcome {
-    /// The number of records that were processed, from the first one on; at least one.
+    /// Number of processed records, from the first one; at least 1.
     pub(crate) records: usize,
     /// The changes to live state.
     pub(crate) changes: Changes,
-    /// Groups whose notifications were in the wrong partition. They are forwarded to the right one.
+    /// Groups whose notifications were misrouted. They are forwarded.
     pub(crate) forwarded: Vec<Group>,
-    /// Events or groups that count.
+    /// Number of events or groups that count.
     pub(crate) events: u64,
-    /// Records that repeat another record.
+    /// Number of records that repeat another record.
     pub(crate) duplicates: u64,
-    /// Records that are rejected, by their index.
-    pub(crate) rejected: Vec<Rejected>,
+    /// Rejected records, by index.
+    pub(crate) rejected: Vec<RejectedInput>,
 }
 
 /// The limits of a micro-batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Rows of live state that change, at most, unless one record changes more.
+    /// Maximum changed rows of live state, unless one record changes more.
     pub(crate) rows_max: usize,
     /// The partitions of the topic.
     pub(crate) partitions: u32,
-    /// The checkpoint that the worker believes the partition state to be at.
-    pub(crate) fence: Fence,
+    /// The checkpoint of the partition state, as the worker knows it.
+    pub(crate) checkpoint: Checkpoint,
 }
 
-/// Where the records before the checkpoint are.
+/// The log before the checkpoint.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Before<'a> {
+pub(crate) struct BatchContext<'a> {
     pub(crate) ports: &'a SpeedPorts,
     pub(crate) source: Source,
     pub(crate) partition: u32,
@@ -59,11 +60,11 @@ pub(crate) struct Before<'a> {
     pub(crate) partitions: u32,
 }
 
-impl Before<'_> {
-    /// The records that became dead letters, of those that were logged since then.
-    pub(crate) async fn set_aside(&self, since_ms: i64) -> Result<BTreeSet<Offset>> {
+impl BatchContext<'_> {
+    /// The offsets of dead letters that were logged since then.
+    pub(crate) async fn dead_lettered_offsets(&self, since_ms: i64) -> Result<BTreeSet<Offset>> {
         let log = &*self.ports.log;
-        Ok(set_aside(log, self.source, self.partition, since_ms).await?)
+        Ok(dead_lettered_offsets(log, self.source, self.partition, since_ms).await?)
     }
 }
 
@@ -73,43 +74,48 @@ pub(crate) trait BatchProcessor: Debug + Send + Sync {
     /// The views that it updates.
     fn views(&self) -> Vec<&str>;
 
-    /// The checkpoint up to which it remembers the records; none if it must begin again.
-    fn reaches(&self) -> Option<&Fence>;
+    /// The checkpoint through which it knows the records. `None` if it must begin again.
+    fn known_checkpoint(&self) -> Option<&Checkpoint>;
 
-    /// Remembers what it needs of the records before the checkpoint.
-    async fn begin(&mut self, before: &Before<'_>, slot: &Slot) -> Result<()>;
+    /// Reads the required records before the checkpoint.
+    async fn begin(&mut self, before: &BatchContext<'_>, state: &PartitionState) -> Result<()>;
 
-    /// Learns the newest complete epoch of each view.
-    fn covers(&mut self, _newest: &BTreeMap<String, Epoch>) {}
+    /// Sets the newest complete epoch of each view.
+    fn set_newest_epochs(&mut self, _newest: &BTreeMap<String, Epoch>) {}
 
-    /// Learns who is suppressed. Rows in the entity store have no suppressed people.
-    fn suppress(&mut self, _suppressed: Arc<Suppressed>) {}
+    /// Sets the suppressed people. The entity store contains no suppressed people.
+    fn suppress(&mut self, _suppressed: Arc<SuppressedPeople>) {}
 
-    /// Processes a micro-batch, or the first part of it, so that at most `rows_max` rows of live state change, unless one
-    /// record changes more.
+    /// Processes a micro-batch, or the first part of it, so that at most `rows_max` rows of live
+    /// state change, unless one record changes more.
     async fn process(&mut self, records: &Records, limits: Limits) -> Result<BatchOutcome>;
 
-    /// The number of rows of live state that should change at once, at most.
-    fn rows_max(&self, live: &dyn LiveWrite, slot: SlotId) -> usize;
+    /// Maximum rows of live state in one change.
+    fn rows_max(&self, live: &dyn LiveWrite, id: PartitionId) -> usize;
 
-    /// The number of records that is likely to be processed at once.
+    /// Number of records that will probably be processed at once.
     fn records_fit(&self) -> usize {
         usize::MAX
     }
 
-    /// Frees memory of a full store, and adapts changes that wait. [`Stepped::Idle`] if nothing can be freed.
-    async fn make_room(&mut self, _fence: Fence, _changes: &mut Changes) -> Result<Stepped> {
-        Ok(Stepped::Idle)
+    /// Frees memory of a full store and adapts pending changes. Returns [`StepOutcome::Idle`] if
+    /// nothing can be freed.
+    async fn free_memory(
+        &mut self,
+        _checkpoint: Checkpoint,
+        _changes: &mut Changes,
+    ) -> Result<StepOutcome> {
+        Ok(StepOutcome::Idle)
     }
 
     /// The checkpoint has passed the last micro-batch.
-    fn reached(&mut self, fence: Fence);
+    fn on_applied(&mut self, checkpoint: Checkpoint);
 
     /// The last micro-batch may not count.
-    fn forget(&mut self);
+    fn reset(&mut self);
 
-    /// Does a step of the work beside the micro-batches.
-    async fn step(&mut self, _fence: Fence, _partitions: u32) -> Result<Stepped> {
-        Ok(Stepped::Idle)
+    /// Does a step of background work.
+    async fn step(&mut self, _checkpoint: Checkpoint, _partitions: u32) -> Result<StepOutcome> {
+        Ok(StepOutcome::Idle)
     }
 }

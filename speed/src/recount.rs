@@ -1,81 +1,87 @@
-//! Counting the athletes of applications anew, beside the workers, for the classes that are counted so.
+//! Recounts the athletes of applications beside the workers, for the classes with recounts.
 //!
-//! A worker hands over the applications of the groups that a micro-batch touched, after the fence has moved, and never
-//! waits. What waits is merged by application, so many events of one make one count. Nothing is lost for good: where
-//! there is no room, when workers come and at the start (somebody may have died with what it was handed), all applications
-//! of the classes are gone through as if each had had an event; and a count that is older than a day's share
-//! is made anew without one ([`jobs::counting::Policy::share_ms`]).
+//! After the checkpoint advanced, a worker queues the applications of the changed groups, without
+//! waiting. The queue merges events by application, so many events give one recount.
+//!
+//! No recount is lost. If the queue overflows, when a worker starts and at the start of the
+//! process, a sweep visits all applications of the classes as if each had an event. A worker may
+//! have ended with queued events. A count that exceeds its maximum age is refreshed without an
+//! event ([`jobs::counting::RecountPolicy::recount_interval_ms`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use jobs::counting::{Counting, Policy, should_count};
+use jobs::counting::{Counting, RecountPolicy, should_recount};
 use schemas::clock::Clock;
-use schemas::draws::Draws;
-use stores::recounts::{Countable, Recounts};
+use schemas::random::RandomNumbers;
+use stores::recounts::{CountedApplication, Recounts};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::worker::pause;
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
-/// Applications that wait, at most.
+/// Maximum queued applications.
 const WAITING_MAX: usize = 10_000;
-/// Applications that are decided about at once.
-const AT_ONCE: usize = 256;
-/// Athletes that are counted by one statement, unless one application has more: so that it ends in time.
-const ATHLETES_AT_ONCE: u64 = 500_000;
-/// After counting, so that the events of a moment come together.
+/// Applications that are handled in one step.
+const APPLICATIONS_PER_STEP: usize = 256;
+/// Athletes that one statement counts, unless one application has more. It bounds the duration of a
+/// statement.
+const ATHLETES_PER_STATEMENT: u64 = 500_000;
+/// Pause after counting, so that simultaneous events are merged.
 const PAUSE_MS: u64 = 50;
-/// So many counts may fail before the others of the same applications are put off: it is the store then, or they are
-/// many. No more of those that failed are tried again at once.
+/// Failed statements after which the remaining applications of a step are postponed: either the
+/// store fails or many applications do. It also bounds the immediate retries of failed
+/// applications.
 const FAILURES_MAX: usize = 2;
-/// Applications that are gone through at once.
-const STEP: usize = 1_000;
-/// Of one application so many events are decided one by one: of more, one decides as good as surely.
+/// Applications per step of a sweep.
+const SWEEP_APPLICATIONS: usize = 1_000;
+/// Maximum events of one application that are decided one by one. With more, the result is
+/// practically certain.
 const EVENTS_MAX: u64 = 100_000;
-/// How often a day's share is looked for counts that are older.
-const LOOKS_A_SHARE: u64 = 4;
-/// The longest pause between two such looks.
-const LOOK_MS_MAX: u64 = 3_600_000;
-/// How often counting is tried again where the end is to be reached.
+/// Sweeps for stale counts per recount interval.
+const SWEEPS_PER_INTERVAL: u64 = 4;
+/// Longest pause between two such sweeps.
+const SWEEP_INTERVAL_MS_MAX: u64 = 3_600_000;
+/// Attempts to count before `finish` fails.
 const TRIES: u32 = 20;
-/// The longest pause before an application that can't be counted is tried again; pauses double up to it.
+/// Longest pause before a failed application is tried again. Pauses double up to it.
 const FAILURE_PAUSE_MS_MAX: u64 = 300_000;
 
-/// The applications whose groups were touched, on their way from the workers.
+/// Queued applications whose groups changed.
 #[derive(Debug)]
-pub(crate) struct Touched {
+pub(crate) struct RecountQueue {
     counting: Counting,
-    waiting: Mutex<Waiting>,
-    came: Notify,
+    state: Mutex<QueueState>,
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    /// In the order in which they came, each once.
+struct QueueState {
+    /// In order of arrival, each once.
     order: VecDeque<i64>,
-    events: HashMap<i64, Events>,
-    /// Whether some may have been lost: all are to be gone through.
-    is_missing_some: bool,
+    events: HashMap<i64, PendingEvents>,
+    /// True if events may be lost, so that a sweep must visit all applications.
+    is_incomplete: bool,
 }
 
-/// What happened to an application.
+/// The events of one application.
 #[derive(Debug, Clone, Copy)]
-struct Events {
+struct PendingEvents {
     count: u64,
-    /// When the first of them was handed over.
+    /// The arrival of the first event.
     since: Instant,
-    /// Whether it was to be counted and was not: then it is counted without another draw, by a statement of its own.
+    /// True if a required count failed. Then it is counted without another draw, by a separate
+    /// statement.
     is_due: bool,
-    /// How often counting it failed since it was counted last.
+    /// Failures since the last count.
     failures: u32,
-    /// When it is tried again after that.
+    /// The earliest next attempt after a failure.
     not_before: Option<Instant>,
 }
 
-impl Events {
+impl PendingEvents {
     fn new(count: u64) -> Self {
         Self {
             count,
@@ -86,213 +92,218 @@ impl Events {
         }
     }
 
-    const fn due(self) -> Self {
+    const fn into_due(self) -> Self {
         Self {
             is_due: true,
             ..self
         }
     }
 
-    /// Due after a pause, which doubles from failure to failure.
-    fn failed(self, pause_ms: u64) -> Self {
+    /// Due after a pause, which doubles with each failure.
+    fn into_failed(self, pause_ms: u64) -> Self {
         let pauses = 1_u64.checked_shl(self.failures).unwrap_or(u64::MAX);
         let pause_ms = pause_ms.saturating_mul(pauses).min(FAILURE_PAUSE_MS_MAX);
         Self {
             failures: self.failures.saturating_add(1),
             not_before: Some(Instant::now() + Duration::from_millis(pause_ms)),
-            ..self.due()
+            ..self.into_due()
         }
     }
 
-    fn pauses(&self, now: Instant) -> bool {
+    fn is_paused(&self, now: Instant) -> bool {
         self.not_before.is_some_and(|then| then > now)
     }
 }
 
-impl Touched {
+impl RecountQueue {
     fn new(counting: Counting) -> Self {
         Self {
             counting,
-            waiting: Mutex::default(),
-            came: Notify::new(),
+            state: Mutex::default(),
+            changed: Notify::new(),
         }
     }
 
-    /// Hands over the applications of groups, one for each event.
-    pub(crate) fn hand_over(&self, applications: impl IntoIterator<Item = i64>) {
-        let one = Events::new(1);
-        let theirs = |id: &i64| self.counting.may_recount(*id);
-        let events = applications.into_iter().filter(theirs);
+    /// Queues the applications of groups, one for each event.
+    pub(crate) fn add_events(&self, applications: impl IntoIterator<Item = i64>) {
+        let one = PendingEvents::new(1);
+        let may_recount = |id: &i64| self.counting.may_recount(*id);
+        let events = applications.into_iter().filter(may_recount);
         self.add(events.map(|id| (id, one)));
     }
 
-    /// Somebody who was handed some may have lost them.
-    pub(crate) fn some_are_missing(&self) {
-        self.waiting().is_missing_some = true;
-        self.came.notify_one();
+    /// Requests a sweep, because a worker may have lost events.
+    pub(crate) fn mark_incomplete(&self) {
+        self.lock_state().is_incomplete = true;
+        self.changed.notify_one();
     }
 
-    fn add(&self, events: impl IntoIterator<Item = (i64, Events)>) {
-        let mut waiting = self.waiting();
+    fn add(&self, events: impl IntoIterator<Item = (i64, PendingEvents)>) {
+        let mut state = self.lock_state();
         for (id, more) in events {
-            let is_full = waiting.order.len() >= WAITING_MAX;
-            if let Some(events) = waiting.events.get_mut(&id) {
+            let is_full = state.order.len() >= WAITING_MAX;
+            if let Some(events) = state.events.get_mut(&id) {
                 events.count = events.count.saturating_add(more.count);
                 events.since = events.since.min(more.since);
                 events.is_due |= more.is_due;
                 events.failures = events.failures.max(more.failures);
                 events.not_before = events.not_before.max(more.not_before);
             } else if is_full {
-                waiting.is_missing_some = true;
+                state.is_incomplete = true;
             } else {
-                waiting.order.push_back(id);
-                waiting.events.insert(id, more);
+                state.order.push_back(id);
+                state.events.insert(id, more);
             }
         }
-        if waiting.is_missing_some || !waiting.order.is_empty() {
-            self.came.notify_one();
+        if state.is_incomplete || !state.order.is_empty() {
+            self.changed.notify_one();
         }
     }
 
-    /// Those that have waited longest, and few of those whose count failed: with pauses, once theirs has passed. The
-    /// others keep their order.
-    fn take(&self, with_pauses: bool) -> BTreeMap<i64, Events> {
+    /// Takes the oldest applications, and few whose count failed. With `with_pauses`, failed ones
+    /// are skipped until their pause ends. The rest keep their order.
+    fn take(&self, with_pauses: bool) -> BTreeMap<i64, PendingEvents> {
         let now = Instant::now();
-        let mut waiting = self.waiting();
-        let Waiting { order, events, .. } = &mut *waiting;
-        let (mut taken, mut due) = (BTreeMap::<i64, Events>::new(), 0);
+        let mut state = self.lock_state();
+        let QueueState { order, events, .. } = &mut *state;
+        let (mut pending, mut due) = (BTreeMap::<i64, PendingEvents>::new(), 0);
         order.retain(|id| {
-            let of = events.get(id);
-            let is_due = of.is_some_and(|of| of.is_due);
-            let waits = with_pauses && of.is_some_and(|of| of.pauses(now));
-            if waits || taken.len() >= AT_ONCE || (is_due && due >= FAILURES_MAX) {
+            let of_application = events.get(id);
+            let is_due = of_application.is_some_and(|events| events.is_due);
+            let is_paused =
+                with_pauses && of_application.is_some_and(|events| events.is_paused(now));
+            if is_paused
+                || pending.len() >= APPLICATIONS_PER_STEP
+                || (is_due && due >= FAILURES_MAX)
+            {
                 return true;
             }
             due += usize::from(is_due);
-            taken.extend(events.remove_entry(id));
+            pending.extend(events.remove_entry(id));
             false
         });
-        taken
+        pending
     }
 
-    /// Until the first pause after a failure ends, if there is one.
-    fn until_again(&self) -> Option<Duration> {
-        let waiting = self.waiting();
-        let ends = waiting.events.values().filter_map(|of| of.not_before);
+    /// Time until the first pause after a failure ends.
+    fn next_retry(&self) -> Option<Duration> {
+        let state = self.lock_state();
+        let ends = state.events.values().filter_map(|events| events.not_before);
         Some(ends.min()?.saturating_duration_since(Instant::now()))
     }
 
-    /// Leaves out those that wait for being counted by a statement of their own.
-    fn without_due(&self, known: &mut Vec<Countable>) {
-        let waiting = self.waiting();
+    /// Removes applications that wait for a separate statement.
+    fn exclude_due(&self, known: &mut Vec<CountedApplication>) {
+        let state = self.lock_state();
         known.retain(|one| {
-            let waits = waiting.events.get(&one.application_id);
-            waits.is_none_or(|of| !of.is_due)
+            let pending = state.events.get(&one.application_id);
+            pending.is_none_or(|events| !events.is_due)
         });
     }
 
-    /// Whether all are to be gone through; then somebody does.
-    fn take_missing(&self) -> bool {
-        std::mem::take(&mut self.waiting().is_missing_some)
+    /// Returns whether a sweep is requested, and clears the request.
+    fn take_incomplete(&self) -> bool {
+        std::mem::take(&mut self.lock_state().is_incomplete)
     }
 
-    fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> std::sync::MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Going through all applications.
+/// A sweep over all applications.
 #[derive(Debug, Clone, Copy)]
 struct Sweep {
-    /// The last application that was gone through.
+    /// The last visited application.
     after: Option<i64>,
-    /// How many events each is taken to have had: none where only old counts are looked for.
+    /// Number of events that each application is assumed to have; 0 if only stale counts are
+    /// wanted.
     events: u64,
 }
 
-/// What is under way beside what waits.
+/// The state of background work.
 #[derive(Debug, Default)]
 struct Progress {
     sweep: Option<Sweep>,
-    /// When the last sweep came to its end.
+    /// The end of the last sweep.
     swept: Option<Instant>,
 }
 
 impl Progress {
-    /// The last application that the sweep under way has gone through.
+    /// The last application that the current sweep visited.
     fn after(&self) -> Option<i64> {
         self.sweep.and_then(|sweep| sweep.after)
     }
 }
 
-/// What became of applications that may have to be counted.
+/// The result of a step.
 #[derive(Debug, Default)]
-struct Counted {
-    /// How many are of a class that recounts and were not to be counted now.
+struct RecountResult {
+    /// Number of applications that need no recount now.
     noops: usize,
-    /// Those that were to be counted and were not: they wait again.
+    /// Applications whose recount failed. They are queued again.
     failed: BTreeSet<i64>,
     /// The last error.
     error: Option<Error>,
 }
 
-/// Counts applications anew.
+/// Recounts applications.
 #[derive(Debug, Clone)]
 pub(crate) struct Recounter {
     recounts: Arc<dyn Recounts>,
     clock: Arc<dyn Clock>,
-    draws: Arc<dyn Draws>,
-    touched: Arc<Touched>,
-    /// Between looks for counts that are old.
-    look: Duration,
+    draws: Arc<dyn RandomNumbers>,
+    queue: Arc<RecountQueue>,
+    /// The pause between sweeps for stale counts.
+    sweep_interval: Duration,
     retry_ms: u64,
 }
 
 impl Recounter {
-    /// What counts in these classes; nothing if none of them recounts.
+    /// Creates a recounter, or returns `None` if no class recounts.
     pub(crate) fn new(
         ports: &SpeedPorts,
         counting: Counting,
         options: &SpeedOptions,
     ) -> Option<Self> {
-        let share_ms = counting.share_ms()?;
-        let look_ms = (share_ms / LOOKS_A_SHARE).clamp(1, LOOK_MS_MAX);
+        let interval_ms = counting.shortest_recount_interval_ms()?;
+        let sweep_ms = (interval_ms / SWEEPS_PER_INTERVAL).clamp(1, SWEEP_INTERVAL_MS_MAX);
         Some(Self {
             recounts: Arc::clone(&ports.recounts),
             clock: Arc::clone(&ports.clock),
             draws: Arc::clone(&ports.draws),
-            touched: Arc::new(Touched::new(counting)),
-            look: Duration::from_millis(look_ms),
+            queue: Arc::new(RecountQueue::new(counting)),
+            sweep_interval: Duration::from_millis(sweep_ms),
             retry_ms: options.look_interval_ms.max(1),
         })
     }
 
-    /// Where workers hand over what they touched.
-    pub(crate) fn touched(&self) -> &Arc<Touched> {
-        &self.touched
+    /// The queue for the workers.
+    pub(crate) fn queue(&self) -> &Arc<RecountQueue> {
+        &self.queue
     }
 
-    /// Counts what was handed over and what is old, until `stop`. Errors are told and tried again: nothing else
-    /// waits for it, and what is recorded is served as it is.
+    /// Recounts queued and stale applications, until `stop`. Errors are logged and retried. Nothing
+    /// waits for a recount; readers get the recorded count.
     pub(crate) async fn watch(self, stop: CancellationToken) -> Result<()> {
         let mut progress = Progress::default();
         while !stop.is_cancelled() {
             match self.step(&mut progress, true).await {
                 Ok(true) => pause(PAUSE_MS, &stop).await,
                 Ok(false) => {
-                    let look = self.until_look(&progress);
+                    let until_sweep = self.until_sweep(&progress);
                     let until = self
-                        .touched
-                        .until_again()
-                        .map_or(look, |next| next.min(look));
+                        .queue
+                        .next_retry()
+                        .map_or(until_sweep, |next| next.min(until_sweep));
                     tokio::select! {
-                        () = self.touched.came.notified() => {}
+                        () = self.queue.changed.notified() => {}
                         () = tokio::time::sleep(until) => {}
                         () = stop.cancelled() => {}
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "athletes of applications can't be counted anew; trying again");
+                    tracing::warn!(%error, "athletes of applications can't be recounted; trying again");
                     pause(self.retry_ms, &stop).await;
                 }
             }
@@ -300,11 +311,10 @@ impl Recounter {
         Ok(())
     }
 
-    /// Counts what is to be counted now, of all applications. Where one can't be counted, the others are gone through
-    /// first.
+    /// Recounts all applications that need it now. If one fails, the others are counted first.
     pub(crate) async fn finish(&self, stop: &CancellationToken) -> Result<()> {
         let mut progress = Progress::default();
-        self.touched.some_are_missing();
+        self.queue.mark_incomplete();
         let mut tries = 0;
         while !stop.is_cancelled() {
             let before = progress.after();
@@ -314,7 +324,7 @@ impl Recounter {
                 Err(error) => {
                     if progress.after() <= before {
                         tries += 1;
-                        if !error.may_pass() || tries >= TRIES {
+                        if !error.is_transient() || tries >= TRIES {
                             return Err(error);
                         }
                     }
@@ -325,169 +335,181 @@ impl Recounter {
         Ok(())
     }
 
-    fn until_look(&self, progress: &Progress) -> Duration {
+    fn until_sweep(&self, progress: &Progress) -> Duration {
         let since = progress.swept.map(|swept| swept.elapsed());
-        self.look.saturating_sub(since.unwrap_or_default())
+        self.sweep_interval
+            .saturating_sub(since.unwrap_or_default())
     }
 
-    /// Handles some of what waits, and goes on with a sweep; answers whether there was anything to do. An application
-    /// that can't be counted waits again, if need be with a pause, and its error is told when the others have been seen
-    /// to.
+    /// Handles some queued applications and a part of the sweep. Returns whether there was work. A
+    /// failed application is queued again, with a pause if required. Its error is returned after
+    /// the other applications were handled.
     async fn step(&self, progress: &mut Progress, with_pauses: bool) -> Result<bool> {
-        let taken = self.touched.take(with_pauses);
-        let uncounted = match self.events(&taken).await {
-            Ok(uncounted) => uncounted,
+        let pending = self.queue.take(with_pauses);
+        let event_error = match self.handle_events(&pending).await {
+            Ok(event_error) => event_error,
             Err(error) => {
-                failed();
-                // What can't be decided about now waits again.
-                self.touched.add(taken);
+                count_failure();
+                // Queue them again, because they could not be decided.
+                self.queue.add(pending);
                 return Err(error);
             }
         };
-        // Looking for old counts gives way; what is missed while all are gone through waits for the end of that, or no
-        // end would ever be reached.
-        let gives_way = progress.sweep.is_none_or(|sweep| sweep.events == 0);
-        if gives_way && self.touched.take_missing() {
+        // A sweep for stale counts gives way. A sweep requested during another one waits for its
+        // end, or none would ever end.
+        let may_replace_sweep = progress.sweep.is_none_or(|sweep| sweep.events == 0);
+        if may_replace_sweep && self.queue.take_incomplete() {
             let (after, events) = (None, 1);
             progress.sweep = Some(Sweep { after, events });
-        } else if progress.sweep.is_none() && self.until_look(progress).is_zero() {
+        } else if progress.sweep.is_none() && self.until_sweep(progress).is_zero() {
             let (after, events) = (None, 0);
             progress.sweep = Some(Sweep { after, events });
         }
         let Some(sweep) = progress.sweep else {
             progress.swept.get_or_insert_with(Instant::now);
-            return uncounted.map_or(Ok(!taken.is_empty()), Err);
+            return event_error.map_or(Ok(!pending.is_empty()), Err);
         };
-        let (left, unswept) = self.sweep(sweep).await.inspect_err(|_| failed())?;
-        progress.sweep = left;
-        if left.is_none() {
+        let (remaining, sweep_error) = self.sweep(sweep).await.inspect_err(|_| count_failure())?;
+        progress.sweep = remaining;
+        if remaining.is_none() {
             progress.swept = Some(Instant::now());
         }
-        uncounted.or(unswept).map_or(Ok(true), Err)
+        event_error.or(sweep_error).map_or(Ok(true), Err)
     }
 
-    /// Handles what happened to applications; answers why some could not be counted.
-    async fn events(&self, taken: &BTreeMap<i64, Events>) -> Result<Option<Error>> {
-        if taken.is_empty() {
+    /// Handles queued events. Returns an error if some applications could not be counted.
+    async fn handle_events(&self, pending: &BTreeMap<i64, PendingEvents>) -> Result<Option<Error>> {
+        if pending.is_empty() {
             return Ok(None);
         }
-        let ids: Vec<i64> = taken.keys().copied().collect();
-        let known = self.recounts.countables(&ids).await?;
-        let counted = self.count(&known, taken, Events::new(0)).await;
-        // One that is not known is not enabled.
-        let noops = counted.noops + (taken.len() - known.len());
+        let ids: Vec<i64> = pending.keys().copied().collect();
+        let known = self.recounts.counted_applications(&ids).await?;
+        let result = self.count(&known, pending, PendingEvents::new(0)).await;
+        // An unknown application is not enabled.
+        let noops = result.noops + (pending.len() - known.len());
         metrics::counter!("backstitch_speed_recount_noops_total").increment(noops as u64);
-        for (id, events) in taken {
-            if !counted.failed.contains(id) {
+        for (id, events) in pending {
+            if !result.failed.contains(id) {
                 let took = events.since.elapsed();
                 metrics::histogram!("backstitch_speed_recount_handler_seconds").record(took);
             }
         }
-        Ok(counted.error)
+        Ok(result.error)
     }
 
-    /// Goes through some more applications; nothing is left of the sweep after the last. Answers why some could not
-    /// be counted, too: the sweep does not wait for them.
+    /// Visits the next applications of a sweep. Returns `None` after the last ones. Returns also an
+    /// error if some could not be counted; the sweep continues.
     async fn sweep(&self, sweep: Sweep) -> Result<(Option<Sweep>, Option<Error>)> {
         let (mut known, after) = self.next(sweep.after).await?;
-        self.touched.without_due(&mut known);
-        let each = Events::new(sweep.events);
-        let counted = self.count(&known, &BTreeMap::new(), each).await;
-        let left = after.map(|after| Sweep {
+        self.queue.exclude_due(&mut known);
+        let each = PendingEvents::new(sweep.events);
+        let result = self.count(&known, &BTreeMap::new(), each).await;
+        let remaining = after.map(|after| Sweep {
             after: Some(after),
             ..sweep
         });
-        Ok((left, counted.error))
+        Ok((remaining, result.error))
     }
 
-    /// The next applications that may belong to a class that recounts, after one of them, and the last one if there may be
-    /// more.
-    async fn next(&self, after: Option<i64>) -> Result<(Vec<Countable>, Option<i64>)> {
-        let Some(listed) = self.touched.counting.listed() else {
-            let known = self.recounts.countables_after(after, STEP).await?;
-            let last = known.last().filter(|_| known.len() >= STEP);
+    /// The next applications that may belong to a class with recounts, and the last of them if
+    /// there may be more.
+    async fn next(&self, after: Option<i64>) -> Result<(Vec<CountedApplication>, Option<i64>)> {
+        let Some(listed) = self.queue.counting.listed_applications() else {
+            let known = self
+                .recounts
+                .counted_applications_after(after, SWEEP_APPLICATIONS)
+                .await?;
+            let last = known.last().filter(|_| known.len() >= SWEEP_APPLICATIONS);
             let last = last.map(|last| last.application_id);
             return Ok((known, last));
         };
         let later = listed.into_iter().filter(|id| Some(*id) > after);
-        let ids: Vec<i64> = later.take(STEP).collect();
+        let ids: Vec<i64> = later.take(SWEEP_APPLICATIONS).collect();
         if ids.is_empty() {
             return Ok((Vec::new(), None));
         }
-        let known = self.recounts.countables(&ids).await?;
-        Ok((known, ids.last().copied().filter(|_| ids.len() >= STEP)))
+        let known = self.recounts.counted_applications(&ids).await?;
+        Ok((
+            known,
+            ids.last()
+                .copied()
+                .filter(|_| ids.len() >= SWEEP_APPLICATIONS),
+        ))
     }
 
-    /// Counts those of some applications that are to be counted now, by what happened to them: what was taken, or
-    /// the same to each. Those that can't be counted wait again, and keep nobody else from it.
+    /// Recounts the applications that need it, given their queued events or the same events for
+    /// each. Failed ones are queued again and do not block others.
     async fn count(
         &self,
-        known: &[Countable],
-        taken: &BTreeMap<i64, Events>,
-        each: Events,
-    ) -> Counted {
-        let happened = |id: i64| taken.get(&id).copied().unwrap_or(each);
-        let (noops, parts) = self.chosen(known, happened);
-        let mut counted = Counted {
+        known: &[CountedApplication],
+        pending: &BTreeMap<i64, PendingEvents>,
+        each: PendingEvents,
+    ) -> RecountResult {
+        let events_of = |id: i64| pending.get(&id).copied().unwrap_or(each);
+        let (noops, statements) = self.select(known, events_of);
+        let mut result = RecountResult {
             noops,
-            ..Counted::default()
+            ..RecountResult::default()
         };
         let mut failures = 0;
-        for ids in parts {
+        for ids in statements {
             let is_tried = failures < FAILURES_MAX;
             if is_tried {
                 let Err(error) = self.recount(&ids).await else {
                     continue;
                 };
-                tracing::debug!(%error, applications = ?ids, "not counted anew");
-                failed();
+                tracing::debug!(%error, applications = ?ids, "a recount failed");
+                count_failure();
                 failures += 1;
-                counted.error = Some(error);
+                result.error = Some(error);
             }
-            // One of several may be the reason; of one alone it is known.
-            let again = |events: Events| match is_tried && ids.len() == 1 {
-                true => events.failed(self.retry_ms),
-                false => events.due(),
+            // If several failed together, one of them may be the reason; if one failed alone, it
+            // is.
+            let again = |events: PendingEvents| match is_tried && ids.len() == 1 {
+                true => events.into_failed(self.retry_ms),
+                false => events.into_due(),
             };
-            self.touched
-                .add(ids.iter().map(|id| (*id, again(happened(*id)))));
-            counted.failed.extend(ids);
+            self.queue
+                .add(ids.iter().map(|id| (*id, again(events_of(*id)))));
+            result.failed.extend(ids);
         }
-        counted
+        result
     }
 
-    /// How many of some applications are of a class that recounts and wait for another event, and those that are to be
-    /// counted now, by statements.
-    fn chosen(
+    /// Selects the applications to count now, grouped by statement. Returns also the number of
+    /// applications that need no recount.
+    fn select(
         &self,
-        known: &[Countable],
-        happened: impl Fn(i64) -> Events,
+        known: &[CountedApplication],
+        events_of: impl Fn(i64) -> PendingEvents,
     ) -> (usize, Vec<Vec<i64>>) {
         let now_ms = self.clock.now_ms();
-        let counting = &self.touched.counting;
-        let policy = |one: &Countable| counting.policy_of(one.application_id, one.athlete_capacity);
+        let counting = &self.queue.counting;
+        let policy = |one: &CountedApplication| {
+            counting.policy_for(one.application_id, one.athlete_capacity)
+        };
         let recounting = known.iter().filter_map(|one| Some((one, policy(one)?)));
         let (mut noops, mut chosen, mut due) = (0, Vec::new(), Vec::new());
         for (one, policy) in recounting {
-            let counted = one.recounted.map(|recounted| recounted.connected);
-            let counts = |_| should_count(true, counted, &policy, self.draws.draw());
-            let happened = happened(one.application_id);
-            let events = happened.count.min(EVENTS_MAX);
-            if happened.is_due {
+            let counted = one.recorded.map(|recounted| recounted.connected);
+            let is_drawn = |_| should_recount(true, counted, &policy, self.draws.next_u64());
+            let events = events_of(one.application_id);
+            let draws = events.count.min(EVENTS_MAX);
+            if events.is_due {
                 due.push(vec![one.application_id]);
-            } else if is_old(one, policy, now_ms) || (0..events).any(counts) {
+            } else if is_stale(one, policy, now_ms) || (0..draws).any(is_drawn) {
                 chosen.push(one);
             } else {
                 noops += 1;
             }
         }
-        // Those that failed come last.
-        let mut statements = parts(&chosen);
+        // Previously failed applications come last.
+        let mut statements = split_statements(&chosen);
         statements.extend(due);
         (noops, statements)
     }
 
-    /// Counts applications by one statement and records it.
+    /// Counts applications with one statement and records the counts.
     async fn recount(&self, ids: &[i64]) -> Result<()> {
         let counted = self.recounts.recount(ids, self.clock.now_ms()).await?;
         self.recounts.record_recounts(&counted).await?;
@@ -497,37 +519,40 @@ impl Recounter {
     }
 }
 
-fn failed() {
+fn count_failure() {
     metrics::counter!("backstitch_speed_recount_errors_total").increment(1);
 }
 
-/// Whether a count is missing, older than its share of a day, or of a clock that was as far ahead.
-fn is_old(one: &Countable, policy: Policy, now_ms: i64) -> bool {
-    one.recounted.is_none_or(|recounted| {
+/// Returns whether a count is missing or older than its interval. A time equally far in the future
+/// also counts as old.
+fn is_stale(one: &CountedApplication, policy: RecountPolicy, now_ms: i64) -> bool {
+    one.recorded.is_none_or(|recounted| {
         let age_ms = now_ms.saturating_sub(recounted.counted_at_ms);
-        age_ms.unsigned_abs() >= policy.share_ms()
+        age_ms.unsigned_abs() >= policy.recount_interval_ms()
     })
 }
 
-/// Applications that are counted by one statement each, by what is known of their sizes.
-fn parts(chosen: &[&Countable]) -> Vec<Vec<i64>> {
-    let mut parts: Vec<Vec<i64>> = Vec::new();
+/// Groups applications into statements by their known sizes.
+fn split_statements(chosen: &[&CountedApplication]) -> Vec<Vec<i64>> {
+    let mut statements: Vec<Vec<i64>> = Vec::new();
     let mut athletes = 0_u64;
     for one in chosen {
         let capacity = u64::try_from(one.athlete_capacity).unwrap_or_default();
         let size = one
-            .recounted
+            .recorded
             .map_or(capacity, |recounted| recounted.connected);
         athletes = athletes.saturating_add(size.max(1));
-        match parts.last_mut() {
-            Some(part) if athletes <= ATHLETES_AT_ONCE => part.push(one.application_id),
+        match statements.last_mut() {
+            Some(statement) if athletes <= ATHLETES_PER_STATEMENT => {
+                statement.push(one.application_id)
+            }
             _ => {
                 athletes = size.max(1);
-                parts.push(vec![one.application_id]);
+                statements.push(vec![one.application_id]);
             }
         }
     }
-    parts
+    statements
 }
 
 #[cfg(test)]

@@ -3,22 +3,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use jobs::counting::CountingSection;
 use schemas::clock::FixedClock;
-use schemas::draws::SeededDraws;
-use stores::recounts::{Recount, Recounted};
+use schemas::random::SeededRandom;
+use stores::recounts::{RecordedCount, Recount};
 
 use super::*;
 
-/// Applications with so many athletes each, and what is recorded of them.
+/// Applications with their numbers of athletes, and the recorded counts.
 #[derive(Debug, Default)]
 struct Store {
     athletes: Mutex<BTreeMap<i64, u64>>,
-    recorded: Mutex<BTreeMap<i64, Recounted>>,
-    /// The applications of each statement that counted.
+    recorded: Mutex<BTreeMap<i64, RecordedCount>>,
+    /// The applications of each counting statement.
     counted: Mutex<Vec<Vec<i64>>>,
     is_away: AtomicBool,
-    /// One that can't be counted.
+    /// An application whose count fails.
     broken: Mutex<Option<i64>>,
-    /// Pages of all applications that were asked for.
+    /// Number of pages of all applications that were read.
     pages: Mutex<usize>,
     forgets_to_record: AtomicBool,
 }
@@ -28,7 +28,7 @@ impl Store {
         let recorded = self.recorded.lock().unwrap();
         recorded
             .iter()
-            .map(|(id, of)| (*id, of.connected))
+            .map(|(id, recount)| (*id, recount.connected))
             .collect()
     }
 
@@ -43,14 +43,14 @@ impl Store {
         }
     }
 
-    fn known(&self, after: Option<i64>, limit: usize) -> stores::Result<Vec<Countable>> {
+    fn known(&self, after: Option<i64>, limit: usize) -> stores::Result<Vec<CountedApplication>> {
         self.answers()?;
         let recorded = self.recorded.lock().unwrap();
         let athletes = self.athletes.lock().unwrap();
-        let countable = |id: &i64| Countable {
+        let countable = |id: &i64| CountedApplication {
             application_id: *id,
             athlete_capacity: 10,
-            recounted: recorded.get(id).copied(),
+            recorded: recorded.get(id).copied(),
         };
         let later = athletes
             .keys()
@@ -68,17 +68,17 @@ fn away() -> stores::Error {
 
 #[async_trait]
 impl Recounts for Store {
-    async fn countables(&self, ids: &[i64]) -> stores::Result<Vec<Countable>> {
+    async fn counted_applications(&self, ids: &[i64]) -> stores::Result<Vec<CountedApplication>> {
         let all = self.known(None, usize::MAX)?;
-        let asked = |one: &Countable| ids.contains(&one.application_id);
-        Ok(all.into_iter().filter(asked).collect())
+        let is_requested = |one: &CountedApplication| ids.contains(&one.application_id);
+        Ok(all.into_iter().filter(is_requested).collect())
     }
 
-    async fn countables_after(
+    async fn counted_applications_after(
         &self,
         after: Option<i64>,
         limit: usize,
-    ) -> stores::Result<Vec<Countable>> {
+    ) -> stores::Result<Vec<CountedApplication>> {
         *self.pages.lock().unwrap() += 1;
         self.known(after, limit)
     }
@@ -98,7 +98,7 @@ impl Recounts for Store {
         let recount = |id: &i64| Recount {
             application_id: *id,
             ticket: 1,
-            counted: Recounted {
+            counted: RecordedCount {
                 connected: athletes.get(id).copied().unwrap_or_default(),
                 counted_at_ms: now_ms,
             },
@@ -117,7 +117,7 @@ impl Recounts for Store {
 }
 
 fn counting(large_size: i64) -> Counting {
-    Counting::of(&[section(large_size)]).unwrap()
+    Counting::parse(&[section(large_size)]).unwrap()
 }
 
 fn section(large_size: i64) -> CountingSection {
@@ -137,21 +137,21 @@ fn recounter(store: &Arc<Store>, counting: Counting) -> (Recounter, Arc<FixedClo
     let recounter = Recounter {
         recounts: Arc::clone(store) as _,
         clock: Arc::clone(&clock) as _,
-        draws: Arc::new(SeededDraws::new(7)),
-        touched: Arc::new(Touched::new(counting)),
-        look: Duration::from_secs(3_600),
+        draws: Arc::new(SeededRandom::new(7)),
+        queue: Arc::new(RecountQueue::new(counting)),
+        sweep_interval: Duration::from_secs(3_600),
         retry_ms: 1,
     };
     (recounter, clock)
 }
 
-/// Steps until there is nothing to do.
+/// Steps until there is no work.
 async fn settle(recounter: &Recounter, progress: &mut Progress) {
     while recounter.step(progress, false).await.unwrap() {}
 }
 
 #[tokio::test]
-async fn events_of_an_application_make_one_count() {
+async fn events_of_an_application_are_merged() {
     let store = Arc::new(Store::default());
     (1..=3).for_each(|id| store.set(id, 5));
     let (recounter, _) = recounter(&store, counting(100));
@@ -159,34 +159,34 @@ async fn events_of_an_application_make_one_count() {
     settle(&recounter, &mut progress).await;
     assert_eq!(store.recorded(), BTreeMap::new());
     store.set(2, 6);
-    recounter.touched().hand_over([2, 1, 2, 2, 9]);
+    recounter.queue().add_events([2, 1, 2, 2, 9]);
     settle(&recounter, &mut progress).await;
     assert_eq!(*store.counted.lock().unwrap(), [[1, 2]]);
     assert_eq!(store.recorded(), BTreeMap::from([(1, 5), (2, 6)]));
 }
 
-/// The first look comes after its interval; who begins says that some are missing.
+/// The first sweep starts after its interval, unless a worker requested one.
 #[tokio::test]
-async fn what_may_be_lost_is_gone_through() {
+async fn possibly_lost_events_cause_a_sweep() {
     let store = Arc::new(Store::default());
     let all = i64::try_from(WAITING_MAX).unwrap() + 7;
     (1..=all).for_each(|id| store.set(id, 1));
     let (recounter, clock) = recounter(&store, counting(100));
-    recounter.touched().some_are_missing();
+    recounter.queue().mark_incomplete();
     let mut progress = Progress::default();
     settle(&recounter, &mut progress).await;
     assert_eq!(store.recorded().len(), WAITING_MAX + 7);
-    // More are touched than may wait.
+    // More applications than the queue holds.
     (1..=all).for_each(|id| store.set(id, 2));
     clock.set_ms(2_000);
-    recounter.touched().hand_over(1..=all);
-    assert_eq!(recounter.touched().waiting().order.len(), WAITING_MAX);
+    recounter.queue().add_events(1..=all);
+    assert_eq!(recounter.queue().lock_state().order.len(), WAITING_MAX);
     settle(&recounter, &mut progress).await;
     assert!(store.recorded().values().all(|count| *count == 2));
 }
 
 #[tokio::test]
-async fn metrics_tell_what_was_done() {
+async fn metrics_count_recounts() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     let _recorded = metrics::set_default_local_recorder(&recorder);
     let store = Arc::new(Store::default());
@@ -194,10 +194,10 @@ async fn metrics_tell_what_was_done() {
     store.set(2, u64::MAX);
     let (recounter, _) = recounter(&store, counting(100));
     let mut progress = Progress::default();
-    recounter.touched().hand_over([1, 2]);
+    recounter.queue().add_events([1, 2]);
     settle(&recounter, &mut progress).await;
-    // A count of any number, an application that is not known, and no answer.
-    recounter.touched().hand_over([1, 2, 3]);
+    // A small count, an unknown application, and a disabled one.
+    recounter.queue().add_events([1, 2, 3]);
     store.is_away.store(true, Ordering::Relaxed);
     recounter.step(&mut progress, false).await.unwrap_err();
     store.is_away.store(false, Ordering::Relaxed);
@@ -214,40 +214,40 @@ async fn metrics_tell_what_was_done() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_counted_waits() {
+async fn failed_recounts_are_queued_again() {
     let store = Arc::new(Store::default());
     store.set(1, 5);
     let (recounter, _) = recounter(&store, counting(100));
     let mut progress = Progress::default();
     settle(&recounter, &mut progress).await;
     store.is_away.store(true, Ordering::Relaxed);
-    recounter.touched().hand_over([1]);
+    recounter.queue().add_events([1]);
     for _ in 0..3 {
         recounter.step(&mut progress, false).await.unwrap_err();
     }
-    recounter.touched().hand_over([1]);
+    recounter.queue().add_events([1]);
     let waiting = recounter
-        .touched()
-        .waiting()
+        .queue()
+        .lock_state()
         .events
         .get(&1)
-        .map(|of| of.count);
+        .map(|events| events.count);
     assert_eq!(waiting, Some(2));
     store.is_away.store(false, Ordering::Relaxed);
     settle(&recounter, &mut progress).await;
     assert_eq!(store.recorded(), BTreeMap::from([(1, 5)]));
 }
 
-/// One that can't be counted is tried with pauses that double, by itself, and nobody else waits for it.
+/// A failed application is retried alone, with doubling pauses, and does not block others.
 #[tokio::test]
-async fn one_that_can_not_be_counted_pauses() {
+async fn failed_recounts_pause_alone() {
     let store = Arc::new(Store::default());
     (1..=3).for_each(|id| store.set(id, 5));
     *store.broken.lock().unwrap() = Some(2);
     let (mut recounter, _) = recounter(&store, counting(100));
     recounter.retry_ms = 100_000;
     let mut progress = Progress::default();
-    recounter.touched().some_are_missing();
+    recounter.queue().mark_incomplete();
     // All by one statement, then each by its own.
     recounter.step(&mut progress, true).await.unwrap_err();
     assert_eq!(store.recorded(), BTreeMap::new());
@@ -255,22 +255,22 @@ async fn one_that_can_not_be_counted_pauses() {
     assert_eq!(store.recorded(), BTreeMap::from([(1, 5), (3, 5)]));
     let tries = || store.counted.lock().unwrap().len();
     let before = tries();
-    recounter.touched().hand_over([1, 2]);
-    recounter.touched().some_are_missing();
+    recounter.queue().add_events([1, 2]);
+    recounter.queue().mark_incomplete();
     while recounter.step(&mut progress, true).await.unwrap() {}
     let counted = store.counted.lock().unwrap().split_off(before);
     assert_eq!(counted, [vec![1], vec![1, 3]], "the second pauses");
-    let pause = recounter.touched().until_again().unwrap();
+    let pause = recounter.queue().next_retry().unwrap();
     assert!(pause > Duration::from_secs(90), "{pause:?}");
     assert!(pause <= Duration::from_secs(100), "{pause:?}");
-    // Who wants to reach the end does not wait.
+    // `finish` ignores pauses.
     recounter.step(&mut progress, false).await.unwrap_err();
-    let pause = recounter.touched().until_again().unwrap();
+    let pause = recounter.queue().next_retry().unwrap();
     assert!(pause > Duration::from_secs(190), "{pause:?}");
     for _ in 0..70 {
         recounter.step(&mut progress, false).await.unwrap_err();
     }
-    let pause = recounter.touched().until_again().unwrap();
+    let pause = recounter.queue().next_retry().unwrap();
     assert!(
         pause <= Duration::from_millis(FAILURE_PAUSE_MS_MAX),
         "{pause:?}"
@@ -278,37 +278,37 @@ async fn one_that_can_not_be_counted_pauses() {
     *store.broken.lock().unwrap() = None;
     settle(&recounter, &mut progress).await;
     assert_eq!(store.recorded()[&2], 5);
-    assert_eq!(recounter.touched().until_again(), None);
+    assert_eq!(recounter.queue().next_retry(), None);
 }
 
-/// Where classes list their applications, no others are read.
+/// If classes list their applications, no others are read.
 #[tokio::test]
-async fn a_sweep_reads_what_may_be_counted() {
+async fn a_sweep_reads_only_listed_applications() {
     let store = Arc::new(Store::default());
-    let step = i64::try_from(STEP).unwrap();
+    let step = i64::try_from(SWEEP_APPLICATIONS).unwrap();
     (1..=3 * step).for_each(|id| store.set(id, 1));
     let listed = CountingSection {
         capacity_from: None,
         applications: (step..=2 * step + 5).collect(),
         ..section(100)
     };
-    let (recounter, _) = recounter(&store, Counting::of(&[listed]).unwrap());
-    recounter.touched().some_are_missing();
+    let (recounter, _) = recounter(&store, Counting::parse(&[listed]).unwrap());
+    recounter.queue().mark_incomplete();
     settle(&recounter, &mut Progress::default()).await;
     let ids: Vec<i64> = store.recorded().into_keys().collect();
     assert_eq!(ids, (step..=2 * step + 5).collect::<Vec<_>>());
     assert_eq!(*store.pages.lock().unwrap(), 0);
 }
 
-/// A large count is made anew after some of its events, and when it is older than a day's share.
+/// A large count is refreshed after some of its events, and when it exceeds its maximum age.
 #[tokio::test]
-async fn large_counts_are_made_anew_now_and_then() {
+async fn large_counts_are_recounted_from_time_to_time() {
     let store = Arc::new(Store::default());
     store.set(1, 1_000);
     let (recounter, clock) = recounter(&store, counting(100));
     let mut progress = Progress::default();
     for _ in 0..4_000 {
-        recounter.touched().hand_over([1]);
+        recounter.queue().add_events([1]);
         settle(&recounter, &mut progress).await;
     }
     let times = store.counted.lock().unwrap().len();
@@ -329,14 +329,15 @@ async fn large_counts_are_made_anew_now_and_then() {
     assert_eq!(store.counted.lock().unwrap().len(), times + 1);
 }
 
-/// Who dies between counting and recording has recorded nothing; who comes after goes through all.
+/// A crash between counting and recording records nothing. The next process sweeps all
+/// applications.
 #[tokio::test]
-async fn a_count_that_was_not_recorded_is_made_again() {
+async fn an_unrecorded_count_is_repeated() {
     let store = Arc::new(Store::default());
     store.set(1, 5);
     let (first, _) = recounter(&store, counting(100));
     store.forgets_to_record.store(true, Ordering::Relaxed);
-    first.touched().hand_over([1]);
+    first.queue().add_events([1]);
     settle(&first, &mut Progress::default()).await;
     assert_eq!(store.recorded(), BTreeMap::new());
     store.forgets_to_record.store(false, Ordering::Relaxed);
@@ -347,22 +348,25 @@ async fn a_count_that_was_not_recorded_is_made_again() {
 
 #[test]
 fn statements_count_a_bounded_number_of_athletes() {
-    let of = |application_id, connected| Countable {
+    let application = |application_id, connected| CountedApplication {
         application_id,
         athlete_capacity: 1,
-        recounted: Some(Recounted {
+        recorded: Some(RecordedCount {
             connected,
             counted_at_ms: 0,
         }),
     };
     let all = [
-        of(1, 10),
-        of(2, 499_990),
-        of(3, 1),
-        of(4, u64::MAX),
-        of(5, 0),
+        application(1, 10),
+        application(2, 499_990),
+        application(3, 1),
+        application(4, u64::MAX),
+        application(5, 0),
     ];
-    let all: Vec<&Countable> = all.iter().collect();
-    assert_eq!(parts(&all), [vec![1, 2], vec![3], vec![4], vec![5]]);
-    assert!(parts(&[]).is_empty());
+    let all: Vec<&CountedApplication> = all.iter().collect();
+    assert_eq!(
+        split_statements(&all),
+        [vec![1, 2], vec![3], vec![4], vec![5]]
+    );
+    assert!(split_statements(&[]).is_empty());
 }

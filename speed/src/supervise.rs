@@ -1,36 +1,34 @@
-//! Starting a worker for each partition, and ending them together.
+//! Starts a worker for each partition and stops them together.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use jobs::{Board, Catalog, Engine, Fold, Job, Layers, TallyFold};
+use jobs::{AggregateFold, Board, Catalog, Engine, Fold, Job, Layers};
 use schemas::seam::Offset;
 use schemas::source::{Source, SourceKind};
 use serde::Serialize;
-use stores::live::SlotId;
-use stores::log::{Assigned, LOST_REMEDY, Recogniser, Share};
-use stores::relay::Relay;
-use stores::telling::Telling;
-use stores::views::RunsSeen;
+use stores::live::PartitionId;
+use stores::log::{Assignment, GroupMembership, LOST_REMEDY, LogIdentityVerifier};
+use stores::outbox_publisher::OutboxPublisher;
+use stores::relay::OutboxRelay;
+use stores::views::RunRecords;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::boards::Boards;
+use crate::changes::Outbox as ChangeOutbox;
 use crate::entities::Entities;
-use crate::facts::Facts;
+use crate::entity_outbox::EntityOutbox;
+use crate::events::EventProcessor;
 use crate::idle::IdleWatch;
 use crate::notices::Deliverer;
-use crate::outbox::Outbox;
 use crate::processor::BatchProcessor;
 use crate::recount::Recounter;
-use crate::sums::Sums;
-use crate::tell::{Outbox as Told, Teller};
-use crate::worker::{LOOKS_WITHOUT_PARTITION, Worker};
+use crate::worker::{MISSING_PARTITION_TRIES, Worker};
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
-/// Between looks for a partition that was there.
+/// Pause between checks for a missing partition.
 const PARTITION_PAUSE: Duration = Duration::from_millis(500);
 
 /// The speed layer of one source.
@@ -41,46 +39,46 @@ pub struct Speed {
     engine: Engine,
     source: Source,
     options: SpeedOptions,
-    /// Where notifications come from.
-    outbox: Option<Outbox>,
-    /// Where what changes on boards goes.
-    telling: Option<Telling>,
-    /// Deliver notices of capacities, and alerts.
+    /// Sends leftover notifications.
+    outbox: Option<EntityOutbox>,
+    /// Publishes board changes.
+    change_publisher: Option<OutboxPublisher>,
+    /// Deliver capacity notices and alerts.
     deliverers: Vec<Deliverer>,
-    /// What counts the athletes of applications anew, where any are counted so.
+    /// Recounts the athletes of applications, if a class recounts.
     recounter: Option<Recounter>,
 }
 
-/// What the layer keeps.
+/// The views that the layer updates.
 #[derive(Debug)]
 enum Views {
-    Tallies(Vec<Arc<Job>>),
+    Aggregates(Vec<Arc<Job>>),
     Boards(Vec<Arc<Job<Board>>>),
 }
 
-/// What was done.
+/// Totals of the speed layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct SpeedReport {
-    /// Events that were counted, or groups whose state was made anew.
+    /// Events that were counted, or groups whose entries were updated.
     pub events: u64,
-    /// Events that were passed over, since they were in the window already; or notifications that
-    /// said what another of their micro-batch had said.
+    /// Events that were already in the duplicate window, or notifications that repeated another one
+    /// of their micro-batch.
     pub duplicates: u64,
-    /// Records that could not be taken.
+    /// Records that were rejected.
     pub dead_letters: u64,
     /// Micro-batches that were applied.
     pub micro_batches: u64,
-    /// Slots that were started anew.
+    /// Partition states that were rebuilt.
     pub heals: u64,
-    /// Times that a slot stood elsewhere than a worker believed.
+    /// Compare-and-set failures of workers.
     pub refusals: u64,
 }
 
-/// The counts of all workers.
+/// The totals of all workers.
 pub(crate) type Counts = Mutex<SpeedReport>;
 
 impl Speed {
-    /// The speed layer of `source`, with every view of it that this layer runs.
+    /// Creates the speed layer of `source`, with every view that it runs.
     ///
     /// # Errors
     /// If a view's query can't be planned.
@@ -92,19 +90,19 @@ impl Speed {
         options: SpeedOptions,
     ) -> Result<Self> {
         let views = match source.kind() {
-            SourceKind::Facts => {
-                let jobs = catalog.of_layer(source, Layers::Speed);
-                Views::Tallies(jobs.map(Arc::clone).collect())
+            SourceKind::Events => {
+                let jobs = catalog.jobs_in_layer(source, Layers::Speed);
+                Views::Aggregates(jobs.map(Arc::clone).collect())
             }
             SourceKind::Entities => {
-                let jobs = catalog.boards_of_layer(source, Layers::Speed);
+                let jobs = catalog.boards_in_layer(source, Layers::Speed);
                 Views::Boards(jobs.map(Arc::clone).collect())
             }
         };
-        let outbox = matches!(views, Views::Boards(_)).then(|| Outbox {
-            canon: Arc::clone(&ports.canon) as _,
-            relay: Relay::new(
-                Arc::clone(&ports.canon) as _,
+        let outbox = matches!(views, Views::Boards(_)).then(|| EntityOutbox {
+            entities: Arc::clone(&ports.entities) as _,
+            relay: OutboxRelay::new(
+                Arc::clone(&ports.entities) as _,
                 Arc::clone(&ports.log_writes),
                 Arc::clone(&ports.clock),
                 options.partitions,
@@ -112,8 +110,8 @@ impl Speed {
             source,
             look_interval_ms: options.look_interval_ms.max(1),
         });
-        let telling = matches!(views, Views::Boards(_)).then(|| {
-            Telling::new(
+        let change_publisher = matches!(views, Views::Boards(_)).then(|| {
+            OutboxPublisher::new(
                 Arc::clone(&ports.live),
                 Arc::clone(&ports.achievements),
                 Arc::clone(&ports.log_writes),
@@ -121,14 +119,14 @@ impl Speed {
                 options.partitions,
             )
         });
-        let is_connecting = source == Source::Authorizations;
-        let notices = is_connecting.then(|| Deliverer::of_capacities(&ports, &options));
+        let has_applications = source == Source::Authorizations;
+        let notices = has_applications.then(|| Deliverer::for_capacities(&ports, &options));
         let deliverers = notices
             .into_iter()
-            .chain([Deliverer::of_alerts(&ports, &options)]);
+            .chain([Deliverer::for_alerts(&ports, &options)]);
         let deliverers = deliverers.collect();
-        let recounter = is_connecting.then(|| catalog.counting());
-        let recounter = recounter.and_then(|of| Recounter::new(&ports, of, &options));
+        let recounter = has_applications.then(|| catalog.counting());
+        let recounter = recounter.and_then(|counting| Recounter::new(&ports, counting, &options));
         let speed = Self {
             ports,
             views,
@@ -136,7 +134,7 @@ impl Speed {
             source,
             options,
             outbox,
-            telling,
+            change_publisher,
             deliverers,
             recounter,
         };
@@ -144,69 +142,63 @@ impl Speed {
         Ok(speed)
     }
 
-    const fn slot(&self, partition: u32) -> SlotId {
-        SlotId {
+    const fn partition_id(&self, partition: u32) -> PartitionId {
+        PartitionId {
             source: self.source,
             partition,
         }
     }
 
-    /// What waits to be told of a partition, where boards are kept.
-    fn told(&self, partition: u32) -> Option<Told> {
-        let telling = self.telling.clone()?;
+    /// The change outbox of a partition, if the views are boards.
+    fn change_outbox(&self, partition: u32) -> Option<ChangeOutbox> {
+        let change_publisher = self.change_publisher.clone()?;
         let interval_ms = self.options.look_interval_ms;
-        Some(Told::new(self.slot(partition), telling, interval_ms))
+        Some(ChangeOutbox::new(
+            self.partition_id(partition),
+            change_publisher,
+            interval_ms,
+        ))
     }
 
     /// The processor of a partition's micro-batches.
     async fn processor(&self, partition: u32) -> Result<Box<dyn BatchProcessor>> {
         Ok(match &self.views {
-            Views::Tallies(jobs) => {
-                let fold = TallyFold::new(&self.engine, jobs).await?;
+            Views::Aggregates(jobs) => {
+                let fold = AggregateFold::new(&self.engine, jobs).await?;
                 let schemas = Arc::clone(&self.ports.schemas);
-                Box::new(Facts::new(partition, fold, schemas))
+                Box::new(EventProcessor::new(partition, fold, schemas))
             }
             Views::Boards(jobs) => {
                 let fold = Fold::new(&self.engine, jobs).await?;
-                Box::new(self.entities(partition, jobs, fold))
+                Box::new(self.entities(partition, fold))
             }
         })
     }
 
-    fn entities(&self, partition: u32, jobs: &[Arc<Job<Board>>], fold: Fold<Board>) -> Entities {
-        let (slot, ports) = (self.slot(partition), &self.ports);
-        let entities = Entities::new(
-            slot,
-            (Arc::clone(&ports.canon) as _, Arc::clone(&ports.schemas)),
-            fold,
-            (self.options.groups_max.max(1), self.options.rows_max),
-            (
-                Teller::new(slot, ports),
-                Boards::new(slot, ports, jobs.to_vec(), &self.options),
-                Sums::new(slot, ports, &self.options),
-            ),
-        );
+    fn entities(&self, partition: u32, fold: Fold<Board>) -> Entities {
+        let id = self.partition_id(partition);
+        let entities = Entities::new(id, &self.ports, &self.options, fold);
         let recounter = self.recounter.as_ref();
-        entities.telling(recounter.map(|of| Arc::clone(of.touched())))
+        entities.with_recounts(recounter.map(|recounter| Arc::clone(recounter.queue())))
     }
 
-    /// Works until `shutdown`, or with `until_caught_up` until every partition's end was reached.
-    /// What is under way is finished first.
+    /// Runs until `shutdown`, or with `until_caught_up` until the end of every partition. Started
+    /// steps are finished first.
     ///
-    /// Several processes share the partitions, each with the workers of its own; who is to reach the
-    /// ends works on all of them.
+    /// Several processes share the partitions, and each runs the workers of its own ones. With
+    /// `until_caught_up`, this process runs workers for all partitions.
     ///
     /// # Errors
-    /// What a worker can't get over by itself; then all workers end.
+    /// The first error that a worker can't handle. All workers stop.
     pub async fn run(
         &self,
         until_caught_up: bool,
         shutdown: CancellationToken,
     ) -> Result<SpeedReport> {
         let mut share = if until_caught_up {
-            Share::everything()
+            GroupMembership::all_partitions()
         } else {
-            self.ports.log.share(self.source.topic()).await?
+            self.ports.log.join_group(self.source.topic()).await?
         };
         let idle = Arc::new(IdleWatch::new(&self.ports, self.source, &self.options));
         let mut workers = Workers::new(until_caught_up, shutdown.child_token(), idle);
@@ -229,7 +221,7 @@ impl Speed {
         })
     }
 
-    /// Starts what runs beside the workers.
+    /// Starts the background services.
     fn spawn_services(&self, workers: &mut Workers) {
         let stop = workers.stop.clone();
         workers.spawn(None, Arc::clone(&workers.idle).run(stop.clone()));
@@ -244,7 +236,7 @@ impl Speed {
         }
     }
 
-    /// Does once what services do, after the workers have caught up.
+    /// Runs each service once, after the workers have caught up.
     async fn finish_services(&self, stop: &CancellationToken) -> Result<()> {
         if let Some(recounter) = &self.recounter {
             recounter.finish(stop).await?;
@@ -255,16 +247,16 @@ impl Speed {
         Ok(())
     }
 
-    /// Keeps a worker at each partition that is this process's, until the end or an error.
-    async fn supervise(&self, share: &mut Share, workers: &mut Workers) -> Result<()> {
+    /// Keeps a worker for each assigned partition, until the end or an error.
+    async fn supervise(&self, share: &mut GroupMembership, workers: &mut Workers) -> Result<()> {
         let wait = Duration::from_millis(self.options.look_interval_ms.max(1));
         let until_caught_up = workers.until_caught_up;
         let stop = workers.stop.clone();
         loop {
             match self.assign(&share.assigned(), workers).await {
                 Ok(()) => {}
-                Err(error) if error.may_pass() && !until_caught_up => {
-                    tracing::warn!(%error, "what is to be counted can't be looked up; trying again");
+                Err(error) if error.is_transient() && !until_caught_up => {
+                    tracing::warn!(%error, "partitions can't be assigned; trying again");
                 }
                 Err(error) => return Err(error),
             }
@@ -272,7 +264,7 @@ impl Speed {
                 return Ok(());
             }
             tokio::select! {
-                ended = workers.ended() => ended?,
+                ended = workers.next_result() => ended?,
                 () = stop.cancelled() => return Ok(()),
                 () = share.changed() => {}
                 () = tokio::time::sleep(wait), if !until_caught_up => {}
@@ -280,28 +272,28 @@ impl Speed {
         }
     }
 
-    /// How many partitions the log has: no fewer than were counted, or it is not the log that was.
+    /// The number of partitions of the log. If runs or live state know more, the log was lost.
     async fn partitions(&self) -> Result<u32> {
-        let mut looks = 0;
+        let mut tries = 0;
         loop {
-            // The runs first: no run has cuts in partitions that came after.
+            // Run records first: no run has cuts in partitions that are added later.
             let recorded = self.ports.views.runs(self.source).await?.runs.partitions();
             let partitions = self.ports.partitions(self.source).await?;
             let what = if (partitions as usize) < recorded {
-                "a batch run has a cut here".to_owned()
-            } else if let Some(counted) = self.counted_in(partitions).await? {
-                format!("live state stands at offset {counted} here")
+                "a batch run has a cut in this partition".to_owned()
+            } else if let Some(counted) = self.live_offset(partitions).await? {
+                format!("live state is at offset {counted}")
             } else {
                 return Ok(partitions);
             };
-            // A broker may not have heard of them yet.
-            looks += 1;
-            if looks >= LOOKS_WITHOUT_PARTITION {
-                return Err(Error::OtherLog {
+            // A broker may not know new partitions yet.
+            tries += 1;
+            if tries >= MISSING_PARTITION_TRIES {
+                return Err(Error::LogIdentityError {
                     topic: self.source.topic(),
                     partition: partitions,
                     what: format!(
-                        "{what}, and the log has only {partitions} partitions: it was lost. {LOST_REMEDY}"
+                        "{what}, but the log has only {partitions} partitions: it was lost. {LOST_REMEDY}"
                     ),
                 });
             }
@@ -309,62 +301,65 @@ impl Speed {
         }
     }
 
-    /// Where live state of a partition stands, if anything of it was counted.
-    async fn counted_in(&self, partition: u32) -> Result<Option<Offset>> {
-        let slot = self.ports.slot(self.slot(partition)).await?;
-        let next_offset = slot.map(|slot| slot.position.next_offset);
+    /// The offset of a partition's live state, if events were counted.
+    async fn live_offset(&self, partition: u32) -> Result<Option<Offset>> {
+        let state = self
+            .ports
+            .partition_state(self.partition_id(partition))
+            .await?;
+        let next_offset = state.map(|state| state.position.next_offset);
         Ok(next_offset.filter(|next_offset| *next_offset > 0))
     }
 
-    /// Starts workers at partitions that came, and stops those at partitions that went: each
-    /// finishes its step.
-    async fn assign(&self, assigned: &Assigned, workers: &mut Workers) -> Result<()> {
-        for (partition, stop) in &workers.at {
-            if !assigned.has(*partition) {
+    /// Starts workers for newly assigned partitions. Workers of revoked partitions finish their
+    /// step and stop.
+    async fn assign(&self, assigned: &Assignment, workers: &mut Workers) -> Result<()> {
+        for (partition, stop) in &workers.stops {
+            if !assigned.contains(*partition) {
                 stop.cancel();
             }
         }
         let partitions = self.partitions().await?;
         for partition in 0..partitions {
-            // One that is stopping is started anew when it has ended.
-            if workers.at.contains_key(&partition) || !assigned.has(partition) {
+            // A stopping worker is started again after it ended.
+            if workers.stops.contains_key(&partition) || !assigned.contains(partition) {
                 continue;
             }
             let worker = Worker {
                 ports: self.ports.clone(),
                 processor: self.processor(partition).await?,
-                recogniser: Recogniser::default(),
+                log_identity: LogIdentityVerifier::default(),
                 source: self.source,
                 partition,
                 options: self.options.clone(),
                 counts: Arc::clone(&workers.counts),
                 partitions,
-                runs: RunsSeen::default(),
+                runs: RunRecords::default(),
                 idle: Arc::clone(&workers.idle),
-                outbox: self.told(partition),
-                full_looks: 0,
+                outbox: self.change_outbox(partition),
+                full_outbox_refreshes: 0,
                 until_caught_up: workers.until_caught_up,
                 failures: 0,
             };
             let stop = workers.stop.child_token();
-            workers.at.insert(partition, stop.clone());
+            workers.stops.insert(partition, stop.clone());
             workers.spawn(Some(partition), worker.run(stop));
         }
         Ok(())
     }
 }
 
-/// The workers of this process, and what else runs with them.
+/// The workers and services of this process.
 #[derive(Debug)]
 struct Workers {
     until_caught_up: bool,
     counts: Arc<Counts>,
-    /// Wakes those at the end of the log.
+    /// Wakes workers at the end of the log.
     idle: Arc<IdleWatch>,
-    /// Ends all of them.
+    /// Stops everything.
     stop: CancellationToken,
-    /// By partition: what ends its worker.
-    at: BTreeMap<u32, CancellationToken>,
+    /// By partition: stops its worker.
+    stops: BTreeMap<u32, CancellationToken>,
     tasks: JoinSet<(Option<u32>, Result<()>)>,
 }
 
@@ -375,7 +370,7 @@ impl Workers {
             counts: Arc::default(),
             idle,
             stop,
-            at: BTreeMap::new(),
+            stops: BTreeMap::new(),
             tasks: JoinSet::new(),
         }
     }
@@ -388,30 +383,30 @@ impl Workers {
         self.tasks.spawn(async move { (partition, work.await) });
     }
 
-    /// Waits for one that ends; for ever if there is none. It may be dropped at any point.
-    async fn ended(&mut self) -> Result<()> {
+    /// Waits for the next task that ends, or forever if there is none. It is cancellation-safe.
+    async fn next_result(&mut self) -> Result<()> {
         let Some(ended) = self.tasks.join_next().await else {
             return std::future::pending().await;
         };
         let (partition, outcome) =
-            ended.map_err(|error| Error::Fault(format!("a worker ended: {error}")))?;
-        // One that has caught up is not started again.
+            ended.map_err(|error| Error::Fault(format!("a worker task failed: {error}")))?;
+        // A worker that has caught up is not started again.
         if let Some(partition) = partition
             && !self.until_caught_up
         {
-            self.at.remove(&partition);
+            self.stops.remove(&partition);
         }
         outcome
     }
 
-    /// Ends them all, and answers the first error. Every worker finishes the step that it is at: a
-    /// store write is never dropped half-way.
+    /// Stops all tasks and returns the first error. Every worker finishes its current step, so that
+    /// no store write is interrupted.
     async fn end(&mut self, outcome: Result<()>) -> Result<()> {
         self.stop.cancel();
         let mut outcome = outcome;
         while !self.tasks.is_empty() {
-            let ended = self.ended().await;
-            outcome = outcome.and(ended);
+            let result = self.next_result().await;
+            outcome = outcome.and(result);
         }
         outcome
     }

@@ -1,15 +1,15 @@
-//! The duplicate window: which events were seen in the last stretch of the log.
+//! The duplicate window: the events of the most recent part of the log.
 //!
-//! Whether a record is a duplicate depends on nothing but the log: it is one if the same event
-//! stands in a record before it, at most `window_ms` of log time and `events_max` events back. So a
-//! worker that reads the stretch again after a crash decides every record as the first one did.
+//! The log alone decides if a record is a duplicate. It is one if an earlier record has the
+//! same event, at most `window_ms` of log time and `events_max` events before. So a worker that
+//! rereads this part after a crash decides every record as before.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use schemas::plays::EventIdentity;
 
-/// Identities are hashes already; hashing them again would only cost time.
+/// Identities are hashes, so they need no further hashing.
 #[derive(Debug, Default)]
 pub(crate) struct IdentityHasher(u64);
 
@@ -33,14 +33,14 @@ impl Hasher for IdentityHasher {
     }
 }
 
-/// The events of the last stretch of one partition.
+/// The most recent events of one partition.
 #[derive(Debug)]
 pub(crate) struct Window {
     window_ms: i64,
     events_max: usize,
     /// By identity: the number of its newest sighting.
     newest: HashMap<EventIdentity, u64, BuildHasherDefault<IdentityHasher>>,
-    /// Sightings from the oldest on: number, log time, identity.
+    /// Sightings, oldest first: number, log time, identity.
     sightings: VecDeque<(u64, i64, EventIdentity)>,
     next: u64,
 }
@@ -56,11 +56,11 @@ impl Window {
         }
     }
 
-    /// Notes a record; answers what became of the window, and with it whether the record is the first of
-    /// its event there.
-    pub(crate) fn note(&mut self, identity: EventIdentity, logged_at_ms: i64) -> Noted {
+    /// Adds a record and returns the update of the window, which tells whether the record is the
+    /// first of its event.
+    pub(crate) fn record(&mut self, identity: EventIdentity, logged_at_ms: i64) -> WindowUpdate {
         let horizon = logged_at_ms.saturating_sub(self.window_ms);
-        let mut gone = Vec::new();
+        let mut evicted = Vec::new();
         while let Some((number, at, old)) = self.sightings.front().copied() {
             if at >= horizon && self.sightings.len() < self.events_max {
                 break;
@@ -70,18 +70,18 @@ impl Window {
             if was_newest {
                 self.newest.remove(&old);
             }
-            gone.push((number, at, old, was_newest));
+            evicted.push((number, at, old, was_newest));
         }
         self.sightings
             .push_back((self.next, logged_at_ms, identity));
         let before = self.newest.insert(identity, self.next);
         self.next += 1;
-        Noted { before, gone }
+        WindowUpdate { before, evicted }
     }
 
-    /// Makes the window as it was before the last records were noted.
-    pub(crate) fn take_back(&mut self, noted: Vec<Noted>) {
-        for Noted { before, gone } in noted.into_iter().rev() {
+    /// Undoes the updates of the last records.
+    pub(crate) fn undo(&mut self, updates: Vec<WindowUpdate>) {
+        for WindowUpdate { before, evicted } in updates.into_iter().rev() {
             if let Some((number, _, identity)) = self.sightings.pop_back() {
                 self.next = number;
                 match before {
@@ -89,7 +89,7 @@ impl Window {
                     None => self.newest.remove(&identity),
                 };
             }
-            for (number, at, identity, was_newest) in gone.into_iter().rev() {
+            for (number, at, identity, was_newest) in evicted.into_iter().rev() {
                 self.sightings.push_front((number, at, identity));
                 if was_newest {
                     self.newest.insert(identity, number);
@@ -99,17 +99,17 @@ impl Window {
     }
 }
 
-/// What became of the window when a record was noted.
+/// The update of the window by one record.
 #[derive(Debug)]
-pub(crate) struct Noted {
-    /// The sighting of the same event before, if the window holds one.
+pub(crate) struct WindowUpdate {
+    /// The previous sighting of the event, if the window holds one.
     before: Option<u64>,
-    /// Sightings that are no longer in it: number, log time, identity, and whether it was the newest.
-    gone: Vec<(u64, i64, EventIdentity, bool)>,
+    /// Evicted sightings: number, log time, identity, and whether it was the newest of its event.
+    evicted: Vec<(u64, i64, EventIdentity, bool)>,
 }
 
-impl Noted {
-    /// Whether the record is the first of its event in the window.
+impl WindowUpdate {
+    /// Returns whether the record is the first of its event in the window.
     pub(crate) const fn is_first(&self) -> bool {
         self.before.is_none()
     }
@@ -121,12 +121,12 @@ mod tests {
 
     impl Window {
         fn is_first(&mut self, identity: EventIdentity, logged_at_ms: i64) -> bool {
-            self.note(identity, logged_at_ms).is_first()
+            self.record(identity, logged_at_ms).is_first()
         }
     }
 
     #[test]
-    fn a_second_sighting_is_no_first_within_the_window() {
+    fn a_repeated_event_is_a_duplicate_within_the_window() {
         let mut window = Window::new(10, 100);
         assert!(window.is_first(1, 0));
         assert!(!window.is_first(1, 5));
@@ -143,12 +143,12 @@ mod tests {
             assert!(window.sightings.len() <= 3 && window.newest.len() <= 3);
         }
         assert!(!window.is_first(99, 0));
-        assert!(window.is_first(1, 0), "long gone");
+        assert!(window.is_first(1, 0), "long evicted");
     }
 
-    /// Records that are taken back have left no trace: they are decided again as they were.
+    /// Undone records leave no trace: they are decided again as before.
     #[test]
-    fn what_is_taken_back_was_never_noted() {
+    fn undone_records_leave_no_trace() {
         let records: Vec<(u128, i64)> = (0..300_i64)
             .map(|i| (u128::from((i * 7919 % 23).unsigned_abs()), i / 3))
             .collect();
@@ -158,8 +158,8 @@ mod tests {
             let mut window = Window::new(window_ms, events_max);
             for (i, record) in records.iter().enumerate() {
                 let ahead = records.iter().skip(i).take(1 + i % 40);
-                let noted: Vec<Noted> = ahead.map(|r| window.note(r.0, r.1)).collect();
-                window.take_back(noted);
+                let updates: Vec<WindowUpdate> = ahead.map(|r| window.record(r.0, r.1)).collect();
+                window.undo(updates);
                 assert_eq!(window.is_first(record.0, record.1), truth[i], "{i}");
             }
             assert_eq!(window.sightings, plain.sightings);
@@ -167,10 +167,11 @@ mod tests {
         }
     }
 
-    /// So it does where times fall, as those of a log with a clock of its own may: from the first
-    /// record on that is in the window of the last one, as `Facts::begin` reads it.
+    /// Decisions are the same if log times decrease, as they may with the log's own clock. The
+    /// reread starts at the first record within the window of the last one, as in
+    /// `EventProcessor::begin`.
     #[test]
-    fn times_that_fall_change_nothing_when_the_stretch_is_read_again() {
+    fn rereading_decreasing_times_gives_the_same_decisions() {
         let window_ms = 40;
         let records: Vec<(u128, i64)> = (0..400_i64)
             .map(|i| {
@@ -191,9 +192,9 @@ mod tests {
         }
     }
 
-    /// A window that starts later, but far enough back, decides the same.
+    /// A window that starts later, but far enough back, gives the same decisions.
     #[test]
-    fn reading_the_stretch_again_decides_the_same() {
+    fn rereading_gives_the_same_decisions() {
         let records: Vec<(u128, i64)> = (0..500_i64)
             .map(|i| (u128::from((i * 7919 % 37).unsigned_abs()), i / 3))
             .collect();

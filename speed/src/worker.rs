@@ -1,103 +1,104 @@
-//! The worker of one partition: look around, then fold micro-batches until it is time to look again.
+//! The worker of one partition. It refreshes its view of the stores, then processes micro-batches
+//! until the next refresh.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use schemas::dead_letter::{DeadLetter, Place, RAW_BYTES_MAX};
+use schemas::dead_letter::{DeadLetter, LogPosition, RAW_BYTES_MAX};
 use schemas::entities::Group;
-use schemas::plays::Rejected;
-use schemas::seam::{Cut, Fence, Offset, Slot, Step, next_step};
+use schemas::plays::RejectedInput;
+use schemas::seam::{Checkpoint, Cut, Offset, PartitionState, WorkerStep, next_step};
 use schemas::source::Source;
 use schemas::traces;
 use stores::intake::append_dead_letters;
-use stores::live::{Changes, SlotId};
-use stores::log::{FetchLimit, Fetched, LOST_REMEDY, Recogniser, Records};
+use stores::live::{Changes, PartitionId};
+use stores::log::{FetchLimit, Fetched, LOST_REMEDY, LogIdentityVerifier, Records};
 use stores::relay;
-use stores::views::RunsSeen;
+use stores::views::RunRecords;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::boards::Stepped;
+use crate::boards::StepOutcome;
+use crate::changes::Outbox;
 use crate::idle::{Idle, IdleWatch, Wake};
-use crate::processor::{BatchProcessor, Before, Limits};
+use crate::processor::{BatchContext, BatchProcessor, Limits};
 use crate::supervise::{Counts, SpeedReport};
-use crate::tell::Outbox;
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
-/// How often a step that did not get through is tried again when the end is to be reached.
+/// Attempts of a failing step if the worker must reach the end of the log.
 const TRIES_UNTIL_CAUGHT_UP: u32 = 20;
-/// How often in a row a partition may not be there before it is believed: a broker may not have heard of
-/// it yet.
-pub(crate) const LOOKS_WITHOUT_PARTITION: u32 = 6;
-/// After so many looks it is said that nothing is counted since too much waits to be told.
-const FULL_LOOKS: u32 = 5;
+/// Consecutive checks before a partition is believed to be missing. A broker may not know a new one
+/// yet.
+pub(crate) const MISSING_PARTITION_TRIES: u32 = 6;
+/// Consecutive refreshes with a full outbox before the worker logs that it waits.
+const FULL_OUTBOX_REFRESHES: u32 = 5;
 const PAUSE_MS_FIRST: u64 = 50;
 const PAUSE_MS_MAX: u64 = 5_000;
-/// How often an idle worker goes on with its cached boards.
+/// Interval of background work of an idle worker.
 const IDLE_STEP: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) ports: SpeedPorts,
     pub(crate) processor: Box<dyn BatchProcessor>,
-    pub(crate) recogniser: Recogniser,
+    pub(crate) log_identity: LogIdentityVerifier,
     pub(crate) source: Source,
     pub(crate) partition: u32,
     pub(crate) options: SpeedOptions,
     pub(crate) counts: Arc<Counts>,
-    /// How many partitions the topic has, as was seen after the epoch that is being filled had begun.
+    /// The partitions of the topic, read after the current epoch began.
     pub(crate) partitions: u32,
     /// The run records of the last refresh.
-    pub(crate) runs: RunsSeen,
-    /// Wakes it at the end of the log.
+    pub(crate) runs: RunRecords,
+    /// Wakes the worker at the end of the log.
     pub(crate) idle: Arc<IdleWatch>,
-    /// What waits to be told of what it changes, where there is such.
+    /// The change outbox, if the views are boards.
     pub(crate) outbox: Option<Outbox>,
-    /// How many looks in a row found too much waiting there.
-    pub(crate) full_looks: u32,
-    /// Whether it ends at the end of the log.
+    /// Consecutive refreshes with a full outbox.
+    pub(crate) full_outbox_refreshes: u32,
+    /// True if the worker ends at the end of the log.
     pub(crate) until_caught_up: bool,
-    /// How many steps in a row did not get through.
+    /// Consecutive failed steps.
     pub(crate) failures: u32,
 }
 
-/// How a stretch of folding ended.
-enum Ended {
-    /// It is time to look around.
-    Look,
-    /// The end of the log was reached, which was to be.
+/// The reason why a cycle of micro-batches ended.
+enum CycleEnd {
+    /// The worker must refresh.
+    Refresh,
+    /// The worker reached the end of the log and may stop.
     CaughtUp,
-    /// A batch run has to go on first.
+    /// The worker waits for a batch run.
     Waiting,
 }
 
 impl Worker {
-    /// Folds, and tells beside it what that brings.
+    /// Processes the log, and publishes the resulting changes concurrently.
     pub(crate) async fn run(self, stop: CancellationToken) -> Result<()> {
         let until_caught_up = self.until_caught_up;
         let Some(outbox) = self.outbox.clone() else {
             return self.work(stop).await;
         };
-        let (over, stop) = (CancellationToken::new(), stop.child_token());
-        let watched = outbox.clone().watch(until_caught_up, over.clone()).boxed();
-        let working = self.work(stop.clone()).boxed();
-        let work = async {
-            let worked = working.await;
-            over.cancel();
-            worked
+        let (done, stop) = (CancellationToken::new(), stop.child_token());
+        let publish = outbox.clone().watch(until_caught_up, done.clone()).boxed();
+        let work = self.work(stop.clone()).boxed();
+        let worker = async {
+            let result = work.await;
+            done.cancel();
+            result
         };
-        let telling = async {
-            let told = watched.await;
-            if told.is_err() {
+        let publishing = async {
+            let result = publish.await;
+            if result.is_err() {
                 stop.cancel();
             }
-            told
+            result
         };
-        let (worked, told) = tokio::join!(work, telling);
-        worked.and(told)?;
+        let (work_result, publish_result) = tokio::join!(worker, publishing);
+        work_result.and(publish_result)?;
         if until_caught_up && !stop.is_cancelled() {
-            outbox.tell_all(stop).boxed().await?;
+            outbox.publish_all(stop).boxed().await?;
         }
         Ok(())
     }
@@ -105,28 +106,28 @@ impl Worker {
     async fn work(mut self, stop: CancellationToken) -> Result<()> {
         let until_caught_up = self.until_caught_up;
         let run_wait = Duration::from_millis(self.options.run_wait_ms);
-        let mut gone = 0;
+        let mut missing = 0;
         let mut waiting: Option<Instant> = None;
         while !stop.is_cancelled() {
-            let ended = self.look_and_fold(&stop).await;
+            let ended = self.run_once(&stop).await;
             if let Err(Error::Store(error @ stores::Error::NoPartition { .. })) = ended {
-                gone += 1;
-                if gone >= LOOKS_WITHOUT_PARTITION {
-                    return Err(self.without(error).await);
+                missing += 1;
+                if missing >= MISSING_PARTITION_TRIES {
+                    return Err(self.missing_partition_error(error).await);
                 }
-                self.processor.forget();
-                pause(PAUSE_MS_FIRST << gone, &stop).await;
+                self.processor.reset();
+                pause(PAUSE_MS_FIRST << missing, &stop).await;
                 continue;
             }
-            gone = 0;
+            missing = 0;
             match ended {
-                Ok(Ended::CaughtUp) => return Ok(()),
-                Ok(Ended::Look) => (self.failures, waiting) = (0, None),
-                Err(Error::Moved) => {
-                    self.moved();
+                Ok(CycleEnd::CaughtUp) => return Ok(()),
+                Ok(CycleEnd::Refresh) => (self.failures, waiting) = (0, None),
+                Err(Error::CheckpointMismatch) => {
+                    self.handle_checkpoint_mismatch();
                     (self.failures, waiting) = (0, None);
                 }
-                Ok(Ended::Waiting) => {
+                Ok(CycleEnd::Waiting) => {
                     let since = *waiting.get_or_insert_with(Instant::now);
                     if until_caught_up && since.elapsed() >= run_wait {
                         return Err(Error::Waiting {
@@ -136,14 +137,14 @@ impl Worker {
                     }
                     pause(self.options.poll_interval_ms, &stop).await;
                 }
-                Err(error) if error.may_pass() => {
+                Err(error) if error.is_transient() => {
                     self.failures += 1;
                     if until_caught_up && self.failures >= TRIES_UNTIL_CAUGHT_UP {
                         return Err(error);
                     }
                     let wait_ms = PAUSE_MS_MAX.min(PAUSE_MS_FIRST << self.failures.min(10));
-                    tracing::warn!(partition = self.partition, %error, wait_ms, "trying again");
-                    self.processor.forget();
+                    tracing::warn!(partition = self.partition, %error, wait_ms, "a step failed; trying again");
+                    self.processor.reset();
                     pause(wait_ms, &stop).await;
                 }
                 Err(error) => return Err(error),
@@ -152,66 +153,70 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads the slot, then the runs, and does what they call for.
-    async fn look_and_fold(&mut self, stop: &CancellationToken) -> Result<Ended> {
+    /// Reads the partition state, then the run records, and does the step that they require.
+    async fn run_once(&mut self, stop: &CancellationToken) -> Result<CycleEnd> {
         let partition = self.partition;
-        let slot = self.ports.slot(self.slot_id()).await?;
-        // After the slot: a run that ended the epoch before knew no more partitions than there are now.
+        let state = self.ports.partition_state(self.partition_id()).await?;
+        // After the partition state: the run that ended the previous epoch knew no more partitions
+        // than exist now.
         let partitions = self.ports.partitions(self.source).await?;
         self.runs = self.ports.views.runs(self.source).await?;
-        self.processor.covers(&self.runs.newest);
-        // After the slot as well: a run that ended the epoch before on behalf of an erasure is sure that
-        // whoever fills the next one knows of it, since what was folded before is refused.
+        self.processor.set_newest_epochs(&self.runs.complete_epochs);
+        // Also after the partition state. A run for an erasure ends the epoch. So a worker that
+        // fills the next epoch knows the erasure, and micro-batches processed before are rejected.
         self.processor
-            .suppress(self.ports.suppressions.now().await?);
+            .suppress(self.ports.suppressions.current().await?);
         if partitions <= partition {
             let what = format!("{}/{partition}", self.source.topic());
             return Err(stores::Error::NoPartition { what }.into());
         }
-        // Who is asked may not have heard of the newest, which a run or an earlier look has seen.
+        // The log may not know the newest partitions that a run or an earlier refresh has seen.
         let runs = &self.runs.runs;
         let recorded = u32::try_from(runs.partitions()).unwrap_or(u32::MAX);
         self.partitions = self.partitions.max(partitions).max(recorded);
-        let id = self.slot_id();
-        match next_step(slot.as_ref(), partition as usize, runs) {
-            Step::Heal => {
-                let seen = slot.as_ref().map(Slot::fence);
+        let id = self.partition_id();
+        match next_step(state.as_ref(), partition as usize, runs) {
+            WorkerStep::Rebuild => {
+                let believed = state.as_ref().map(PartitionState::checkpoint);
                 let log_end = self.log_end().await?;
-                let hint = self.ports.clock.now_ms().unsigned_abs();
-                let life = self.runs.runs.new_life(partition as usize, log_end, hint);
-                let healed = self.ports.live.heal(id, seen, &life).await?;
-                if healed.is_ok() {
-                    // The very first slot of a partition is no loss.
-                    if seen.is_some() || life.newest > 0 {
+                let generation_min = self.ports.clock.now_ms().unsigned_abs();
+                let start =
+                    self.runs
+                        .runs
+                        .generation_start(partition as usize, log_end, generation_min);
+                let rebuilt = self.ports.live.rebuild(id, believed, &start).await?;
+                if rebuilt.is_ok() {
+                    // The first state of a partition is not a loss.
+                    if believed.is_some() || start.newest > 0 {
                         tracing::warn!(
                             partition,
-                            epoch = life.newest,
-                            offset = life.cut.next_offset,
+                            epoch = start.newest,
+                            offset = start.cut.next_offset,
                             log_end,
-                            "live state was lost: it starts anew at the newest run and is replayed"
+                            "live state was lost: it restarts at the newest batch run, and later events are replayed"
                         );
                     }
                     self.count(|all| &mut all.heals, "backstitch_speed_heals_total", 1);
                 }
-                Ok(Ended::Look)
+                Ok(CycleEnd::Refresh)
             }
-            Step::Impose => {
-                if let Some(fence) = slot.as_ref().map(Slot::fence)
-                    && self.ports.live.impose(id, fence).await?.is_err()
+            WorkerStep::CloseEpoch => {
+                if let Some(checkpoint) = state.as_ref().map(PartitionState::checkpoint)
+                    && self.ports.live.close_epoch(id, checkpoint).await?.is_err()
                 {
-                    self.refused();
+                    self.count_refusal();
                 }
-                Ok(Ended::Look)
+                Ok(CycleEnd::Refresh)
             }
-            Step::LookAgain => Ok(Ended::Waiting),
-            Step::Fold { until } => match slot {
-                Some(slot) => self.fold_on(&slot, until, stop).await,
-                None => Ok(Ended::Look),
+            WorkerStep::Refresh => Ok(CycleEnd::Waiting),
+            WorkerStep::Fold { until } => match state {
+                Some(state) => self.process_batches(&state, until, stop).await,
+                None => Ok(CycleEnd::Refresh),
             },
         }
     }
 
-    /// Whether so much waits to be told that no more is to be made.
+    /// Returns whether the outbox is full, so that processing must wait.
     fn is_full(&self) -> bool {
         let waiting = self.outbox.as_ref().map_or(0, Outbox::waiting);
         waiting > self.options.outbox_max
@@ -222,49 +227,49 @@ impl Worker {
         Ok(self.ports.log.end(topic, self.partition).await?)
     }
 
-    /// Folds micro-batches from where the slot stands.
-    async fn fold_on(
+    /// Processes micro-batches from the checkpoint.
+    async fn process_batches(
         &mut self,
-        slot: &Slot,
+        state: &PartitionState,
         until: Option<Offset>,
         stop: &CancellationToken,
-    ) -> Result<Ended> {
-        let looked = Instant::now();
-        let look_interval = Duration::from_millis(self.options.look_interval_ms);
-        let mut fence = slot.fence();
-        let mut last = slot.position.last;
-        self.begin(slot).await?;
-        self.full_looks = if self.is_full() {
-            self.full_looks + 1
+    ) -> Result<CycleEnd> {
+        let refreshed = Instant::now();
+        let refresh_interval = Duration::from_millis(self.options.look_interval_ms);
+        let mut checkpoint = state.checkpoint();
+        let mut last = state.position.last;
+        self.begin(state).await?;
+        self.full_outbox_refreshes = if self.is_full() {
+            self.full_outbox_refreshes + 1
         } else {
             0
         };
-        if self.full_looks == FULL_LOOKS {
+        if self.full_outbox_refreshes == FULL_OUTBOX_REFRESHES {
             tracing::info!(
                 partition = self.partition,
-                "counting waits while what changed on boards is told; it goes on by itself"
+                "processing waits until pending board changes are published"
             );
         }
-        while looked.elapsed() < look_interval && !stop.is_cancelled() {
-            if until.is_some_and(|cut| fence.next_offset >= cut) {
-                return Ok(Ended::Look);
+        while refreshed.elapsed() < refresh_interval && !stop.is_cancelled() {
+            if until.is_some_and(|cut| checkpoint.next_offset >= cut) {
+                return Ok(CycleEnd::Refresh);
             }
             if self.is_full() {
                 pause(self.options.poll_interval_ms, stop).await;
                 continue;
             }
-            let fetched = self.fetch(fence.next_offset, until).await?;
+            let fetched = self.fetch(checkpoint.next_offset, until).await?;
             metrics::gauge!("backstitch_speed_lag_events", "source" => self.source.name(),
                 "partition" => self.partition.to_string())
             .set(as_f64(fetched.end.saturating_sub(fetched.next_offset)));
-            if fetched.next_offset == fence.next_offset {
+            if fetched.next_offset == checkpoint.next_offset {
                 if let Some(cut) = until {
-                    return Err(self.other_log(format!(
-                        "a batch run has taken records up to offset {cut}, the log ends at {}: records were lost, or the topic was made again",
+                    return Err(self.other_log_error(format!(
+                        "a batch run covers records before offset {cut}, but the log ends at {}: records were lost, or the topic was recreated",
                         fetched.end
                     )));
                 }
-                match self.at_end(fence, stop).await? {
+                match self.wait_at_end(checkpoint, stop).await? {
                     Some(ended) => return Ok(ended),
                     None => continue,
                 }
@@ -276,58 +281,63 @@ impl Worker {
             let span = tracing::info_span!(
                 target: traces::TARGET, "micro-batch",
                 source = %self.source, partition = self.partition,
-                offset = fence.next_offset, next_offset = at.next_offset,
+                offset = checkpoint.next_offset, next_offset = at.next_offset,
             );
-            let applied = self.apply(fence, at, fetched.records).instrument(span);
+            let applied = self.apply(checkpoint, at, fetched.records).instrument(span);
             let next = applied.await?;
-            fence.next_offset = next.next_offset;
+            checkpoint.next_offset = next.next_offset;
             last = next.last;
-            self.processor.reached(fence);
-            self.processor.step(fence, self.partitions).await?;
+            self.processor.on_applied(checkpoint);
+            self.processor.step(checkpoint, self.partitions).await?;
         }
-        Ok(Ended::Look)
+        Ok(CycleEnd::Refresh)
     }
 
     /// Waits at the end of the log. Returns `None` to fetch again.
     ///
-    /// An idle worker refreshes when its partition state or the run records change. It also refreshes before it folds again:
-    /// the refresh interval has passed by then, or is still running.
-    async fn at_end(&mut self, fence: Fence, stop: &CancellationToken) -> Result<Option<Ended>> {
+    /// An idle worker refreshes when its partition state or the run records change. It also
+    /// refreshes before it processes records again, because the refresh interval has passed by
+    /// then, or is still running.
+    async fn wait_at_end(
+        &mut self,
+        checkpoint: Checkpoint,
+        stop: &CancellationToken,
+    ) -> Result<Option<CycleEnd>> {
         self.failures = 0;
         let began = self.idle.begin();
         while !stop.is_cancelled() {
-            match self.processor.step(fence, self.partitions).await? {
-                Stepped::More => return Ok(None),
-                Stepped::Idle if self.until_caught_up => return Ok(Some(Ended::CaughtUp)),
-                Stepped::Idle => {}
+            match self.processor.step(checkpoint, self.partitions).await? {
+                StepOutcome::More => return Ok(None),
+                StepOutcome::Idle if self.until_caught_up => return Ok(Some(CycleEnd::CaughtUp)),
+                StepOutcome::Idle => {}
             }
             let idle = Idle {
                 partition: self.partition,
                 partitions: self.partitions,
-                fence,
+                checkpoint,
                 runs: &self.runs,
                 began,
             };
             match self.idle.wait(idle, IDLE_STEP, stop).await {
                 Wake::Log => return Ok(None),
-                Wake::Refresh => return Ok(Some(Ended::Look)),
+                Wake::Refresh => return Ok(Some(CycleEnd::Refresh)),
                 Wake::Timeout => {}
             }
         }
         Ok(None)
     }
 
-    /// The slot is not where it was believed to be.
-    fn moved(&mut self) {
-        self.refused();
+    /// The partition state is not at the expected checkpoint.
+    fn handle_checkpoint_mismatch(&mut self) {
+        self.count_refusal();
         if let Some(outbox) = &self.outbox {
             // Another worker may have added outbox entries and stopped.
-            outbox.moved(0);
+            outbox.checkpoint_advanced(0);
         }
-        self.processor.forget();
+        self.processor.reset();
     }
 
-    /// Fetches a micro-batch that does not reach beyond `until`.
+    /// Fetches a micro-batch that ends at `until` or before.
     async fn fetch(&self, from: Offset, until: Option<Offset>) -> Result<Fetched> {
         let limit = FetchLimit {
             records: self.options.records_max.min(self.processor.records_fit()),
@@ -339,7 +349,7 @@ impl Worker {
             .log
             .fetch(topic, self.partition, from, limit)
             .await
-            .map_err(|error| self.explain(error))?;
+            .map_err(|error| self.fetch_error(error))?;
         if let Some(cut) = until
             && fetched.next_offset > cut
         {
@@ -354,48 +364,52 @@ impl Worker {
         Ok(fetched)
     }
 
-    /// Processes as many of the records as fit, and applies the changes together with the checkpoint. Returns the new
-    /// position. `end` is the position after the records, with the last one before them.
-    async fn apply(&mut self, fence: Fence, end: Cut, records: Records) -> Result<Cut> {
+    /// Processes as many records as fit, and applies the changes together with the checkpoint.
+    /// Returns the new position. `end` is the position after the records, with the last record
+    /// before them.
+    async fn apply(&mut self, checkpoint: Checkpoint, end: Cut, records: Records) -> Result<Cut> {
         let limits = Limits {
-            rows_max: self.processor.rows_max(&*self.ports.live, self.slot_id()),
+            rows_max: self
+                .processor
+                .rows_max(&*self.ports.live, self.partition_id()),
             partitions: self.partitions,
-            fence,
+            checkpoint,
         };
         let (log, topic) = (&*self.ports.log, self.source.topic());
-        let known = async {
+        let identity = async {
             match end.last.or(records.first()) {
-                Some(known) => {
-                    let recogniser = &mut self.recogniser;
-                    recogniser
-                        .recognise(log, topic, self.partition, known)
+                Some(record) => {
+                    let log_identity = &mut self.log_identity;
+                    log_identity
+                        .verify(log, topic, self.partition, record)
                         .await
                 }
                 None => Ok(Ok(())),
             }
         };
-        // The log may have become another one since these were asked for; the answer is waited for
-        // while they are read, before anything comes of them.
-        let (known, taken) = tokio::join!(known, self.processor.process(&records, limits));
-        known?.map_err(|other| self.other_log(other.to_string()))?;
-        let mut taken = taken?;
-        let next = next_after(&records, taken.records, end);
-        self.set_aside(&records, &taken.rejected).await?;
-        self.forward(&taken.forwarded).await?;
-        self.put(fence, next, &mut taken.changes).await?;
+        // The log may have been replaced since the fetch. Its identity is verified while the
+        // records are processed, and before their changes are applied.
+        let (identity, batch) = tokio::join!(identity, self.processor.process(&records, limits));
+        identity?.map_err(|other| self.other_log_error(other.to_string()))?;
+        let mut batch = batch?;
+        let next = next_after(&records, batch.records, end);
+        self.append_rejected(&records, &batch.rejected).await?;
+        self.forward(&batch.forwarded).await?;
+        self.apply_changes(checkpoint, next, &mut batch.changes)
+            .await?;
         if let Some(outbox) = &self.outbox {
-            outbox.moved(taken.changes.outbox.len());
+            outbox.checkpoint_advanced(batch.changes.outbox.len());
         }
-        let rejected = taken.rejected.len() as u64;
+        let rejected = batch.rejected.len() as u64;
         self.count(
             |all| &mut all.events,
             "backstitch_speed_events_total",
-            taken.events,
+            batch.events,
         );
         self.count(
             |all| &mut all.duplicates,
             "backstitch_speed_duplicates_total",
-            taken.duplicates,
+            batch.duplicates,
         );
         self.count(
             |all| &mut all.dead_letters,
@@ -410,38 +424,43 @@ impl Worker {
         Ok(next)
     }
 
-    /// Applies changes to live state. A full store makes room first.
-    async fn put(&mut self, fence: Fence, next: Cut, changes: &mut Changes) -> Result<()> {
+    /// Applies changes to live state. If the store is full, it frees memory first.
+    async fn apply_changes(
+        &mut self,
+        checkpoint: Checkpoint,
+        next: Cut,
+        changes: &mut Changes,
+    ) -> Result<()> {
         loop {
             let (live, views) = (&self.ports.live, self.processor.views());
-            let applied = live.apply(self.slot_id(), fence, next, &views, changes);
+            let applied = live.apply(self.partition_id(), checkpoint, next, &views, changes);
             let full = match applied.await {
                 Err(full @ stores::Error::Full { .. }) => full,
-                applied => return applied?.map_err(|_| Error::Moved),
+                applied => return applied?.map_err(|_| Error::CheckpointMismatch),
             };
-            if self.processor.make_room(fence, changes).await? == Stepped::Idle {
+            if self.processor.free_memory(checkpoint, changes).await? == StepOutcome::Idle {
                 return Err(full.into());
             }
         }
     }
 
-    /// Appends dead letters before the fence moves past them, so that none is lost. A crash in
-    /// between appends them once more; their origin tells that they are the same.
-    async fn set_aside(&self, records: &Records, rejected: &[Rejected]) -> Result<()> {
+    /// Appends dead letters before the checkpoint passes them, so that none is lost. After a crash
+    /// in between they are appended again; their origin shows that they are equal.
+    async fn append_rejected(&self, records: &Records, rejected: &[RejectedInput]) -> Result<()> {
         let topic = self.source.topic();
-        let letter = |rejected: &Rejected| {
+        let dead_letter = |rejected: &RejectedInput| {
             let raw = records.values.value(rejected.index);
-            let kept = raw.get(..RAW_BYTES_MAX).unwrap_or(raw);
+            let prefix = raw.get(..RAW_BYTES_MAX).unwrap_or(raw);
             let mut reason = rejected.reason.clone();
-            if kept.len() < raw.len() {
-                // Its place in the log still leads to all of it.
+            if prefix.len() < raw.len() {
+                // The origin still identifies the complete record.
                 reason += &format!(
                     " (the first {} of {} bytes are kept)",
-                    kept.len(),
+                    prefix.len(),
                     raw.len()
                 );
             }
-            let origin = Place {
+            let origin = LogPosition {
                 topic,
                 partition: self.partition,
                 offset: records.offsets.value(rejected.index),
@@ -451,35 +470,35 @@ impl Worker {
                 reason,
                 origin: origin.to_string(),
                 at_ms: records.logged_at_ms.value(rejected.index),
-                raw: kept.to_vec(),
+                raw: prefix.to_vec(),
             }
         };
-        let mut letters: Vec<DeadLetter> = rejected.iter().map(letter).collect();
-        if !letters.is_empty() {
-            let suppressed = self.ports.suppressions.now().await?;
-            for letter in &mut letters {
-                suppressed.redact(self.source, letter);
-                // A search of binary data takes milliseconds.
+        let mut dead_letters: Vec<DeadLetter> = rejected.iter().map(dead_letter).collect();
+        if !dead_letters.is_empty() {
+            let suppressed = self.ports.suppressions.current().await?;
+            for dead_letter in &mut dead_letters {
+                suppressed.redact(self.source, dead_letter);
+                // Searching binary data takes milliseconds.
                 tokio::task::yield_now().await;
             }
         }
         append_dead_letters(
             &*self.ports.log_writes,
             self.source,
-            &letters,
+            &dead_letters,
             self.ports.clock.now_ms(),
         )
         .await?;
         Ok(())
     }
 
-    /// Sends notifications to the partition that they belong to, before the fence moves past them. A
-    /// crash in between sends them once more, which changes nothing.
+    /// Forwards notifications to their partition before the checkpoint passes them. After a crash
+    /// in between they are sent again, which has no effect.
     async fn forward(&self, groups: &[Group]) -> Result<()> {
         if groups.is_empty() {
             return Ok(());
         }
-        let records = relay::records(self.source, groups, self.partitions);
+        let records = relay::notification_records(self.source, groups, self.partitions);
         let now_ms = self.ports.clock.now_ms();
         let topic = self.source.topic();
         self.ports
@@ -491,26 +510,26 @@ impl Worker {
         Ok(())
     }
 
-    /// Looks once whether the log is the one that the slot was made from, and lets what takes the
-    /// records remember what it must of those before the fence.
-    async fn begin(&mut self, slot: &Slot) -> Result<()> {
-        let fence = slot.fence();
-        let is_current = self.processor.reaches().is_some_and(|reaches| {
-            reaches.generation == fence.generation && reaches.next_offset == fence.next_offset
+    /// Verifies once that the log is the one of the partition state. Lets the processor read the
+    /// records before the checkpoint.
+    async fn begin(&mut self, state: &PartitionState) -> Result<()> {
+        let checkpoint = state.checkpoint();
+        let is_current = self.processor.known_checkpoint().is_some_and(|known| {
+            known.generation == checkpoint.generation && known.next_offset == checkpoint.next_offset
         });
         if is_current {
             return Ok(());
         }
-        // It may be another slot than before.
-        self.recogniser = Recogniser::default();
-        if let Some(last) = slot.position.last {
+        // The partition state may be another one than before.
+        self.log_identity = LogIdentityVerifier::default();
+        if let Some(last) = state.position.last {
             let topic = self.source.topic();
-            self.recogniser
-                .recognise(&*self.ports.log, topic, self.partition, last)
+            self.log_identity
+                .verify(&*self.ports.log, topic, self.partition, last)
                 .await?
-                .map_err(|other| self.other_log(other.to_string()))?;
+                .map_err(|other| self.other_log_error(other.to_string()))?;
         }
-        let before = Before {
+        let context = BatchContext {
             ports: &self.ports,
             source: self.source,
             partition: self.partition,
@@ -518,54 +537,54 @@ impl Worker {
             partitions: self.partitions,
         };
         self.processor
-            .begin(&before, slot)
+            .begin(&context, state)
             .await
             .map_err(|error| match error {
-                Error::Store(error) => self.explain(error),
+                Error::Store(error) => self.fetch_error(error),
                 error => error,
             })
     }
 
-    fn explain(&self, error: stores::Error) -> Error {
+    fn fetch_error(&self, error: stores::Error) -> Error {
         match error {
-            stores::Error::OffsetOutOfRange { asked, end, .. } if asked > end => {
-                self.other_log(format!(
-                    "live state stands at offset {asked}, the log ends at {end}: records were lost, or the topic was made again"
+            stores::Error::OffsetOutOfRange { requested, end, .. } if requested > end => {
+                self.other_log_error(format!(
+                    "live state is at offset {requested}, but the log ends at {end}: records were lost, or the topic was recreated"
                 ))
             }
-            stores::Error::OffsetOutOfRange { asked, start, .. } => self.other_log(format!(
-                "live state stands at offset {asked}, the log begins at {start}: it no longer reaches back to the newest batch run"
+            stores::Error::OffsetOutOfRange { requested, start, .. } => self.other_log_error(format!(
+                "live state is at offset {requested}, but the log begins at {start}, after the newest batch run"
             )),
             other => other.into(),
         }
     }
 
-    /// What it means that a partition is not there: this one, or one of another topic.
-    async fn without(&self, error: stores::Error) -> Error {
+    /// Explains a missing partition: of this topic, or of another one.
+    async fn missing_partition_error(&self, error: stores::Error) -> Error {
         match self.ports.partitions(self.source).await {
             Ok(partitions) if partitions <= self.partition => {
-                self.other_log("the topic was deleted".to_owned())
+                self.other_log_error("the topic was deleted".to_owned())
             }
             _ => error.into(),
         }
     }
 
-    fn other_log(&self, what: String) -> Error {
-        Error::OtherLog {
+    fn other_log_error(&self, what: String) -> Error {
+        Error::LogIdentityError {
             topic: self.source.topic(),
             partition: self.partition,
             what: format!("{what}. Nothing was counted. {LOST_REMEDY}"),
         }
     }
 
-    const fn slot_id(&self) -> SlotId {
-        SlotId {
+    const fn partition_id(&self) -> PartitionId {
+        PartitionId {
             source: self.source,
             partition: self.partition,
         }
     }
 
-    fn refused(&self) {
+    fn count_refusal(&self) {
         self.count(
             |all| &mut all.refusals,
             "backstitch_speed_refusals_total",
@@ -579,23 +598,23 @@ impl Worker {
     }
 }
 
-/// The position after the first `taken` of the records, where `end` is the one after all of them with
-/// the last one before them.
-fn next_after(records: &Records, taken: usize, end: Cut) -> Cut {
-    let is_all = taken >= records.len();
+/// The position after the first `processed` records. `end` is the position after all records, with the
+/// last record before them.
+fn next_after(records: &Records, processed: usize, end: Cut) -> Cut {
+    let is_all = processed >= records.len();
     Cut {
         next_offset: match is_all {
             true => end.next_offset,
-            false => records.offsets.value(taken),
+            false => records.offsets.value(processed),
         },
         last: records
-            .slice(0, taken.min(records.len()))
+            .slice(0, processed.min(records.len()))
             .last()
             .or(end.last),
     }
 }
 
-/// Waits, but not beyond `stop`.
+/// Waits, but not after `stop`.
 pub(crate) async fn pause(wait_ms: u64, stop: &CancellationToken) {
     tokio::select! {
         () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}

@@ -1,4 +1,4 @@
-//! Boards: heads with their nodes, and the live states that count.
+//! Reads the boards of a key from heads, nodes and live states.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,49 +6,50 @@ use std::time::Duration;
 
 use arrow::array::Array;
 use bytes::Bytes;
-use jobs::board::{GroupState, Head, LiveState, ReadError as BoardError, Standings};
-use jobs::merge::Seam;
-use jobs::tree::{Damaged, Node, NodeId, Nodes};
+use jobs::board::{Head, KeyBoards, LiveEntry, MemberEntries, ReadError as BoardError};
+use jobs::merge::SeamSnapshot;
+use jobs::tree::{Node, NodeId, Nodes, TreeDamage};
 use jobs::{Board, Job};
 use moka::sync::Cache;
-use schemas::seam::{self, Epoch, Slot};
-use stores::live::{LiveRead, LiveStates, MembersQuery, SlotId, StateQuery};
-use stores::views::{Head as StoredHead, NodeName, RunsSeen, ViewsRead};
+use schemas::seam::{self, Epoch, PartitionState};
+use stores::live::{LiveRead, LiveStates, MembersQuery, PartitionId, StateQuery};
+use stores::views::{Head as StoredHead, NodeName, RunRecords, ViewsRead};
 
-/// What a read saw of the seam of a view of boards.
+/// Returns the seam snapshot of a board view. `only_partition` is set if only that partition
+/// contains the key.
 pub fn seam<'a>(
     view: &'a str,
-    runs: &'a RunsSeen,
-    slots: &'a [Option<Slot>],
-    only: Option<u32>,
-) -> Seam<'a> {
-    Seam {
+    runs: &'a RunRecords,
+    partition_states: &'a [Option<PartitionState>],
+    only_partition: Option<u32>,
+) -> SeamSnapshot<'a> {
+    SeamSnapshot {
         view,
-        live: view,
-        newest: runs.newest.get(view).copied().unwrap_or(0),
+        live_view: view,
+        newest_epoch: runs.complete_epochs.get(view).copied().unwrap_or(0),
         runs: &runs.runs,
-        slots,
-        only: only.map(|partition| partition as usize),
+        partition_states,
+        only_partition: only_partition.map(|partition| partition as usize),
     }
 }
 
-/// The boards of a key, of its head and its live states, where these count.
+/// Merges the head of a key and its live states to the boards of the key.
 ///
 /// # Errors
-/// [`BoardError::NotWhole`] where the layers do not join, [`BoardError::Damaged`] and
-/// [`BoardError::Replaced`] for rows that can't be read.
-pub fn standings(
-    seam: &Seam<'_>,
+/// [`BoardError::SeamMismatch`] if the layers do not match, [`BoardError::Damaged`] and
+/// [`BoardError::Replaced`] for unreadable rows.
+pub fn merge_boards(
+    seam: &SeamSnapshot<'_>,
     job: &Job<Board>,
     head: Option<&StoredHead>,
     states: Option<&LiveStates>,
-) -> Result<Standings, BoardError<NodesError>> {
+) -> Result<KeyBoards, BoardError<NodesError>> {
     let head = head.map(|head| Head {
         epoch: head.epoch,
         root: &head.root,
     });
     let live = states.into_iter().flat_map(|states| {
-        (0..states.members.len()).map(|row| LiveState {
+        (0..states.members.len()).map(|row| LiveEntry {
             partition: states.partitions.value(row) as usize,
             epoch: states.epochs.value(row),
             member: states.members.value(row),
@@ -58,114 +59,116 @@ pub fn standings(
                 .then(|| states.states.value(row)),
         })
     });
-    Standings::merge(seam, head, live, 8 * job.score().0.len())
+    KeyBoards::merge(seam, head, live, 8 * job.score().0.len())
 }
 
-/// The boards of a key as of one moment, and what they were read of.
+/// The boards of a key at one log position, with the inputs from which they were merged.
 #[derive(Debug)]
-pub struct Laid {
+pub struct LoadedBoards {
     /// The run records that were read first.
-    pub runs: RunsSeen,
-    /// From partition 0 to the key's own.
-    pub slots: Vec<Option<Slot>>,
-    /// All live states of the key, also those that count no more.
+    pub runs: RunRecords,
+    /// The states of partition 0 to the key's partition.
+    pub partition_states: Vec<Option<PartitionState>>,
+    /// All live states of the key, including those that batch rows already cover.
     pub states: Option<LiveStates>,
-    /// The root of the batch rows; empty where there are none.
+    /// The root of the batch rows; empty if there are none.
     pub root: Bytes,
     /// The epoch after which live states count.
     pub base: Epoch,
-    /// What both layers together give.
-    pub standings: Standings,
+    /// The merged boards.
+    pub key_boards: KeyBoards,
 }
 
-impl Laid {
-    /// The root of the batch rows, where there are any.
+impl LoadedBoards {
+    /// Returns the root of the batch rows, if there are any.
     #[must_use]
     pub fn root(&self) -> Option<&[u8]> {
         (!self.root.is_empty()).then_some(&*self.root)
     }
 }
 
-/// Reads the boards of a key, whose states are all in the slot, in the order that the seam demands.
+/// Reads the boards of a key in the read order of the seam protocol. `id` is the only partition
+/// with live states of the key.
 ///
 /// # Errors
-/// As [`standings`], and those of the stores.
-pub async fn laid(
-    (live, views): (&dyn LiveRead, &dyn ViewsRead),
+/// As [`merge_boards`], and errors of the stores.
+pub async fn load_boards(
+    live: &dyn LiveRead,
+    views: &dyn ViewsRead,
     job: &Job<Board>,
-    slot: SlotId,
+    id: PartitionId,
     key: &[u8],
-) -> Result<Laid, BoardError<NodesError>> {
+) -> Result<LoadedBoards, BoardError<NodesError>> {
     let store = |error: stores::Error| BoardError::Store(NodesError::from(error));
-    let (source, view) = (slot.source, job.view());
+    let (source, view) = (id.source, job.view());
     let runs = views.runs(source).await.map_err(store)?;
     let query = StateQuery {
         view: view.to_owned(),
         key: key.to_vec(),
-        partition: Some(slot.partition),
+        partition: Some(id.partition),
     };
-    let (queries, partitions) = ([query], slot.partition.saturating_add(1));
-    let answer = live.read_states(source, partitions, &queries).await;
-    let answer = answer.map_err(store)?;
-    let seam = seam(view, &runs, &answer.slots, Some(slot.partition));
-    let newest = seam.newest;
+    let (queries, partitions) = ([query], id.partition.saturating_add(1));
+    let live_read = live.read_states(source, partitions, &queries).await;
+    let live_read = live_read.map_err(store)?;
+    let seam = seam(view, &runs, &live_read.partition_states, Some(id.partition));
+    let newest = seam.newest_epoch;
     let heads = views.heads(view, &[key.to_vec()]).await.map_err(store)?;
     seam.check_table(heads.is_some())?;
     let head = heads.unwrap_or_default().into_iter().next().flatten();
-    let states = answer.states.into_iter().next();
-    let standings = standings(&seam, job, head.as_ref(), states.as_ref())?;
+    let states = live_read.states.into_iter().next();
+    let key_boards = merge_boards(&seam, job, head.as_ref(), states.as_ref())?;
     let epoch = head.as_ref().map_or(0, |head| head.epoch);
-    Ok(Laid {
-        standings,
+    Ok(LoadedBoards {
+        key_boards,
         base: seam::base(epoch, newest),
         root: head.map_or_else(Bytes::new, |head| head.root),
         states,
-        slots: answer.slots,
+        partition_states: live_read.partition_states,
         runs,
     })
 }
 
-/// Members whose states are read at once.
+/// The maximum number of members in one read.
 const MEMBERS_MAX: usize = 5_000;
 
-/// An encoded member, and the boards that it may be on where these have no scores.
+/// An encoded member, and its candidate boards if boards have no scores.
 pub type Member = (Vec<u8>, Vec<Vec<u8>>);
 
 /// A key with some of its members.
 pub type KeyMembers<'a> = (&'a Vec<u8>, &'a [Member]);
 
-/// Divides keys with their members into steps that are read at once. A key may have more members than one step.
+/// Divides keys with their members into batches of one read each. A key may span several batches.
 #[must_use]
-pub fn member_steps(keys: &BTreeMap<Vec<u8>, Vec<Member>>) -> Vec<Vec<KeyMembers<'_>>> {
-    let mut steps = Vec::new();
-    let (mut step, mut room) = (Vec::new(), MEMBERS_MAX);
+pub fn split_members(keys: &BTreeMap<Vec<u8>, Vec<Member>>) -> Vec<Vec<KeyMembers<'_>>> {
+    let mut batches = Vec::new();
+    let (mut batch, mut capacity) = (Vec::new(), MEMBERS_MAX);
     for (key, members) in keys {
         let mut members = members.as_slice();
         while !members.is_empty() {
-            let (now, rest) = members.split_at(members.len().min(room));
-            step.push((key, now));
-            (members, room) = (rest, room - now.len());
-            if room == 0 {
-                steps.push(std::mem::take(&mut step));
-                room = MEMBERS_MAX;
+            let (first, rest) = members.split_at(members.len().min(capacity));
+            batch.push((key, first));
+            (members, capacity) = (rest, capacity - first.len());
+            if capacity == 0 {
+                batches.push(std::mem::take(&mut batch));
+                capacity = MEMBERS_MAX;
             }
         }
     }
-    if !step.is_empty() {
-        steps.push(step);
+    if !batch.is_empty() {
+        batches.push(batch);
     }
-    steps
+    batches
 }
 
-/// The queries of a step, in one partition or in all.
+/// Returns the queries of a batch, for one partition or for all.
 #[must_use]
 pub fn member_queries(
     view: &str,
     partition: Option<u32>,
-    step: &[KeyMembers<'_>],
+    batch: &[KeyMembers<'_>],
 ) -> Vec<MembersQuery> {
-    let queries = step.iter().map(|(key, members)| MembersQuery {
-        of: StateQuery {
+    let queries = batch.iter().map(|(key, members)| MembersQuery {
+        query: StateQuery {
             view: view.to_owned(),
             key: (*key).clone(),
             partition,
@@ -175,27 +178,27 @@ pub fn member_queries(
     queries.collect()
 }
 
-/// The states of members of one key.
+/// Reads the entries of members of one key.
 ///
 /// # Errors
-/// As [`standings`], and those of the store.
+/// As [`merge_boards`], and errors of the store.
 pub async fn member_states(
-    standings: &Standings,
+    key_boards: &KeyBoards,
     nodes: &StoredNodes<'_>,
     members: &[Member],
-) -> Result<BTreeMap<Vec<u8>, GroupState>, BoardError<NodesError>> {
-    let states = standings.states(nodes, members).await?;
+) -> Result<BTreeMap<Vec<u8>, MemberEntries>, BoardError<NodesError>> {
+    let states = key_boards.member_entries(nodes, members).await?;
     let names = members.iter().map(|(member, _)| member.clone());
     Ok(names.zip(states).collect())
 }
 
-/// Nodes that a run has replaced are not read again.
+/// The time after which unused nodes leave the cache; replaced nodes are never read again.
 const NODE_IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// Nodes that were read before.
+/// A cache of nodes.
 pub type NodeCache = Cache<NodeId, Arc<Node>>;
 
-/// A cache of nodes that take up to so many bytes.
+/// Creates a node cache with a limit in bytes.
 #[must_use]
 pub fn node_cache(bytes_max: u64) -> NodeCache {
     Cache::builder()
@@ -205,37 +208,37 @@ pub fn node_cache(bytes_max: u64) -> NodeCache {
         .build()
 }
 
-/// The nodes of one key, and those that are known.
+/// The nodes of one key, in the store and in a cache.
 #[derive(Debug)]
 pub struct StoredNodes<'a> {
-    /// Where they are.
+    /// The store.
     pub views: &'a dyn ViewsRead,
-    /// Those that were read before.
-    pub known: Option<&'a NodeCache>,
+    /// The cache, if any.
+    pub cache: Option<&'a NodeCache>,
     /// The view.
     pub view: &'a str,
     /// The encoded key.
     pub key: &'a [u8],
 }
 
-/// Why nodes could not be had.
+/// The reason why nodes could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum NodesError {
     /// The store.
     #[error(transparent)]
     Store(#[from] stores::Error),
-    /// What it holds is no node.
+    /// Stored bytes are not a node.
     #[error(transparent)]
-    Damaged(#[from] Damaged),
+    Damaged(#[from] TreeDamage),
 }
 
 impl<'a> StoredNodes<'a> {
-    /// The nodes of a key.
+    /// Creates the nodes of a key, without a cache.
     #[must_use]
     pub const fn new(views: &'a dyn ViewsRead, view: &'a str, key: &'a [u8]) -> Self {
         Self {
             views,
-            known: None,
+            cache: None,
             view,
             key,
         }
@@ -256,10 +259,10 @@ impl Nodes for StoredNodes<'_> {
     type Error = NodesError;
 
     async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, NodesError> {
-        let Some(known) = self.known else {
+        let Some(cache) = self.cache else {
             return self.read(ids).await;
         };
-        let mut found: Vec<Option<Arc<Node>>> = ids.iter().map(|id| known.get(id)).collect();
+        let mut found: Vec<Option<Arc<Node>>> = ids.iter().map(|id| cache.get(id)).collect();
         let missing: Vec<NodeId> = ids
             .iter()
             .zip(&found)
@@ -270,11 +273,11 @@ impl Nodes for StoredNodes<'_> {
         }
         let read = self.read(&missing).await?;
         for (id, node) in missing.iter().zip(&read) {
-            // One that is damaged may be mended.
+            // A damaged node is not cached: it may be repaired.
             if let Some(node) = node
                 && node.id() == *id
             {
-                known.insert(*id, Arc::clone(node));
+                cache.insert(*id, Arc::clone(node));
             }
         }
         let mut read = read.into_iter();
@@ -290,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_hold_all_members_once() {
+    fn batches_contain_each_member_once() {
         let member = |n: usize| (n.to_be_bytes().to_vec(), Vec::new());
         let counts = [1, MEMBERS_MAX - 1, 3, 2 * MEMBERS_MAX + 5, 7];
         let keys = counts.iter().enumerate();
@@ -302,17 +305,17 @@ mod tests {
                 )
             })
             .collect();
-        let mut again: BTreeMap<Vec<u8>, Vec<Member>> = BTreeMap::new();
-        for step in member_steps(&keys) {
-            let members: usize = step.iter().map(|(_, members)| members.len()).sum();
+        let mut joined: BTreeMap<Vec<u8>, Vec<Member>> = BTreeMap::new();
+        for batch in split_members(&keys) {
+            let members: usize = batch.iter().map(|(_, members)| members.len()).sum();
             assert!((1..=MEMBERS_MAX).contains(&members), "{members}");
-            for (key, members) in step {
-                again
+            for (key, members) in batch {
+                joined
                     .entry(key.clone())
                     .or_default()
                     .extend_from_slice(members);
             }
         }
-        assert_eq!(again, keys);
+        assert_eq!(joined, keys);
     }
 }

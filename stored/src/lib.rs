@@ -1,4 +1,4 @@
-//! What the batch layer stored of boards with the live states on top, as the speed layer and the batch
-//! layer read it back: between the pure `jobs`, which knows no store, and `stores`, which knows no boards.
+//! Reads boards: the batch rows of a key merged with its live states. The speed layer and the batch
+//! layer use it. It connects `jobs`, which knows no stores, with `stores`, which knows no boards.
 
 pub mod boards;

@@ -1,96 +1,97 @@
-//! The port of achievements: what athletes have achieved, by athlete and by activity, and how far the
-//! changes of a log partition have been told.
+//! The achievements port: achievements by athlete and by activity, and the offset up to which the
+//! changes of a log partition are published.
 //!
-//! An achievement is written under its id: writing it again changes nothing. Nothing is ever deleted
-//! or changed, but of an athlete who is erased.
+//! An achievement is written under its id, so writing it again changes nothing. Only the erasure of
+//! an athlete deletes or changes achievements.
 
 use async_trait::async_trait;
-use schemas::achievement::{Kind, Told};
+use schemas::achievement::{AchievementKind, OutboxMessage};
 use schemas::seam::Offset;
 
 use crate::Result;
-use crate::live::SlotId;
+use crate::live::PartitionId;
 
-/// Whose achievements are asked for.
+/// Selects achievements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Of {
-    /// An athlete's.
+pub enum AchievementOwner {
+    /// The achievements of an athlete.
     Member(i64),
-    /// Those of the efforts of an activity.
+    /// The achievements of the efforts of an activity.
     Activity(i64),
 }
 
-impl Of {
-    /// Whether an achievement is among them.
+impl AchievementOwner {
+    /// Returns whether it selects an achievement.
     #[must_use]
-    pub fn has(&self, told: &Told) -> bool {
-        let Some(achieved) = told.achieved else {
+    pub fn contains(&self, message: &OutboxMessage) -> bool {
+        let Some(achievement) = message.achievement else {
             return false;
         };
         match *self {
-            Self::Member(member) => achieved.member == member,
-            Self::Activity(activity) => achieved.activity == Some(activity),
+            Self::Member(member) => achievement.member == member,
+            Self::Activity(activity) => achievement.activity == Some(activity),
         }
     }
 }
 
-/// A place in a list of achievements, which are told newest first: by time, then by id.
+/// A position in a list of achievements, which is ordered by time, then by id, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mark {
+pub struct AchievementCursor {
     /// When the notification was logged, in milliseconds since the Unix epoch.
     pub at_ms: i64,
     /// The id.
     pub id: String,
 }
 
-impl Mark {
-    /// Where an achievement stands.
+impl AchievementCursor {
+    /// The position of an achievement.
     #[must_use]
-    pub fn of(told: &Told) -> Self {
+    pub fn from_message(message: &OutboxMessage) -> Self {
         Self {
-            at_ms: told.at_ms,
-            id: told.id.clone(),
+            at_ms: message.at_ms,
+            id: message.id.clone(),
         }
     }
 }
 
-/// Reading achievements.
+/// Reads achievements.
 #[async_trait]
 pub trait AchievementsRead: std::fmt::Debug + Send + Sync {
-    /// The newest achievements before a place, newest first, at most `limit` of them; of one kind, if
-    /// that is said.
+    /// Reads the newest achievements before a position, newest first, at most `limit`; only those
+    /// of `kind`, if given.
     async fn achievements(
         &self,
-        of: Of,
-        kind: Option<Kind>,
-        before: Option<&Mark>,
+        of: AchievementOwner,
+        kind: Option<AchievementKind>,
+        before: Option<&AchievementCursor>,
         limit: usize,
-    ) -> Result<Vec<Told>>;
+    ) -> Result<Vec<OutboxMessage>>;
 
-    /// Up to which offset the changes of a log partition have been told: all before it; nothing where
-    /// nothing has been told.
-    async fn told_through(&self, slot: SlotId) -> Result<Option<Offset>>;
+    /// The offset below which all changes of a log partition are published; `None` before the
+    /// first.
+    async fn published_through(&self, partition: PartitionId) -> Result<Option<Offset>>;
 }
 
-/// Writing achievements.
+/// Writes achievements.
 #[async_trait]
 pub trait AchievementsWrite: AchievementsRead + AchievementsErase {
-    /// Writes achievements; those that are there stay as they are.
-    async fn write(&self, achievements: &[Told]) -> Result<()>;
+    /// Writes achievements. Existing ones stay unchanged.
+    async fn write(&self, achievements: &[OutboxMessage]) -> Result<()>;
 
-    /// Notes up to which offset the changes of a log partition have been told; what was noted last
-    /// stands.
-    async fn note_told(&self, slot: SlotId, through: Offset) -> Result<()>;
+    /// Records the offset below which all changes of a log partition are published. The last call
+    /// wins.
+    async fn record_published_through(&self, partition: PartitionId, through: Offset)
+    -> Result<()>;
 }
 
-/// Taking an athlete out of what was achieved.
+/// Erases an athlete from achievements.
 #[async_trait]
 pub trait AchievementsErase: std::fmt::Debug + Send + Sync {
-    /// How many achievements name an athlete: the athlete's own, and those of others who lost a crown to the
-    /// athlete. All of them are read.
-    async fn naming(&self, athlete_id: i64) -> Result<u64>;
+    /// Counts the achievements that name an athlete: the athlete's own, and those of others who
+    /// took a crown from the athlete. Reads all achievements.
+    async fn count_naming(&self, athlete_id: i64) -> Result<u64>;
 
-    /// Deletes the athlete's own; those of others name nobody then to whom a crown was lost. It may be done
-    /// again.
+    /// Deletes the athlete's own achievements, and removes the athlete from those of others. It is
+    /// idempotent.
     async fn erase(&self, athlete_id: i64) -> Result<()>;
 }

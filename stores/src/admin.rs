@@ -1,73 +1,74 @@
-//! The port of those who look after applications: how many athletes may connect, whether that is
-//! enforced, who changed it and when, and what developers ask for.
+//! The port of application management: capacities, their enforcement, the audit log, and capacity
+//! requests.
 //!
-//! Each call that changes something is one transaction, decided while the counter of the application
-//! is held by which athletes connect ([`crate::canon::CanonWrite::authorize`]): so changes and connecting
-//! have one order, and a change is never without its record. What an app changes by SQL of its own is
-//! recorded by nobody but the app.
+//! Each change is one transaction under the lock of the application's counter, which connecting
+//! athletes ([`crate::entities::EntityWrite::authorize`]) takes too. So changes and connections
+//! have one order, and every change has its audit entry. Changes that an application makes with its
+//! own SQL are not audited.
 
 use async_trait::async_trait;
 use schemas::entities::Application;
 use serde_json::Value;
 
 use crate::Result;
-use crate::aged::AgedRecords;
-use crate::canon::CanonWrite;
+use crate::entities::EntityWrite;
+use crate::expiry::RecordExpiry;
 use crate::names::Names;
 use crate::notices::Notices;
 use crate::recounts::Recounts;
 
-/// The most bytes that a text may have which somebody gives: a reason, an answer, who it is.
+/// The maximum size of a text that a user enters: a reason, an answer, or an actor.
 pub const TEXT_BYTES_MAX: usize = 1024;
 
-/// The actor of changes that ingested lines of applications make; with a key `ingest, NAME (key ID)`.
+/// The actor of changes by ingested lines of applications. With a key, it is `ingest, NAME (key
+/// ID)`.
 pub const INGEST: &str = "ingest";
 
-/// The actor of changes that lines make which were sent with a key, as records name it.
+/// The actor of changes by lines that were sent with a key.
 #[must_use]
-pub fn ingested_by(key: &str) -> String {
+pub fn ingest_actor(key: &str) -> String {
     format!("{INGEST}, {key}")
 }
 
-/// Whether a name is reserved for changes by ingested lines.
+/// Returns whether a name is reserved for changes by ingested lines.
 #[must_use]
-pub fn is_reserved(actor: &str) -> bool {
+pub fn is_reserved_actor(actor: &str) -> bool {
     let rest = actor.trim().strip_prefix(INGEST);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(','))
 }
 
 /// An application, and how much of its capacity is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Usage {
+pub struct ApplicationUsage {
     /// The application.
     pub application: Application,
-    /// Whether no more athletes are let in than its capacity says.
+    /// True if connections beyond the capacity are refused.
     pub is_enforced: bool,
-    /// Different athletes that are connected, by the counter which capacities are held by; nothing where
-    /// authorizations are a view of an app's own table, which nobody counts.
+    /// The counter of distinct connected athletes, which capacities are compared with. `None` if
+    /// authorizations are a view on an application's own table, which has no counter.
     pub connected: Option<i64>,
 }
 
-/// Who changes something, and why.
+/// The author of a change, and the reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct By {
-    /// Who: at most [`TEXT_BYTES_MAX`] bytes.
+pub struct AuditContext {
+    /// The author, at most [`TEXT_BYTES_MAX`] bytes.
     pub actor: String,
-    /// Why, if that is said: at most as many.
+    /// The reason, if given, at most [`TEXT_BYTES_MAX`] bytes.
     pub reason: Option<String>,
 }
 
-/// What is to be changed of an application; the rest stays.
+/// A change of an application. Absent fields stay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Change {
-    /// How many athletes may be connected, from 0 on.
+pub struct ApplicationChange {
+    /// The maximum number of connected athletes, from 0.
     pub athlete_capacity: Option<i64>,
-    /// Whether that is enforced.
+    /// True if the capacity is enforced.
     pub is_enforced: Option<bool>,
 }
 
-impl Change {
-    /// A change of the capacity alone.
+impl ApplicationChange {
+    /// Changes the capacity alone.
     #[must_use]
     pub const fn capacity(athlete_capacity: i64) -> Self {
         Self {
@@ -76,7 +77,7 @@ impl Change {
         }
     }
 
-    /// A change of the enforcement alone.
+    /// Changes the enforcement alone.
     #[must_use]
     pub const fn enforced(is_enforced: bool) -> Self {
         Self {
@@ -86,67 +87,67 @@ impl Change {
     }
 }
 
-/// What was changed.
+/// A change in the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Changed {
+pub enum AuditedChange {
     /// The capacity.
     Capacity {
-        /// What it was.
+        /// The old value.
         before: i64,
-        /// What it became.
+        /// The new value.
         after: i64,
     },
-    /// Whether the capacity is enforced.
+    /// The enforcement of the capacity.
     Enforcement {
-        /// Whether it was.
+        /// The old value.
         before: bool,
-        /// Whether it is since.
+        /// The new value.
         after: bool,
     },
     /// The owner, which only lines change.
     Owner {
-        /// The owner before.
+        /// The old value.
         before: Value,
-        /// The owner after.
+        /// The new value.
         after: Value,
     },
 }
 
-/// The record of a change.
+/// An entry of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// Its number, which rises.
+    /// The ascending number.
     pub id: i64,
-    /// Of which application.
+    /// The application.
     pub application_id: i64,
-    /// When, in milliseconds since 1970.
+    /// When, in milliseconds since the Unix epoch.
     pub at_ms: i64,
-    /// Who: as it was given; [`INGEST`] or [`ingested_by`] for a line.
+    /// The author as given; [`INGEST`] or [`ingest_actor`] for a line.
     pub actor: String,
-    /// What.
-    pub changed: Changed,
-    /// Why, if that was said.
+    /// The change.
+    pub changed: AuditedChange,
+    /// The reason, if given.
     pub reason: Option<String>,
-    /// The request that was granted by it.
+    /// The capacity request that this change granted.
     pub request_id: Option<i64>,
 }
 
-/// What has become of a request.
+/// The state of a capacity request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestState {
-    /// Nobody has decided.
+    /// Not decided yet.
     Open,
     /// The capacity was raised.
     Granted,
-    /// It was not.
+    /// The request was refused.
     Refused,
 }
 
 impl RequestState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 3] = [Self::Open, Self::Granted, Self::Refused];
 
-    /// Its name.
+    /// The name of the state.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -156,150 +157,152 @@ impl RequestState {
         }
     }
 
-    /// The state of a name.
+    /// The state with a name.
     #[must_use]
-    pub fn of_name(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }
 }
 
-/// That somebody asked for a higher capacity.
+/// A request for a higher capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapacityRequest {
-    /// Its number, which rises.
+    /// The ascending number.
     pub id: i64,
-    /// For which application.
+    /// The application.
     pub application_id: i64,
-    /// The capacity that is asked for.
+    /// The requested capacity.
     pub athlete_capacity: i64,
-    /// Who asked, and why.
-    pub asked: By,
-    /// When, in milliseconds since 1970.
-    pub asked_at_ms: i64,
-    /// What has become of it.
+    /// The requester, and the reason.
+    pub requested_by: AuditContext,
+    /// When it was made, in milliseconds since the Unix epoch.
+    pub requested_at_ms: i64,
+    /// The state.
     pub state: RequestState,
-    /// Who decided, with the answer to who asked.
-    pub decided: Option<By>,
-    /// When, in milliseconds since 1970.
+    /// The author of the decision, with the answer to the requester.
+    pub decided_by: Option<AuditContext>,
+    /// When it was decided, in milliseconds since the Unix epoch.
     pub decided_at_ms: Option<i64>,
-    /// The capacity that was granted.
+    /// The granted capacity.
     pub granted_capacity: Option<i64>,
 }
 
-/// What became of a wish for a higher capacity.
+/// The result of requesting a higher capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Requested {
-    /// It is written down.
-    New(CapacityRequest),
-    /// There is one for the application that nobody has decided yet.
-    Open(CapacityRequest),
+pub enum CapacityRequestOutcome {
+    /// The request is stored.
+    Created(CapacityRequest),
+    /// The application has an open request already.
+    AlreadyOpen(CapacityRequest),
     /// The capacity is at least as high already.
-    Enough {
-        /// What it is.
+    AlreadySufficient {
+        /// The capacity.
         athlete_capacity: i64,
     },
-    /// There is no such application.
+    /// The application does not exist.
     UnknownApplication,
 }
 
-/// What somebody decides of a request.
+/// A decision about a capacity request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
-    /// The capacity becomes this one; nothing: what was asked for, and one that is higher already stays.
+pub enum RequestDecision {
+    /// Sets the capacity to this value; `None` grants the requested one, and keeps a higher one.
     Grant(Option<i64>),
-    /// It stays as it is.
+    /// Keeps the capacity.
     Refuse,
 }
 
-/// What became of a decision.
+/// The result of a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decided {
-    /// It is done.
+pub enum DecisionOutcome {
+    /// The decision is stored.
     Done {
-        /// The request as it is now.
+        /// The request after the decision.
         request: CapacityRequest,
-        /// The application as it is now.
-        usage: Usage,
+        /// The application after the decision.
+        usage: ApplicationUsage,
     },
-    /// Somebody had decided before.
-    Already(CapacityRequest),
-    /// What would be granted is less than there is: nothing changed, and the request is open.
-    Lowers {
-        /// What the capacity is.
+    /// The request was decided before.
+    AlreadyDecided(CapacityRequest),
+    /// The granted capacity is lower than the current one. Nothing changed, and the request is
+    /// still open.
+    WouldLower {
+        /// The current capacity.
         athlete_capacity: i64,
     },
-    /// There is no such request, or its application is gone.
+    /// The request or its application does not exist.
     Unknown,
 }
 
-/// Which requests are asked for.
+/// Selects capacity requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RequestsOf {
-    /// Of one application only.
+pub struct CapacityRequestFilter {
+    /// Only requests of this application.
     pub application_id: Option<i64>,
-    /// In one state only.
+    /// Only requests in this state.
     pub state: Option<RequestState>,
 }
 
-/// Looking after applications.
+/// Manages applications.
 #[async_trait]
-pub trait CanonAdmin: CanonWrite + Names + Notices + Recounts + AgedRecords {
+pub trait EntityAdmin: EntityWrite + Names + Notices + Recounts + RecordExpiry {
     /// Applications with their usage in the order of their ids, after one of them, at most `limit`.
-    async fn usages(&self, after: Option<i64>, limit: usize) -> Result<Vec<Usage>>;
+    async fn usages(&self, after: Option<i64>, limit: usize) -> Result<Vec<ApplicationUsage>>;
 
-    /// The usage of some applications: those that are known, by id.
-    async fn usages_of(&self, ids: &[i64]) -> Result<Vec<Usage>>;
+    /// The usage of the existing applications among `ids`, by id.
+    async fn usages_by_id(&self, ids: &[i64]) -> Result<Vec<ApplicationUsage>>;
 
-    /// Changes an application and records what changed by it; the application as it is then, if there is
-    /// one. Its version stays: a line that is applied later decides about the capacity again. What is as it was is
-    /// not recorded.
+    /// Changes an application and audits each value that differs. Returns the application after the
+    /// change, if it exists. Its version stays, so a line that is applied later decides about the
+    /// capacity again.
     ///
     /// # Errors
-    /// [`crate::Error::Refused`] for the capacity of applications that are a view of an app's own table.
-    async fn change(
+    /// [`crate::Error::Refused`] for the capacity of applications that are a view on an
+    /// application's own table.
+    async fn change_application(
         &self,
         application_id: i64,
-        change: Change,
-        by: &By,
+        change: ApplicationChange,
+        by: &AuditContext,
         now_ms: i64,
-    ) -> Result<Option<Usage>>;
+    ) -> Result<Option<ApplicationUsage>>;
 
-    /// What was changed of an application, newest first, before the entry with a number, at most
+    /// Audit entries of an application, newest first, before the entry with a number, at most
     /// `limit`.
-    async fn audit(
+    async fn audit_entries(
         &self,
         application_id: i64,
         before: Option<i64>,
         limit: usize,
     ) -> Result<Vec<AuditEntry>>;
 
-    /// Writes down that a higher capacity is wished for. There is at most one open request of an
-    /// application.
+    /// Stores a request for a higher capacity. An application has at most one open request.
     async fn request_capacity(
         &self,
         application_id: i64,
         athlete_capacity: i64,
-        by: &By,
+        by: &AuditContext,
         now_ms: i64,
-    ) -> Result<Requested>;
+    ) -> Result<CapacityRequestOutcome>;
 
-    /// Requests, newest first, before the one with a number, at most `limit`.
+    /// Capacity requests, newest first, before the one with a number, at most `limit`.
     async fn capacity_requests(
         &self,
-        of: RequestsOf,
+        of: CapacityRequestFilter,
         before: Option<i64>,
         limit: usize,
     ) -> Result<Vec<CapacityRequest>>;
 
-    /// Decides a request, and changes and records the capacity with it.
+    /// Decides a request. A grant changes the capacity and audits the change in the same
+    /// transaction.
     ///
     /// # Errors
-    /// As [`CanonAdmin::change`], if it is granted.
-    async fn decide(
+    /// As [`EntityAdmin::change_application`], for a grant.
+    async fn decide_request(
         &self,
         request_id: i64,
-        decision: Decision,
-        by: &By,
+        decision: RequestDecision,
+        by: &AuditContext,
         now_ms: i64,
-    ) -> Result<Decided>;
+    ) -> Result<DecisionOutcome>;
 }

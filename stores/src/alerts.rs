@@ -1,4 +1,5 @@
-//! Alerts of reconciliations that wait for delivery to a topic and to the webhook, each in a record.
+//! Alerts of reconciliations that are to be delivered to a topic and to the webhook, each in a
+//! record.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::notices::{Deliveries, Delivery, NoticesWaiting, Of, Outcome};
+use crate::notices::{Delivery, DeliveryOutcome, DeliveryPayload, DeliveryQueue, PendingCount};
 use crate::records::{Record, Records, Scan, to_value};
 use crate::{Error, Result};
 
@@ -90,19 +91,19 @@ impl Alerts {
 }
 
 #[async_trait]
-impl Deliveries for Alerts {
+impl DeliveryQueue for Alerts {
     fn topic(&self) -> &'static str {
         RECONCILIATION_ALERTS
     }
 
-    fn what(&self) -> &'static str {
-        "alerts of reconciliations"
+    fn label(&self) -> &'static str {
+        "reconciliation alerts"
     }
 
-    async fn waiting(&self, now_ms: i64) -> Result<NoticesWaiting> {
+    async fn pending_count(&self, now_ms: i64) -> Result<PendingCount> {
         let all = self.pending().await?;
         let due = all.iter().filter(|(_, pending)| pending.is_due(now_ms));
-        Ok(NoticesWaiting {
+        Ok(PendingCount {
             all: all.len() as u64,
             due: due.count() as u64,
         })
@@ -134,24 +135,24 @@ impl Deliveries for Alerts {
                 tries: pending.tries,
                 last_error: pending.last_error,
                 until_ms,
-                of: Of::Alert {
+                payload: DeliveryPayload::Alert {
                     version: version + 1,
-                    waiting: value,
+                    record: value,
                 },
             });
         }
         Ok(claimed)
     }
 
-    async fn settle(&self, delivery: &Delivery, outcome: &Outcome) -> Result<()> {
-        let Of::Alert { version, waiting } = &delivery.of else {
-            let why = format!("the delivery {} is not of an alert", delivery.id);
+    async fn settle(&self, delivery: &Delivery, outcome: &DeliveryOutcome) -> Result<()> {
+        let DeliveryPayload::Alert { version, record } = &delivery.payload else {
+            let why = format!("delivery {} is not an alert", delivery.id);
             return Err(Error::Refused(why));
         };
         let value = match outcome.is_done {
             true => None,
             false => {
-                let pending = serde_json::from_value(waiting.clone());
+                let pending = serde_json::from_value(record.clone());
                 let mut pending: PendingAlert =
                     pending.map_err(|error| Error::broken("reading an alert", error))?;
                 pending.topic_at_ms = outcome.topic_at_ms;

@@ -1,8 +1,9 @@
-//! Approvals: a person permits a scheduled reconciliation to repair what it found in a view.
+//! Approvals: a person permits a scheduled reconciliation to repair the differences of a view.
 //!
-//! An approval covers the amount that was found, and no more: if the schedule finds more, a person must approve again. It is
-//! valid while that comparison is the newest one of its view and schedule, the schedule's request is unchanged, and for
-//! a week at most ([`find_valid`]). So a comparison that followed, which no person has seen, is not approved.
+//! An approval covers the amount that was found, and no more: if the schedule finds more, a person
+//! must approve again. It is valid while that comparison is the newest one of its view and
+//! schedule, the schedule's request is unchanged, and for a week at most ([`find_valid`]). So a
+//! comparison that followed, which no person has seen, is not approved.
 
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
@@ -59,14 +60,17 @@ pub enum NotApproved {
     NotApprovable(String),
 }
 
-/// Approves what a comparison of a schedule found. Replaces an earlier approval of the same schedule and view.
+/// Approves what a comparison of a schedule found. Replaces an earlier approval of the same
+/// schedule and view.
 ///
 /// # Errors
 /// Those of the store.
 pub async fn approve(
     records: &dyn Records,
-    (source, number): (Source, u64),
-    (by, reason): (&str, &str),
+    source: Source,
+    number: u64,
+    by: &str,
+    reason: &str,
     now_ms: i64,
 ) -> Result<std::result::Result<Approval, NotApproved>> {
     let refused = |why: &str| Ok(Err(NotApproved::NotApprovable(why.to_owned())));
@@ -78,14 +82,14 @@ pub async fn approve(
     let text = |name: &str| found.record.get(name).and_then(Value::as_str);
     let (Some(schedule), Some(view)) = (text("schedule"), text("view")) else {
         return refused(
-            "no schedule made it: repair what it found with `backstitch restorate --apply`",
+            "no schedule made it; repair its findings with `backstitch reconcile --apply`",
         );
     };
     let outcome = text("outcome").unwrap_or_default();
     if !OUTCOMES.contains(&outcome) {
         return refused(&format!("its outcome is {}", outcome.replace('_', " ")));
     }
-    let newest = newest_comparison(records, source, (schedule, view)).await?;
+    let newest = newest_comparison(records, source, schedule, view).await?;
     if let Some(newest) = newest.filter(|newest| *newest != number) {
         return refused(&format!("{newest} is a newer comparison of the same view"));
     }
@@ -112,7 +116,7 @@ pub async fn approve(
         .compare_and_set(SCOPE, &name, seen_version, Some(&value))
         .await?
     {
-        return refused("another person approves it at the same time: look at it again");
+        return refused("another person approved it at the same time; check it again");
     }
     Ok(Ok(approval))
 }
@@ -136,14 +140,15 @@ pub fn request_fingerprint(expected: &str, request: &Value) -> String {
     format!("{:016x}", xxh3_64(text.as_bytes()))
 }
 
-/// The valid approval of a view for a schedule whose request has this fingerprint, with the version of its record.
-/// Deletes one that is not valid any more.
+/// The valid approval of a view for a schedule whose request has this fingerprint, with the version
+/// of its record. Deletes one that is not valid any more.
 ///
 /// # Errors
 /// Those of the store.
 pub async fn find_valid(
     records: &dyn Records,
-    (schedule, view): (&str, &str),
+    schedule: &str,
+    view: &str,
     fingerprint: &str,
     now_ms: i64,
 ) -> Result<Option<(u64, Approval)>> {
@@ -154,7 +159,7 @@ pub async fn find_valid(
     let approval: Approval = record.parse(SCOPE)?;
     let is_young = now_ms.saturating_sub(approval.at_ms) <= VALID_MS;
     let is_valid = is_young && approval.fingerprint == fingerprint && {
-        let newest = newest_comparison(records, approval.source, (schedule, view)).await?;
+        let newest = newest_comparison(records, approval.source, schedule, view).await?;
         newest == Some(approval.number)
     };
     if is_valid {
@@ -185,16 +190,17 @@ fn record_name(schedule: &str, view: &str) -> String {
 async fn newest_comparison(
     records: &dyn RecordsRead,
     source: Source,
-    of: (&str, &str),
+    schedule: &str,
+    view: &str,
 ) -> Result<Option<u64>> {
-    let is_of = |one: &Reconciliation| {
+    let matches = |one: &Reconciliation| {
         let text = |name: &str| one.record.get(name).and_then(Value::as_str);
-        (text("schedule"), text("view")) == (Some(of.0), Some(of.1))
+        (text("schedule"), text("view")) == (Some(schedule), Some(view))
     };
     let (mut before, mut searched) = (None, 0);
     while searched < SEARCHED_MAX {
         let page = reconciliations::list(records, source, before, PAGE).await?;
-        if let Some(found) = page.iter().find(|one| is_of(one)) {
+        if let Some(found) = page.iter().find(|one| matches(one)) {
             return Ok(Some(found.number));
         }
         let Some(last) = page.last() else {

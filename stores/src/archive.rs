@@ -1,7 +1,7 @@
 //! The archive port: Parquet files and their manifests in an object store.
 //!
-//! A file counts only once a manifest names it, and a manifest is put create-only and durably: so
-//! two writers cannot both write the same one, and what a crash left behind is never read.
+//! A file counts only after a manifest names it. A manifest is created durably and never replaced.
+//! So two writers can't both write the same one, and leftovers of a crash are never read.
 
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
@@ -19,35 +19,35 @@ use parquet::arrow::{ParquetRecordBatchStreamBuilder, ProjectionMask};
 use parquet::errors::ParquetError;
 use tokio::time::{Instant, sleep};
 
-use crate::parquet_file::{KnownFiles, ParquetObject};
-use crate::patience::{Patience, causes};
+use crate::parquet_file::{FileCache, ParquetObject};
+use crate::retry::{RetryPolicy, error_chain};
 use crate::{Error, Result, durable};
 
-/// An object of more bytes than this goes to a server in parts of so many.
+/// The size of an upload part. Larger objects are uploaded in several parts.
 const PART_BYTES: usize = 16 << 20;
 
-/// How many of them are on their way at once.
-const PARTS_AT_ONCE: usize = 4;
+/// The maximum number of parts in flight.
+const CONCURRENT_PARTS: usize = 4;
 
-/// What helps when a file of the archive is damaged: everything in it is made from the log.
-pub const REMEDY: &str = "Restore it from a copy; or, if the log still holds everything, stop every process of this data folder and move the archive folder away: the next batch run makes it again from the log";
+/// The remedy for a damaged file of the archive, which can be rebuilt from the log.
+pub const REMEDY: &str = "Restore it from a backup. Or, if the log still contains all events, stop every process of this data folder and move the archive folder away: the next batch run rebuilds it from the log";
 
-/// Whether a create-only put made the object.
+/// The result of a create-only put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
-    /// It did.
+    /// The object was created.
     New,
-    /// The object was there already and stayed as it is.
+    /// The object exists, and stays unchanged.
     Exists,
 }
 
-/// An object, and what it takes.
+/// An object with its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredObject {
     /// Its path within the archive.
     pub path: String,
-    /// Its size.
-    pub bytes: u64,
+    /// Its size in bytes.
+    pub size_bytes: u64,
     /// When it was written, in milliseconds since the Unix epoch, by the clock of the store.
     pub written_at_ms: i64,
 }
@@ -56,25 +56,25 @@ pub struct StoredObject {
 #[derive(Debug, Clone)]
 pub struct Archive {
     store: Arc<dyn ObjectStore>,
-    place: Place,
-    /// Files that were read, where they are remembered.
-    known: Option<KnownFiles>,
+    location: ArchiveLocation,
+    /// The cache of files, if enabled.
+    cache: Option<FileCache>,
 }
 
-/// Where the objects are.
+/// The location of the objects.
 #[derive(Debug, Clone)]
-enum Place {
-    /// In a folder, whose client does not sync what it writes.
+enum ArchiveLocation {
+    /// A local folder, whose client does not sync its writes.
     Folder(PathBuf),
-    /// In a bucket of a server, below this path, which the client adds.
-    Bucket(Path, Patience),
+    /// A path in a bucket of a server. The client adds the path.
+    Bucket(Path, RetryPolicy),
 }
 
 impl Archive {
-    /// An archive in a local folder, which is made if it is not there.
+    /// Opens an archive in a local folder, which is created if it is missing.
     ///
     /// # Errors
-    /// [`Error::Broken`] if the folder can't be made or is no folder.
+    /// [`Error::Broken`] if the folder can't be created or is not a folder.
     pub fn local(folder: &FsPath) -> Result<Self> {
         let what = || format!("archive folder {}", folder.display());
         std::fs::create_dir_all(folder).map_err(|e| Error::broken(what(), e))?;
@@ -86,49 +86,53 @@ impl Archive {
             .with_automatic_cleanup(false);
         Ok(Self {
             store: Arc::new(store),
-            place: Place::Folder(folder),
-            known: None,
+            location: ArchiveLocation::Folder(folder),
+            cache: None,
         })
     }
 
-    /// An archive in a bucket of a server, below a path.
+    /// An archive below a path in a bucket.
     #[cfg(feature = "s3")]
-    pub(crate) fn in_bucket(store: impl ObjectStore, prefix: Path, patience: Patience) -> Self {
+    pub(crate) fn in_bucket(
+        store: impl ObjectStore,
+        prefix: Path,
+        retry_policy: RetryPolicy,
+    ) -> Self {
         Self {
             store: Arc::new(PrefixStore::new(store, prefix.clone())),
-            place: Place::Bucket(prefix, patience),
-            known: None,
+            location: ArchiveLocation::Bucket(prefix, retry_policy),
+            cache: None,
         }
     }
 
-    /// The same archive, which remembers what it reads of Parquet files: small ones wholly, of others
-    /// the metadata, at most so many bytes in all, about. For work that reads many pieces of the same
-    /// files, one after the other.
+    /// The same archive with a cache of about `bytes_max` bytes for the Parquet files that it
+    /// reads: small files completely, the metadata of others. It helps work that reads many parts
+    /// of the same files one after another.
     #[must_use]
-    pub fn remembering(&self, bytes_max: u64) -> Self {
-        let known = Some(KnownFiles::new(bytes_max));
+    pub fn with_cache(&self, bytes_max: u64) -> Self {
+        let cache = Some(FileCache::new(bytes_max));
         Self {
-            known,
+            cache,
             ..self.clone()
         }
     }
 
-    /// Whether it is a folder of this machine.
+    /// Returns whether it is a local folder.
     #[must_use]
     pub const fn is_local(&self) -> bool {
-        matches!(self.place, Place::Folder(_))
+        matches!(self.location, ArchiveLocation::Folder(_))
     }
 
-    /// Where it is, for people.
+    /// Describes the location, for messages.
     #[must_use]
-    pub fn told(&self) -> String {
-        match &self.place {
-            Place::Folder(folder) => format!("the folder {}", folder.display()),
-            Place::Bucket(prefix, server) => format!("/{prefix} of {}", server.server()),
+    pub fn description(&self) -> String {
+        match &self.location {
+            ArchiveLocation::Folder(folder) => format!("the folder {}", folder.display()),
+            ArchiveLocation::Bucket(prefix, server) => format!("/{prefix} of {}", server.server()),
         }
     }
 
-    /// Writes an object, durably when it answers; one that is there is replaced.
+    /// Writes or replaces an object durably.
     ///
     /// # Errors
     /// [`Error::Broken`] if it can't be written.
@@ -137,7 +141,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Writes an object that is not there yet, durably when it answers.
+    /// Creates an object durably, unless it exists.
     ///
     /// # Errors
     /// [`Error::Broken`] if it can't be written.
@@ -145,10 +149,10 @@ impl Archive {
         self.put_with(path, bytes, false).await
     }
 
-    /// The bytes of an object, or nothing if there is none.
+    /// Reads an object; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`Error::Broken`] if it is there and can't be read.
+    /// [`Error::Broken`] if it exists and can't be read.
     pub async fn get(&self, path: &str) -> Result<Option<Bytes>> {
         let found = match self.store.get(&Path::from(path)).await {
             Ok(found) => found.bytes().await,
@@ -157,15 +161,14 @@ impl Archive {
         match found {
             Ok(bytes) => Ok(Some(bytes)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(self.fault(&format!("reading {path}"), error)),
+            Err(error) => Err(self.to_error(&format!("reading {path}"), error)),
         }
     }
 
-    /// The rows of some row groups of a Parquet file, in the order in which they are named, at most
-    /// `batch_rows` at a time.
+    /// Reads row groups of a Parquet file in the given order, at most `batch_rows` rows per batch.
     ///
     /// # Errors
-    /// [`Error::Broken`] if the file is missing, damaged or can't be read.
+    /// [`Error::Broken`] if the file is missing, damaged, or can't be read.
     pub async fn rows(
         &self,
         path: &str,
@@ -175,8 +178,8 @@ impl Archive {
         self.columns(path, Some(row_groups), batch_rows, None).await
     }
 
-    /// The same of one column alone, if one is named, and of all row groups, if none are: others are not
-    /// read.
+    /// Reads one column if it is named, otherwise all columns, of the given row groups or of all.
+    /// Other data is not read.
     ///
     /// # Errors
     /// As [`Archive::rows`].
@@ -187,10 +190,10 @@ impl Archive {
         batch_rows: usize,
         column: Option<&str>,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-        let what = (self.clone(), path.to_owned());
-        let unreadable = move |error| what.0.unreadable(&what.1, error);
-        let (store, known) = (Arc::clone(&self.store), self.known.clone());
-        let reader = ParquetObject::new(store, Path::from(path), known);
+        let context = (self.clone(), path.to_owned());
+        let read_error = move |error| context.0.read_error(&context.1, error);
+        let (store, cache) = (Arc::clone(&self.store), self.cache.clone());
+        let reader = ParquetObject::new(store, Path::from(path), cache);
         let stream = ParquetRecordBatchStreamBuilder::new(reader)
             .await
             .and_then(|builder| {
@@ -206,11 +209,11 @@ impl Archive {
                     .with_batch_size(batch_rows)
                     .build()
             })
-            .map_err(&unreadable)?;
-        Ok(stream.map_err(unreadable).boxed())
+            .map_err(&read_error)?;
+        Ok(stream.map_err(read_error).boxed())
     }
 
-    /// The paths of all objects whose path begins with the folder `prefix`, in their order.
+    /// The paths of all objects in the folder `prefix`, sorted.
     ///
     /// # Errors
     /// [`Error::Broken`] if they can't be listed.
@@ -219,7 +222,7 @@ impl Archive {
         Ok(objects.map(|object| object.path).collect())
     }
 
-    /// All objects whose path begins with the folder `prefix`, in the order of their paths, with what they take.
+    /// All objects in the folder `prefix` with their sizes, sorted by path.
     ///
     /// # Errors
     /// [`Error::Broken`] if they can't be listed.
@@ -229,73 +232,73 @@ impl Archive {
             .list(Some(&Path::from(prefix)))
             .map_ok(|object| StoredObject {
                 path: object.location.to_string(),
-                bytes: object.size,
+                size_bytes: object.size,
                 written_at_ms: object.last_modified.timestamp_millis(),
             })
             .try_collect()
             .await
-            .map_err(|error| self.fault(&format!("listing {prefix}"), error))?;
+            .map_err(|error| self.to_error(&format!("listing {prefix}"), error))?;
         objects.sort_unstable_by(|one, other| one.path.cmp(&other.path));
         Ok(objects)
     }
 
-    /// Deletes an object; one that is not there is no error.
+    /// Deletes an object, if it exists.
     ///
     /// # Errors
-    /// [`Error::Broken`] if it is there and can't be deleted.
+    /// [`Error::Broken`] if it exists and can't be deleted.
     pub async fn delete(&self, path: &str) -> Result<()> {
         match self.store.delete(&Path::from(path)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(self.fault(&format!("deleting {path}"), error)),
+            Err(error) => Err(self.to_error(&format!("deleting {path}"), error)),
         }
     }
 
-    /// Deletes what writers left behind that died long ago in the middle of a put. In a bucket that is
-    /// left to its life cycle.
+    /// Deletes staged files of writers that died long ago. A bucket does this by its lifecycle
+    /// rules.
     ///
     /// # Errors
-    /// [`Error::Broken`] if it can't be listed or deleted.
-    pub async fn tidy(&self) -> Result<()> {
-        let Place::Folder(folder) = &self.place else {
+    /// [`Error::Broken`] if they can't be listed or deleted.
+    pub async fn remove_abandoned_files(&self) -> Result<()> {
+        let ArchiveLocation::Folder(folder) = &self.location else {
             return Ok(());
         };
-        let (doing, folder) = ("tidying the archive", folder.clone());
+        let (operation, folder) = ("removing abandoned files of the archive", folder.clone());
         tokio::task::spawn_blocking(move || durable::remove_abandoned(&folder))
             .await
-            .map_err(|error| Error::broken(doing, error))?
-            .map_err(|error| Error::broken(doing, error))
+            .map_err(|error| Error::broken(operation, error))?
+            .map_err(|error| Error::broken(operation, error))
     }
 
     async fn put_with(&self, path: &str, bytes: Bytes, replace: bool) -> Result<Created> {
-        let doing = format!("writing {path}");
-        let root = match &self.place {
-            Place::Bucket(_, server) => {
+        let operation = format!("writing {path}");
+        let root = match &self.location {
+            ArchiveLocation::Bucket(_, server) => {
                 let at = Path::from(path);
-                return self.upload(server, &at, &doing, bytes, replace).await;
+                return self.upload(server, &at, &operation, bytes, replace).await;
             }
-            Place::Folder(root) => root.clone(),
+            ArchiveLocation::Folder(root) => root.clone(),
         };
         let file = root.join(Path::from(path).as_ref());
         tokio::task::spawn_blocking(move || durable::put(&root, &file, &bytes, replace))
             .await
-            .map_err(|error| Error::broken(&doing, error))?
-            .map_err(|error| Error::broken(&doing, error))
+            .map_err(|error| Error::broken(&operation, error))?
+            .map_err(|error| Error::broken(&operation, error))
     }
 
     async fn upload(
         &self,
-        server: &Patience,
+        server: &RetryPolicy,
         at: &Path,
-        doing: &str,
+        operation: &str,
         bytes: Bytes,
         replace: bool,
     ) -> Result<Created> {
-        let fault = |error| self.fault(doing, error);
+        let to_error = |error| self.to_error(operation, error);
         if replace {
-            self.upload_in_parts(at, bytes).await.map_err(fault)?;
+            self.upload_in_parts(at, bytes).await.map_err(to_error)?;
             return Ok(Created::New);
         }
-        let deadline = Instant::now() + server.call_for();
+        let deadline = Instant::now() + server.call_timeout();
         let mut pauses = server.pauses();
         loop {
             let create = PutOptions::from(PutMode::Create);
@@ -305,10 +308,10 @@ impl Archive {
                     object_store::Error::AlreadyExists { .. }
                     | object_store::Error::Precondition { .. },
                 ) => {}
-                Err(error) => return Err(fault(error)),
+                Err(error) => return Err(to_error(error)),
             }
-            // A request that was tried again may have met what it had written itself. Another writer of the same bytes changes
-            // nothing.
+            // A retried request may find the object that it wrote itself. If another writer wrote
+            // the same bytes, nothing changes either.
             let found = match self.store.get(at).await {
                 Ok(found) => found.bytes().await,
                 Err(error) => Err(error),
@@ -316,20 +319,20 @@ impl Archive {
             match found {
                 Ok(found) if found == bytes => return Ok(Created::New),
                 Ok(_) => return Ok(Created::Exists),
-                // The server refused because of another put that was under way, which then failed.
+                // The server rejected the put because of a concurrent one, which then failed.
                 Err(object_store::Error::NotFound { .. }) => {}
-                Err(error) => return Err(fault(error)),
+                Err(error) => return Err(to_error(error)),
             }
             let pause = pauses.next().unwrap_or_default();
             if Instant::now() + pause >= deadline {
-                let why = "another put of the same object is under way, again and again";
-                return Err(server.unavailable(doing, why));
+                let why = "other processes keep putting the same object";
+                return Err(server.unavailable(operation, why));
             }
             sleep(pause).await;
         }
     }
 
-    /// A request has a deadline, so a large object goes in several.
+    /// Uploads an object, in several parts if it is large, because each request has a deadline.
     async fn upload_in_parts(&self, at: &Path, bytes: Bytes) -> object_store::Result<()> {
         if bytes.len() <= PART_BYTES {
             self.store.put(at, bytes.into()).await?;
@@ -341,49 +344,49 @@ impl Archive {
             .map(|from| bytes.slice(from..bytes.len().min(from + PART_BYTES)))
             .map(|part| upload.put_part(part.into()))
             .collect();
-        let sent: object_store::Result<()> = futures::stream::iter(parts)
-            .buffered(PARTS_AT_ONCE)
+        let uploaded: object_store::Result<()> = futures::stream::iter(parts)
+            .buffered(CONCURRENT_PARTS)
             .try_collect()
             .await;
-        let done = match sent {
+        let outcome = match uploaded {
             Ok(()) => upload.complete().await.map(|_| ()),
             Err(error) => Err(error),
         };
-        if done.is_err()
+        if outcome.is_err()
             && let Err(error) = upload.abort().await
         {
-            tracing::debug!(%at, %error, "parts of an upload stay");
+            tracing::debug!(%at, %error, "cannot abort the upload; its parts stay in the bucket");
         }
-        done
+        outcome
     }
 
-    /// The error of a client. That of a server may pass, unless it refuses.
-    fn fault(&self, doing: &str, error: object_store::Error) -> Error {
-        match &self.place {
-            Place::Folder(_) => Error::broken(doing, error),
-            Place::Bucket(_, server) => match error {
+    /// Converts an error of the client. Errors of a server are transient, except for refusals.
+    fn to_error(&self, operation: &str, error: object_store::Error) -> Error {
+        match &self.location {
+            ArchiveLocation::Folder(_) => Error::broken(operation, error),
+            ArchiveLocation::Bucket(_, server) => match error {
                 object_store::Error::Generic { .. } | object_store::Error::JoinError { .. } => {
-                    server.unavailable(doing, causes(&error))
+                    server.unavailable(operation, error_chain(&error))
                 }
                 object_store::Error::PermissionDenied { .. }
                 | object_store::Error::Unauthenticated { .. } => {
-                    let why = "this key may not; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and the bucket's policy";
-                    Error::broken(server.what(doing), why)
+                    let why = "this access key has no permission; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the policy of the bucket";
+                    Error::broken(server.describe(operation), why)
                 }
                 object_store::Error::NotFound { .. } => Error::broken(
-                    server.what(doing),
-                    "the bucket is not there; run `backstitch migrate`",
+                    server.describe(operation),
+                    "the bucket does not exist; run `backstitch migrate`",
                 ),
-                error => Error::broken(server.what(doing), causes(&error)),
+                error => Error::broken(server.describe(operation), error_chain(&error)),
             },
         }
     }
 
-    fn unreadable(&self, path: &str, error: ParquetError) -> Error {
+    fn read_error(&self, path: &str, error: ParquetError) -> Error {
         let why = match error {
             ParquetError::External(error) => match error.downcast::<object_store::Error>() {
                 Ok(error) if !matches!(*error, object_store::Error::NotFound { .. }) => {
-                    return self.fault(&format!("reading {path}"), *error);
+                    return self.to_error(&format!("reading {path}"), *error);
                 }
                 Ok(error) => error.to_string(),
                 Err(error) => error.to_string(),

@@ -1,80 +1,82 @@
-//! The cache of boards beside live state: boards that are in demand, whole, in the order of their ranks.
+//! The board cache beside live state: complete boards in rank order, for boards in demand.
 //!
-//! A cached board belongs to the slot of its key's partition. It changes in the same step as the slot, so
-//! it holds exactly what live state and batch rows together give for the slot's position, and answers
-//! alone. It may go at any time; who finds none reads the batch rows with the live states on top.
+//! A cached board belongs to the partition state of its key's partition, and changes in the same
+//! step. So it always equals what batch rows and live states together give at the partition's
+//! offset, and answers a query alone. It may be removed at any time; a reader that misses it reads
+//! the batch rows and the live states.
 //!
-//! The slot's *register* says which boards there are. Only the worker of the partition changes it, with
-//! a name for the register's last change in the slot's record: so whoever applies changes knows all
-//! boards that they concern ([`crate::live::Changes::boards`]). Names of changes and ids of boards are
-//! random: a server that lost its last writes would count the same numbers up once more, and a worker
-//! that knows the lost ones would take what they stand for now for what it knows.
+//! The *register* of a partition lists its cached boards. Only the worker of the partition changes
+//! it, and the partition state holds the revision of its last change. So a worker that applies
+//! changes knows all boards that they concern ([`crate::live::Changes::boards`]). Revisions and
+//! board ids are random. A server that lost its last writes would reuse the numbers of a counter,
+//! and a worker would mistake the new content for the lost one.
 
 use async_trait::async_trait;
-use schemas::seam::{Epoch, Fence, Moved, Slot};
+use schemas::seam::{Checkpoint, CheckpointMismatch, Epoch, PartitionState};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::Result;
-use crate::live::SlotId;
+use crate::live::PartitionId;
 
-/// What a cached board is of.
+/// The identity of a cached board.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BoardName {
     /// The view, with its version.
     pub view: String,
     /// The encoded key.
     pub key: Vec<u8>,
-    /// The bytes that name the section of the key's boards.
+    /// The bytes that identify the section of the key's boards.
     pub section: Vec<u8>,
 }
 
-/// Which rows of a cached board are wanted.
+/// Selects rows of a cached board.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum BoardWant {
-    /// None: only how many there are.
-    Sums,
-    /// So many from a place on.
+pub enum BoardSelection {
+    /// No rows, only totals.
+    TotalsOnly,
+    /// The rows from an index.
     Page {
-        /// Places before the first one.
+        /// The number of rows to skip.
         offset: u64,
-        /// Rows, at most.
+        /// The maximum number of rows.
         limit: usize,
     },
-    /// So many of those that rank after a score and a member, whether the board has such a row or not.
+    /// The rows that rank after a score and a member, whether the board has such a row or not.
     After {
         /// The encoded score.
         score: Vec<u8>,
         /// The encoded member.
         member: Vec<u8>,
-        /// Rows, at most.
+        /// The maximum number of rows.
         limit: usize,
     },
-    /// A member's, and so many before and after.
+    /// The row of a member and its neighbors.
     Around {
         /// The encoded member.
         member: Vec<u8>,
-        /// Places before and after.
+        /// The number of rows before and after.
         around: u64,
     },
-    /// Those of some members that are on the board, in no order.
+    /// The rows of some members, in no order.
     Members(Vec<Vec<u8>>),
-    /// The same, with their places.
-    Places(Vec<Vec<u8>>),
+    /// The rows of some members, with their indexes.
+    MembersWithIndexes(Vec<Vec<u8>>),
 }
 
-/// One question for a cached board.
+/// A query for a cached board.
 #[derive(Debug, Clone)]
 pub struct BoardQuery {
-    /// What it is of.
+    /// The board.
     pub name: BoardName,
     /// The partition of its key.
     pub partition: u32,
-    /// The bytes of a score, of which the first eight are its first number; 0 for a board without one.
+    /// The size of a score, of which the first eight bytes are its first number; 0 for a board
+    /// without score.
     pub score_bytes: usize,
-    /// Which rows are wanted.
-    pub want: BoardWant,
+    /// The rows to return.
+    pub selection: BoardSelection,
 }
 
 /// A row of a cached board.
@@ -82,64 +84,64 @@ pub struct BoardQuery {
 pub struct BoardRow {
     /// The encoded member.
     pub member: Vec<u8>,
-    /// The encoded score: eight bytes a number, the sign bit flipped, the high byte first.
+    /// The encoded score: eight bytes per number, big-endian, with the sign bit flipped.
     pub score: Vec<u8>,
-    /// The encoded payload, with null in the place of what is not shown.
+    /// The encoded payload, with null for hidden values.
     pub payload: Vec<u8>,
-    /// How many of the source's rows stand behind it.
+    /// The number of source rows that the row counts.
     pub weight: i64,
-    /// The epoch of the live state that it is of; 0 if it is of the batch layer.
+    /// The epoch of the live state that the row is from; 0 for a row of the batch layer.
     pub epoch: Epoch,
 }
 
-/// What a cached board answers.
+/// The result of a query for a cached board.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CachedBoard {
-    /// All its rows.
+    /// The number of rows of the board.
     pub count: u64,
-    /// What their weights add up to.
+    /// The sum of their weights.
     pub weight: i64,
-    /// Rows by epoch ([`BoardRow::epoch`]); those of runs long past count as the batch layer's.
+    /// The number of rows by epoch ([`BoardRow::epoch`]); rows of pruned epochs count as epoch 0.
     pub epochs: Vec<(Epoch, u64)>,
-    /// The last epoch in which a row was put there, or taken away, by a live state.
-    pub changed: Epoch,
-    /// The place of the first of the rows, from 0 on.
-    pub first: u64,
-    /// The rows that were wanted.
+    /// The last epoch in which a live state added or removed a row.
+    pub last_changed_epoch: Epoch,
+    /// The index of the first returned row, from 0.
+    pub first_index: u64,
+    /// The selected rows.
     pub rows: Vec<BoardRow>,
-    /// Their places, where these were wanted.
-    pub places: Vec<u64>,
-    /// The place of the member that was asked for.
-    pub found: Option<u64>,
+    /// Their indexes, if selected.
+    pub indexes: Vec<u64>,
+    /// The index of the selected member, if it is on the board.
+    pub member_index: Option<u64>,
 }
 
-/// What is known of a board that was asked for.
+/// The result of a cache lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cached {
-    /// It is not in the cache.
-    Not,
-    /// It is being filled.
+pub enum CacheLookup {
+    /// The board is not in the cache.
+    Absent,
+    /// The board is being filled.
     Filling,
-    /// Its answer.
+    /// The result of the query.
     Board(CachedBoard),
 }
 
-/// A cached board and its slot as of one moment.
+/// A cached board and its partition state, as of one moment.
 #[derive(Debug, Clone)]
-pub struct BoardAnswer {
-    /// The slot; nothing where it is missing.
-    pub slot: Option<Slot>,
+pub struct CachedBoardAnswer {
+    /// The partition state; `None` if it is missing.
+    pub state: Option<PartitionState>,
     /// The board.
-    pub board: Cached,
+    pub board: CacheLookup,
 }
 
-/// The name of a change of a register; the default one stands for a register that never changed.
+/// The revision of a register. The default is that of a register without changes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Revision(u128);
 
 impl Revision {
-    /// One that no other change has.
+    /// A unique revision.
     #[must_use]
     pub fn random() -> Self {
         Self(Uuid::new_v4().as_u128())
@@ -148,99 +150,113 @@ impl Revision {
 
 /// A board of a register.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Registered {
-    /// What it is of.
+pub struct RegisteredBoard {
+    /// The identity of the board.
     pub name: BoardName,
-    /// Under which it is kept; never used twice.
+    /// The id of the stored board; it is never reused.
     pub id: String,
-    /// Its memory in bytes, once it is filled.
+    /// Its memory in bytes, after it was filled.
     pub bytes: Option<u64>,
 }
 
-/// The register of a slot.
+/// The register of a partition.
 #[derive(Debug, Clone, Default)]
-pub struct Register {
-    /// Its last change.
+pub struct BoardRegister {
+    /// The revision of its last change.
     pub revision: Revision,
-    /// The boards of the slot's present generation.
-    pub boards: Vec<Registered>,
-    /// Those of generations before, which nobody reads.
-    pub leftovers: Vec<Registered>,
+    /// The boards of the current generation.
+    pub boards: Vec<RegisteredBoard>,
+    /// The boards of earlier generations, which are not read any more.
+    pub stale_boards: Vec<RegisteredBoard>,
 }
 
-/// What a micro-batch makes of one cached board.
+/// The changes that a micro-batch makes to a cached board.
 #[derive(Debug, Clone)]
-pub struct BoardChange {
-    /// Which.
+pub struct CachedBoardChange {
+    /// The id of the board.
     pub id: String,
-    /// By member: the row; nothing where the member is not on the board any more.
+    /// The new row by member; `None` if the member leaves the board.
     pub rows: Vec<(Vec<u8>, Option<BoardRow>)>,
 }
 
-/// What a micro-batch makes of cached boards.
+/// The changes that a micro-batch makes to cached boards.
 #[derive(Debug, Clone, Default)]
-pub struct BoardChanges {
-    /// The register's last change that is known. If there was another since, nothing is applied.
+pub struct CachedBoardChanges {
+    /// The known revision of the register. If it is not the current one, nothing is applied.
     pub revision: Revision,
-    /// The newest complete epoch: rows of it and before it count as the batch layer's.
-    pub covered: Epoch,
-    /// By board.
-    pub boards: Vec<BoardChange>,
+    /// The newest complete epoch: rows up to it count as rows of the batch layer.
+    pub covered_epoch: Epoch,
+    /// The changes by board.
+    pub boards: Vec<CachedBoardChange>,
 }
 
-/// Reading cached boards.
+/// Reads cached boards.
 #[async_trait]
 pub trait BoardCacheRead: std::fmt::Debug + Send + Sync {
-    /// What is asked of cached boards, in the order of the queries, each slot with its boards in one
-    /// atomic step.
-    async fn read_boards(&self, source: Source, queries: &[BoardQuery])
-    -> Result<Vec<BoardAnswer>>;
+    /// Reads cached boards, in the order of the queries, each partition in one atomic step.
+    async fn read_boards(
+        &self,
+        source: Source,
+        queries: &[BoardQuery],
+    ) -> Result<Vec<CachedBoardAnswer>>;
 
-    /// Notes that a board was read.
-    async fn note_use(&self, slot: SlotId, name: &BoardName, now_ms: i64) -> Result<()>;
+    /// Records that a board was read.
+    async fn record_use(&self, partition: PartitionId, name: &BoardName, now_ms: i64)
+    -> Result<()>;
 }
 
-/// Changing the cache. Each call is one atomic script on one slot.
+/// Changes the board cache. Each call is one atomic script on one partition.
 #[async_trait]
 pub trait BoardCache: BoardCacheRead {
-    /// The register of a slot; empty where the slot is missing.
-    async fn register(&self, slot: SlotId) -> Result<Register>;
+    /// The register of a partition; empty if its state is missing.
+    async fn read_register(&self, partition: PartitionId) -> Result<BoardRegister>;
 
-    /// Puts a board into the register, to be filled; answers its id, and the register's change. Changes
-    /// that are applied from now on count for it.
+    /// Adds a board to the register, to be filled. Returns its id and the new revision. Changes
+    /// that are applied from now on include it.
     async fn begin_fill(
         &self,
-        slot: SlotId,
-        believed: (Fence, Revision),
+        partition: PartitionId,
+        believed: (Checkpoint, Revision),
         name: &BoardName,
-    ) -> Result<std::result::Result<(String, Revision), Moved>>;
+    ) -> Result<std::result::Result<(String, Revision), CheckpointMismatch>>;
 
-    /// Puts rows into a board that is being filled, as its `step`, from 1 on; answers whether the board
-    /// stood at the step before, or has taken this one already.
-    async fn fill(&self, slot: SlotId, at: (&Registered, u64), rows: &[BoardRow]) -> Result<bool>;
+    /// Adds rows to a board that is being filled, as its `step`, from 1. Returns whether the board
+    /// was at the previous step, or has this one already.
+    async fn fill(
+        &self,
+        partition: PartitionId,
+        at: (&RegisteredBoard, u64),
+        rows: &[BoardRow],
+    ) -> Result<bool>;
 
-    /// Ends the filling after so many steps: the board answers from now on. `changed` is the last epoch
-    /// in which a live state put a row there or took one away; 0 for none. Answers the register's change.
+    /// Ends the filling after the given number of steps, so that the board answers queries.
+    /// `changed` is the last epoch in which a live state added or removed a row; 0 for none.
+    /// Returns the new revision.
     async fn end_fill(
         &self,
-        slot: SlotId,
-        believed: (Fence, Revision),
-        at: (&Registered, u64),
+        partition: PartitionId,
+        believed: (Checkpoint, Revision),
+        at: (&RegisteredBoard, u64),
         changed: Epoch,
-    ) -> Result<std::result::Result<Revision, Moved>>;
+    ) -> Result<std::result::Result<Revision, CheckpointMismatch>>;
 
-    /// Measures a board that is filled: its memory in bytes; nothing if it is not in the register.
-    async fn measure(&self, slot: SlotId, board: &Registered, now_ms: i64) -> Result<Option<u64>>;
-
-    /// Takes boards out of the register and deletes them, also when memory is full; answers the
-    /// register's change.
-    async fn drop_boards(
+    /// Measures the memory of a filled board in bytes; `None` if the board is not in the register.
+    async fn measure(
         &self,
-        slot: SlotId,
-        believed: (Fence, Revision),
-        boards: &[Registered],
-    ) -> Result<std::result::Result<Revision, Moved>>;
+        partition: PartitionId,
+        board: &RegisteredBoard,
+        now_ms: i64,
+    ) -> Result<Option<u64>>;
 
-    /// The boards of the register that were read least recently, at most `limit`.
-    async fn least_used(&self, slot: SlotId, limit: usize) -> Result<Vec<BoardName>>;
+    /// Removes boards from the register and deletes them, even if memory is full. Returns the new
+    /// revision.
+    async fn remove_boards(
+        &self,
+        partition: PartitionId,
+        believed: (Checkpoint, Revision),
+        boards: &[RegisteredBoard],
+    ) -> Result<std::result::Result<Revision, CheckpointMismatch>>;
+
+    /// The least recently read boards of the register, at most `limit`.
+    async fn least_used(&self, partition: PartitionId, limit: usize) -> Result<Vec<BoardName>>;
 }

@@ -1,8 +1,8 @@
-//! The correction index: which restorations have corrected counts, and of what. It explains totals without reading the
-//! archive, which holds the corrections themselves.
+//! The correction index: which reconciliations have corrected counts, and of what. It explains totals
+//! without reading the archive, which holds the corrections themselves.
 //!
-//! An entry adds corrections up in cells, as fine as a bound on their number permits: of a large restoration only the
-//! owners may be known. It never names a listener.
+//! An entry adds corrections up in cells, as fine as a bound on their number permits: of a large
+//! reconciliation only the owners may be known. It never names a listener.
 
 use std::collections::BTreeMap;
 
@@ -29,10 +29,10 @@ const DAY_SECONDS: i64 = 86_400;
 /// Entries that are read at once.
 const PAGE: usize = 200;
 
-/// A restoration that has corrected counts.
+/// A reconciliation that has corrected counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CorrectionEntry {
-    /// The number of the restoration.
+    /// The number of the reconciliation.
     pub number: u64,
     /// Its unique id.
     pub id: String,
@@ -42,7 +42,7 @@ pub struct CorrectionEntry {
     pub reason: String,
     /// When, in milliseconds since the Unix epoch.
     pub at_ms: i64,
-    /// The restoration that it undoes, if any.
+    /// The reconciliation that it undoes, if any.
     pub undoes: Option<u64>,
     /// By partition, the end of the log after all corrections were appended; `None` until then.
     pub done_until: Option<Vec<Offset>>,
@@ -162,7 +162,8 @@ impl CorrectionSums {
 }
 
 impl Cell {
-    /// Whether all corrections of the cell match a filter, or none does; `None` if that is unknown.
+    /// Returns whether all corrections of the cell match a filter, or none does; `None` if that is
+    /// unknown.
     fn matches(&self, columns: &[&str], filter: &CorrectionFilter) -> Option<bool> {
         let (first, last) = self.at;
         let is_after = filter.to.is_some_and(|to| first >= to);
@@ -198,7 +199,7 @@ fn scope(source: Source) -> String {
     format!("corrections {source}")
 }
 
-/// Writes the entry of a restoration, over an earlier one.
+/// Writes the entry of a reconciliation, over an earlier one.
 ///
 /// # Errors
 /// Those of the store.
@@ -206,7 +207,7 @@ pub async fn put(records: &dyn Records, source: Source, entry: &CorrectionEntry)
     let scope = scope(source);
     let value = to_value(&scope, entry)?;
     let name = number_name(entry.number);
-    update(records, (&scope, &name), |_| Ok(Some(value.clone()))).await
+    update(records, &scope, &name, |_| Ok(Some(value.clone()))).await
 }
 
 /// Calls `each` with every entry of a source, in the order of their numbers.
@@ -244,7 +245,7 @@ mod tests {
         sums
     }
 
-    fn asked(filters: Value) -> CorrectionFilter {
+    fn filter(filters: Value) -> CorrectionFilter {
         let filters = filters.as_object().expect("an object").clone();
         CorrectionFilter {
             columns: filters.into_iter().collect(),
@@ -253,17 +254,17 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_exact_as_far_as_they_are_known() {
+    fn matching_sums_are_exact_at_fine_levels() {
         let few = sums(3, 4);
-        let of_one = few.matching(&asked(json!({"owner_id": 1, "track_id": 2})));
+        let of_one = few.matching(&filter(json!({"owner_id": 1, "track_id": 2})));
         assert_eq!((of_one.count, of_one.sum, of_one.maybe), (1, 2, 0));
-        let country = few.matching(&asked(json!({"owner_id": 1, "country": "SE"})));
+        let country = few.matching(&filter(json!({"owner_id": 1, "country": "SE"})));
         assert_eq!(country, MatchingCorrections::default());
-        let listener = few.matching(&asked(json!({"owner_id": 1, "listener_id": 7})));
+        let listener = few.matching(&filter(json!({"owner_id": 1, "listener_id": 7})));
         assert_eq!((listener.count, listener.maybe), (0, 4));
         let early = CorrectionFilter {
             to: Some(DAY_SECONDS * 20_000 + 900),
-            ..asked(json!({"owner_id": 1}))
+            ..filter(json!({"owner_id": 1}))
         };
         assert_eq!(few.matching(&early).count, 1);
         assert!(
@@ -274,14 +275,14 @@ mod tests {
     }
 
     #[test]
-    fn many_are_known_more_coarsely() {
+    fn many_corrections_use_a_coarser_level() {
         let many = sums(30, 100);
         assert!(many.cells.len() <= CELLS_MAX);
-        let whole = many.matching(&asked(json!({"owner_id": 1})));
+        let whole = many.matching(&filter(json!({"owner_id": 1})));
         assert_eq!((whole.count, whole.sum, whole.maybe), (100, 200, 0));
-        let track = many.matching(&asked(json!({"owner_id": 1, "track_id": 2})));
+        let track = many.matching(&filter(json!({"owner_id": 1, "track_id": 2})));
         assert_eq!((track.count, track.maybe), (0, 100));
-        let all = sums(2_000, 1).matching(&asked(json!({"owner_id": 1})));
+        let all = sums(2_000, 1).matching(&filter(json!({"owner_id": 1})));
         assert_eq!((all.count, all.maybe), (0, 2_000));
     }
 }

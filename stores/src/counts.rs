@@ -1,15 +1,15 @@
-//! The port of counts by day: how many members each key of a board had, day by day in UTC, as the
-//! batch runs found it.
+//! The daily counts port: the number of members of each board key, by day in UTC, as the batch runs
+//! found it.
 //!
-//! A row holds what the last run of a day found for a key. A day on which the count did not change has
-//! no row: it has that of the day before. Which run was the last one of a day stands in rows of the
-//! same form under the key [`RUNS`]; a run writes that one last.
+//! A row holds the count of a key after the last run of a day. A day without a change has no row;
+//! the row of an earlier day is valid. Rows of the same form under the key [`RUNS_KEY`] record the
+//! last run of each day; a run writes its row there last.
 //!
-//! A run writes its rows before it is complete, so a row keeps the value of the run before beside its
-//! own: readers take the one whose run is published ([`Published`]). What a try that died has left is
-//! put right by the next one ([`to_write`]), which goes through the same keys, before it is complete.
-//! Rows are written with the stamp of their try, and one with a larger stamp stays. Days never go
-//! back from run to run.
+//! A run writes its rows before it is complete, so a row holds the value of the previous run too.
+//! Readers use the value whose run is published ([`PublishedRuns`]). The next run repairs the rows
+//! of a failed try before it is complete ([`rows_to_write`]), because it visits the same keys. Rows
+//! are written with the stamp of their try, and a row with a larger stamp stays. The day of a run
+//! is never before that of an earlier run.
 
 mod history;
 
@@ -22,20 +22,20 @@ use jiff::SignedDuration;
 use jiff::civil::Date;
 use schemas::seam::{Epoch, RunState, Runs};
 
-pub use history::{DayCount, History, Past, newest_rows, past};
+pub use history::{DayCount, HistoryPage, HistoryQuery, newest_rows, read_history};
 
 use crate::Result;
 
-/// A day, counted from that of the Unix epoch on, in UTC.
+/// A day in UTC, counted from the Unix epoch.
 pub type Day = i32;
 
-/// The key under which it is kept which run was the last one of a day; the count there is 0. No other
-/// key is empty.
-pub const RUNS: &[u8] = b"";
+/// The key of the rows that record the last run of each day, with a count of 0. No other key is
+/// empty.
+pub const RUNS_KEY: &[u8] = b"";
 
 const MS_PER_DAY: i64 = 86_400_000;
 
-/// The day of a moment in milliseconds since the Unix epoch.
+/// The day of a time in milliseconds since the Unix epoch.
 #[must_use]
 pub fn day_of(at_ms: i64) -> Day {
     let day = at_ms.div_euclid(MS_PER_DAY);
@@ -49,19 +49,19 @@ pub fn day_of_date(date: Date) -> Day {
     day_of(since.as_secs().saturating_mul(1000))
 }
 
-/// The date of a day; the first or last one that there is if it is before or after that.
+/// The date of a day, clamped to the supported range.
 #[must_use]
 pub fn date_of(day: Day) -> Date {
     let since = SignedDuration::from_hours(i64::from(day) * 24);
     Date::constant(1970, 1, 1).saturating_add(since)
 }
 
-/// What a run found.
+/// The count of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counted {
+pub struct RunCount {
     /// The run.
     pub epoch: Epoch,
-    /// How many members the key had.
+    /// The number of members of the key.
     pub count: u64,
 }
 
@@ -70,24 +70,24 @@ pub struct Counted {
 pub struct DayRow {
     /// The day.
     pub day: Day,
-    /// What the last run of the day found.
-    pub now: Counted,
-    /// What the run of this day before it found, for as long as `now` is not published; nothing where
-    /// the day has no other: then the day before counts.
-    pub before: Option<Counted>,
+    /// The count of the last run of the day.
+    pub now: RunCount,
+    /// The count of the previous run of this day, which is valid until `now` is published. `None`
+    /// if the day has no other run; then the previous day's row is valid.
+    pub before: Option<RunCount>,
 }
 
-/// Which runs are published.
+/// The published runs of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Published {
+pub struct PublishedRuns {
     newest: Epoch,
     abandoned: BTreeSet<Epoch>,
 }
 
-impl Published {
-    /// By the run records of the source.
+impl PublishedRuns {
+    /// The published runs according to the run records of the source.
     #[must_use]
-    pub fn of(runs: &Runs) -> Self {
+    pub fn from_runs(runs: &Runs) -> Self {
         let abandoned = runs.iter().filter(|run| run.state == RunState::Abandoned);
         Self {
             newest: runs.newest(),
@@ -95,65 +95,70 @@ impl Published {
         }
     }
 
-    /// The newest run that is; 0 before the first.
+    /// The newest published run; 0 before the first.
     #[must_use]
     pub const fn newest(&self) -> Epoch {
         self.newest
     }
 
-    /// Whether a run is. A run whose record is gone was complete long ago.
+    /// Returns whether a run is published. A run without record was completed long ago.
     #[must_use]
-    pub fn has(&self, epoch: Epoch) -> bool {
+    pub fn contains(&self, epoch: Epoch) -> bool {
         epoch <= self.newest && !self.abandoned.contains(&epoch)
     }
 
-    /// What a row says of its day; nothing if it says only what no published run found.
+    /// The published count of a row; `None` if no run of it is published.
     #[must_use]
-    pub fn seen(&self, row: &DayRow) -> Option<Counted> {
-        let found = [Some(row.now), row.before].into_iter().flatten();
-        found.into_iter().find(|counted| self.has(counted.epoch))
+    pub fn published_count(&self, row: &DayRow) -> Option<RunCount> {
+        let counts = [Some(row.now), row.before].into_iter().flatten();
+        counts
+            .into_iter()
+            .find(|counted| self.contains(counted.epoch))
     }
 }
 
-/// The rows that a run writes for a key, so that its count on `day` is what it found, and that what
-/// runs left which were never published is taken back. `newest_first` are the newest rows of the
-/// key up to the first of which something is published ([`newest_rows`]); `is_doubtful` says that a try
-/// that stood still may yet write a row of the key: then the day gets one even if nothing changed.
+/// The rows that a run writes for a key so that its count on `day` is the one found, and rows of
+/// unpublished runs are repaired. `newest_first` are the newest rows of the key up to the first
+/// with a published count ([`newest_rows`]). `is_doubtful` means that a suspended try may still
+/// write a row of the key. Then the day gets a row even without a change.
 #[must_use]
-pub fn to_write(
+pub fn rows_to_write(
     newest_first: &[DayRow],
-    (day, found): (Day, Counted),
-    published: &Published,
+    day: Day,
+    found: RunCount,
+    published: &PublishedRuns,
     is_doubtful: bool,
 ) -> Vec<DayRow> {
-    let stands = newest_first.iter().find_map(|row| published.seen(row));
-    let (mut rows, mut before, mut is_wrong) = (Vec::new(), None, false);
+    let current = newest_first
+        .iter()
+        .find_map(|row| published.published_count(row));
+    let (mut rows, mut before, mut needs_repair) = (Vec::new(), None, false);
     for row in newest_first {
-        let is_published = published.has(row.now.epoch);
+        let is_published = published.contains(row.now.epoch);
         match row.day.cmp(&day) {
             Ordering::Equal => {
                 let earlier = [Some(row.now), row.before].into_iter().flatten();
-                before = earlier
-                    .into_iter()
-                    .find(|counted| counted.epoch < found.epoch && published.has(counted.epoch));
-                is_wrong = !is_published;
+                before = earlier.into_iter().find(|counted| {
+                    counted.epoch < found.epoch && published.contains(counted.epoch)
+                });
+                needs_repair = !is_published;
             }
-            // Before this run it was as before; the run itself is of an earlier day.
+            // Before this run the earlier count was valid; the run itself is of an earlier day.
             Ordering::Greater if !is_published => rows.push(DayRow {
                 day: row.day,
                 now: found,
-                before: Some(stands.unwrap_or(NOTHING)),
+                before: Some(current.unwrap_or(NO_RUN)),
             }),
             Ordering::Less if !is_published => rows.push(DayRow {
                 day: row.day,
-                now: stands.unwrap_or(NOTHING),
+                now: current.unwrap_or(NO_RUN),
                 before: None,
             }),
             Ordering::Greater | Ordering::Less => {}
         }
     }
-    let is_other = stands.map_or(0, |counted| counted.count) != found.count;
-    if is_other || is_wrong || is_doubtful {
+    let has_changed = current.map_or(0, |counted| counted.count) != found.count;
+    if has_changed || needs_repair || is_doubtful {
         rows.push(DayRow {
             day,
             now: found,
@@ -163,13 +168,13 @@ pub fn to_write(
     rows
 }
 
-/// What holds before the first run.
-const NOTHING: Counted = Counted { epoch: 0, count: 0 };
+/// The count before the first run.
+const NO_RUN: RunCount = RunCount { epoch: 0, count: 0 };
 
-/// Reading counts by day. `job` is the job's name without its version.
+/// Reads daily counts. `job` is the job's name without its version.
 #[async_trait]
 pub trait CountsRead: std::fmt::Debug + Send + Sync {
-    /// The rows of a key of some days, ascending, at most `limit`.
+    /// The rows of a key in a range of days, ascending, at most `limit`.
     async fn days(
         &self,
         job: &str,
@@ -178,15 +183,15 @@ pub trait CountsRead: std::fmt::Debug + Send + Sync {
         limit: usize,
     ) -> Result<Vec<DayRow>>;
 
-    /// For each key the row of the last day before the one that is given with it, in the order of the
-    /// question.
+    /// For each key, the last row before its day, in the order of the request.
     async fn last_days(&self, job: &str, keys: &[(&[u8], Day)]) -> Result<Vec<Option<DayRow>>>;
 }
 
-/// Writing counts by day.
+/// Writes daily counts.
 #[async_trait]
 pub trait CountsWrite: CountsRead {
-    /// Writes rows of encoded keys with a stamp; those that have a larger one stay. A key has one row for a day.
+    /// Writes rows of encoded keys with a stamp; rows with a larger stamp stay. A key has one row
+    /// per day.
     async fn write_days(&self, job: &str, stamp_us: i64, rows: &[(&[u8], DayRow)]) -> Result<()>;
 }
 

@@ -1,5 +1,5 @@
-//! Putting files into a local folder so that they survive a crash of the machine: the bytes are
-//! synced before the file gets its name, and the folders after it.
+//! Writes files to a local folder so that they survive a crash of the machine: the bytes are synced
+//! before the file gets its name, and the folders afterwards.
 
 use std::fs::{DirEntry, File, create_dir_all, hard_link, read_dir, remove_file, rename};
 use std::io::{ErrorKind, Result, Write};
@@ -13,18 +13,17 @@ use crate::archive::Created;
 /// A staged file of this age has lost its writer.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Writes `file`, which lies within `root`. With `replace` one that is there is replaced, else it
-/// stays.
+/// Writes `file`, which is inside `root`. An existing file is replaced only with `replace`.
 pub(crate) fn put(root: &Path, file: &Path, bytes: &[u8], replace: bool) -> Result<Created> {
     let folder = file.parent().unwrap_or(root);
     create_dir_all(folder)?;
     let staged = staged_path(file);
-    let outcome = write_synced(&staged, bytes).and_then(|()| name(&staged, file, replace));
+    let outcome = write_synced(&staged, bytes).and_then(|()| publish(&staged, file, replace));
     if !matches!(outcome, Ok(Created::New)) || !replace {
-        // It may not be there: then there is nothing to tidy up.
+        // The staged file may be missing: then there is nothing to remove.
         match remove_file(&staged) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                tracing::debug!(file = %staged.display(), %error, "a staged file stays");
+                tracing::debug!(file = %staged.display(), %error, "cannot delete a staged file");
             }
             _ => {}
         }
@@ -43,7 +42,7 @@ pub(crate) fn put(root: &Path, file: &Path, bytes: &[u8], replace: bool) -> Resu
 pub(crate) fn remove_abandoned(folder: &Path) -> Result<()> {
     for entry in read_dir(folder)? {
         match remove_if_abandoned(&entry?) {
-            // Its writer has just given it its name.
+            // Its writer has just renamed it.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             done => done?,
         }
@@ -65,7 +64,7 @@ fn remove_if_abandoned(entry: &DirEntry) -> Result<()> {
     Ok(())
 }
 
-/// A name that listings pass over: `#` and digits at the end.
+/// A name that listings skip: it ends with `#` and digits.
 fn staged_path(file: &Path) -> PathBuf {
     let mut path = file.as_os_str().to_owned();
     path.push(format!("#{}", Uuid::new_v4().as_u128()));
@@ -84,7 +83,7 @@ fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
     file.sync_all()
 }
 
-fn name(staged: &Path, file: &Path, replace: bool) -> Result<Created> {
+fn publish(staged: &Path, file: &Path, replace: bool) -> Result<Created> {
     if replace {
         return rename(staged, file).map(|()| Created::New);
     }
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_the_file_is_left() {
+    fn leaves_only_the_file() {
         let root = tempfile::tempdir().expect("a folder");
         let file = root.path().join("a/b.json");
         let put = |bytes: &[u8], replace| put(root.path(), &file, bytes, replace).expect("a put");

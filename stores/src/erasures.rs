@@ -1,16 +1,18 @@
-//! Erasures: who was removed from all stores, and what was removed where.
+//! Erasures: the people that were removed from all stores, and the rows that were removed.
 //!
-//! They are the list of suppressed people: later data of them, from a replay, a restored copy or an old file, is ingested
-//! without them. The list holds no ids but keyed hashes. Each installation has its own key, stored beside the list. So
-//! the list is pseudonymous, not anonymous: a reader of key and list can try all ids.
+//! They are the list of suppressed people: later data of them, from a replay, a restored copy or an
+//! old file, is ingested without them. The list holds no ids but keyed hashes. Each installation
+//! has its own key, stored beside the list. So the list is pseudonymous, not anonymous: a reader of
+//! key and list can try all ids.
 //!
-//! An erasure is recorded before anything is removed, and its receipt records the progress: an interrupted erasure
-//! continues under the same number. Numbers rise, and an erasure is never deleted. So a copy of this store must not be
-//! restored that is older than the copies of the other stores.
+//! An erasure is recorded before anything is removed, and its receipt records the progress: an
+//! interrupted erasure continues under the same number. Numbers rise, and an erasure is never
+//! deleted. So a copy of this store must not be restored that is older than the copies of the other
+//! stores.
 
 mod numbers;
 pub(crate) mod records;
-mod sought;
+mod searched_people;
 mod suppressed;
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -22,9 +24,9 @@ use serde_json::Value;
 use crate::records::Records;
 use crate::{Error, Result};
 
-pub use sought::Sought;
-pub(crate) use suppressed::holds;
-pub use suppressed::{Suppressed, mentions};
+pub use searched_people::SearchedPeople;
+pub(crate) use suppressed::may_mention;
+pub use suppressed::{SuppressedPeople, may_mention_kind};
 
 /// The key of the hashes, random in each installation.
 pub type Key = [u8; 32];
@@ -34,14 +36,14 @@ pub type PersonHash = [u8; 16];
 /// The role of a person in the events or rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum PersonKind {
     /// The `listener_id` of plays.
     Listener,
     /// The athlete of efforts, clubs, follows and authorizations.
     Athlete,
 }
 
-impl Kind {
+impl PersonKind {
     /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -52,11 +54,11 @@ impl Kind {
     }
 }
 
-/// A person to erase, or an erased one.
+/// A person to erase, or an erased person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Person {
     /// The role that the id belongs to.
-    pub kind: Kind,
+    pub kind: PersonKind,
     /// The id.
     pub id: i64,
 }
@@ -68,15 +70,15 @@ pub struct Erasure {
     #[serde(skip)]
     pub number: u64,
     /// The role of the person.
-    pub kind: Kind,
+    pub kind: PersonKind,
     /// The hash of the person.
     #[serde(with = "records::hex")]
     pub person: PersonHash,
     /// When it began, in milliseconds since the Unix epoch.
     pub begun_at_ms: i64,
-    /// The requester, as given.
+    /// The requester, as entered.
     pub by: String,
-    /// The reason, as given.
+    /// The reason, as entered.
     pub reason: String,
     /// When it was finished; `None` while anything is left.
     pub finished_at_ms: Option<i64>,
@@ -93,14 +95,14 @@ pub struct Attribution {
     pub reason: String,
 }
 
-/// The list of suppressed people. It is cached, and before each use compared with the number of the newest erasure.
-/// Clones share the cache.
+/// The list of suppressed people. It is cached, and before each use compared with the number of the
+/// newest erasure. Clones share the cache.
 #[derive(Debug, Clone)]
 pub struct Suppressions {
     records: Option<Arc<dyn Records>>,
-    known: Arc<RwLock<Arc<Suppressed>>>,
+    cached: Arc<RwLock<Arc<SuppressedPeople>>>,
     /// When [`Self::recent`] got no answer from the store.
-    unanswered: Arc<RwLock<Option<Instant>>>,
+    unavailable_since: Arc<RwLock<Option<Instant>>>,
 }
 
 /// How long [`Suppressions::recent`] waits for the store.
@@ -114,64 +116,66 @@ impl Suppressions {
     pub fn new(records: Arc<dyn Records>) -> Self {
         Self {
             records: Some(records),
-            known: Arc::default(),
-            unanswered: Arc::default(),
+            cached: Arc::default(),
+            unavailable_since: Arc::default(),
         }
     }
 
-    /// An empty list, for stores from which nobody is ever erased.
+    /// An empty list, for stores without erasures.
     #[must_use]
-    pub fn nobody() -> Self {
+    pub fn none() -> Self {
         Self {
             records: None,
-            known: Arc::default(),
-            unanswered: Arc::default(),
+            cached: Arc::default(),
+            unavailable_since: Arc::default(),
         }
     }
 
-    /// The people who are suppressed now. Nobody is missing whose erasure had begun before the call.
+    /// The people who are suppressed now, including all whose erasure began before the call.
     ///
     /// # Errors
-    /// Those of the store. The caller must then ingest nothing, because it might be of a suppressed person.
-    pub async fn now(&self) -> Result<Arc<Suppressed>> {
-        let known = self.known();
+    /// Those of the store. The caller must then not ingest, because the data might be of a
+    /// suppressed person.
+    pub async fn current(&self) -> Result<Arc<SuppressedPeople>> {
+        let cached = self.cached();
         let Some(records) = &self.records else {
-            return Ok(known);
+            return Ok(cached);
         };
-        if records::newest(&**records).await? == known.newest() {
-            return Ok(known);
+        if records::newest(&**records).await? == cached.newest() {
+            return Ok(cached);
         }
         let key = records::key(&**records, new_key()).await?;
-        let now = Arc::new(Suppressed::of(key, &records::all(&**records).await?));
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&now);
-        Ok(now)
+        let current = Arc::new(SuppressedPeople::new(key, &records::all(&**records).await?));
+        *self.cached.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&current);
+        Ok(current)
     }
 
-    /// The people who are suppressed now, or if the store does not answer soon, those of its last answer. For writes
-    /// that must not wait for another store, and whose readers use [`Self::now`].
-    pub async fn recent(&self) -> Arc<Suppressed> {
-        let unanswered = || {
-            self.unanswered
+    /// The people who are suppressed now, or if the store does not answer soon, those of its last
+    /// answer. For writes that must not wait for another store, and whose readers use
+    /// [`Self::current`].
+    pub async fn recent(&self) -> Arc<SuppressedPeople> {
+        let unavailable_since = || {
+            self.unavailable_since
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
         };
-        if unanswered().is_some_and(|since| since.elapsed() < RECENT_RETRY) {
-            return self.known();
+        if unavailable_since().is_some_and(|since| since.elapsed() < RECENT_RETRY) {
+            return self.cached();
         }
-        match tokio::time::timeout(RECENT_TIMEOUT, self.now()).await {
+        match tokio::time::timeout(RECENT_TIMEOUT, self.current()).await {
             Ok(Ok(now)) => {
-                *unanswered() = None;
+                *unavailable_since() = None;
                 return now;
             }
             Ok(Err(error)) => tracing::warn!(%error, "cannot read recent erasures"),
             Err(_) => tracing::warn!("cannot read recent erasures: no answer in time"),
         }
-        *unanswered() = Some(Instant::now());
-        self.known()
+        *unavailable_since() = Some(Instant::now());
+        self.cached()
     }
 
-    fn known(&self) -> Arc<Suppressed> {
-        Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+    fn cached(&self) -> Arc<SuppressedPeople> {
+        Arc::clone(&self.cached.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// All erasures, the oldest first.
@@ -185,7 +189,8 @@ impl Suppressions {
         }
     }
 
-    /// Begins an erasure, or returns the unfinished one of this person. From here on the person is suppressed.
+    /// Begins an erasure, or returns the unfinished one of this person. From here on the person is
+    /// suppressed.
     ///
     /// # Errors
     /// Those of the store.
@@ -196,7 +201,7 @@ impl Suppressions {
         now_ms: i64,
     ) -> Result<Erasure> {
         let records = self.records()?;
-        let hash = suppressed::hash(&records::key(records, new_key()).await?, person);
+        let hash = suppressed::person_hash(&records::key(records, new_key()).await?, person);
         loop {
             let all = records::all(records).await?;
             let unfinished = all.iter().find(|erasure| {
@@ -243,7 +248,8 @@ impl Suppressions {
     }
 }
 
-/// A random key: two identifiers of version 4, 122 bits each from the generator of the operating system.
+/// A random key: two identifiers of version 4, 122 bits each from the generator of the operating
+/// system.
 fn new_key() -> Key {
     let (a, b) = (uuid::Uuid::new_v4(), uuid::Uuid::new_v4());
     let mut key = [0; 32];

@@ -1,85 +1,87 @@
-//! What went wrong at a store, and what the caller can do about it.
+//! Errors of stores, and how a caller can react to them.
 
 use schemas::seam::Offset;
 
 /// The result of a call to a store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What the caller can do.
+/// How a caller can react.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The store did not answer or was busy: the same call may go through later.
+    /// The store did not answer or was busy. The same call may succeed later.
     Retry,
-    /// The call was wrong or its time is over: it will be refused again.
+    /// The call was invalid or came too late. It will fail again.
     Reject,
-    /// The store is damaged, full, not to be written, or not what it was: a person must look.
+    /// The store is damaged, full, read-only, or not the expected one. It needs an operator.
     Fatal,
 }
 
-/// An error of a store. The message says what, where and what to do.
+/// An error of a store. The message says what failed, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The store did not answer in time, or was busy for too long.
-    #[error("{what}: {why}; it may go through later")]
+    #[error("{what}: {why}; try again later")]
     Unavailable {
-        /// What was to be done, and where.
+        /// The operation and its server.
         what: String,
-        /// What the store said.
+        /// The reason, as the store reports it.
         why: String,
     },
-    /// The store's memory is full. It is not waited for: the caller may have what can go first.
-    #[error("{what}: {why}; it may go through later")]
+    /// The memory of the store is full. The call is not retried: the caller may hold data that can
+    /// be removed first.
+    #[error("{what}: {why}; try again later")]
     Full {
-        /// What was to be done, and where.
+        /// The operation and its server.
         what: String,
-        /// What the store said, and what to do.
+        /// The reason as the store reports it, and what to do.
         why: String,
     },
-    /// The log does not hold the offset that was asked for.
+    /// The log does not contain the requested offset.
     #[error(
-        "{topic}/{partition}: offset {asked} is not in the log, which reaches from {start} to {end}"
+        "{topic}/{partition}: offset {requested} is not in the log, which has offsets {start} to {end}"
     )]
     OffsetOutOfRange {
         /// The topic.
         topic: String,
         /// The partition.
         partition: u32,
-        /// The offset that was asked for.
-        asked: Offset,
-        /// The first offset that the log still holds.
+        /// The requested offset.
+        requested: Offset,
+        /// The first offset that the log still contains.
         start: Offset,
-        /// The offset that the next record will have.
+        /// The offset of the next record.
         end: Offset,
     },
-    /// The log has no such topic, or not so many partitions.
-    #[error("{what}: there is no such topic or partition; make the topic first")]
+    /// The topic does not exist, or has fewer partitions.
+    #[error("{what}: the topic or partition does not exist; create the topic first")]
     NoPartition {
-        /// What was to be done, and where.
+        /// The operation and its server.
         what: String,
     },
-    /// A newer run, another owner of the lease, or a record that is already there.
+    /// The call is not permitted, for example because a newer run, another lease holder or a record
+    /// exists.
     #[error("{0}")]
     Refused(String),
-    /// A file of the archive is not what was written.
+    /// A file of the archive does not have the content that was written.
     #[error("{path} is damaged or missing: {why}")]
     DamagedFile {
         /// The file, as a path within the archive.
         path: String,
-        /// What shows it, and what to do.
+        /// The evidence, and what to do.
         why: String,
     },
-    /// What is stored is not what it should be, or can't be read or written.
+    /// Stored data is invalid, or can't be read or written.
     #[error("{what}: {why}")]
     Broken {
-        /// What was to be done, and where.
+        /// The operation and its server.
         what: String,
-        /// What is wrong, and what to do.
+        /// The problem, and what to do.
         why: String,
     },
 }
 
 impl Error {
-    /// What the caller can do.
+    /// How a caller can react.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {

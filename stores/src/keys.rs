@@ -1,8 +1,7 @@
-//! The port of keys of the API: who may ask for what, since when and until when; and the record of what
-//! administrators did.
+//! The API keys port: keys, their scopes and lifetimes, and the record of administrative actions.
 //!
-//! Of a key only a digest is kept. A key that was ever made stays as a row when it is over, so an
-//! installation whose keys are all over lets nobody in rather than everybody.
+//! Only a digest of a key is stored. An inactive key stays as a row. So an installation whose keys
+//! are all inactive rejects all requests, rather than accepting them as if no key had been created.
 
 use std::fmt;
 
@@ -15,34 +14,34 @@ use uuid::Uuid;
 
 use crate::Result;
 
-/// What every key begins with.
+/// The prefix of every key.
 pub const PREFIX: &str = "bsk_";
-/// How many characters the public part of a key has.
+/// The length of the public part of a key, in characters.
 pub const ID_CHARS: usize = 12;
-/// How many the secret part has: 256 bits.
+/// The length of the secret part: 256 bits.
 const SECRET_CHARS: usize = 43;
-/// The most bytes that the name of a key may have.
+/// The maximum size of the name of a key, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// A key as its owner has it. It is never printed by accident.
+/// A key as its owner has it. Its debug output hides the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// A new one, which nobody can foresee.
+    /// Generates a random key.
     #[must_use]
-    pub fn draw() -> Self {
-        // An id of this kind is 122 bits of the system's random numbers: three are more than the secret has.
-        let drawn = || Uuid::new_v4().into_bytes();
-        let secret = Sha256::digest([drawn(), drawn(), drawn()].concat());
+    pub fn generate() -> Self {
+        // A UUID has 122 random bits of the operating system; three have more than the secret.
+        let random = || Uuid::new_v4().into_bytes();
+        let secret = Sha256::digest([random(), random(), random()].concat());
         let id = Uuid::new_v4().simple().to_string();
         let id = id.get(..ID_CHARS).unwrap_or_default();
         Self(format!("{PREFIX}{id}_{}", URL_SAFE_NO_PAD.encode(secret)))
     }
 
-    /// A key that somebody sent, if it looks like one.
+    /// Parses the text of a key, if it has the right form.
     #[must_use]
-    pub fn of(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
         let is_id = id.len() == ID_CHARS && id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
@@ -50,14 +49,14 @@ impl Token {
         (is_id && is_secret).then(|| Self(text.to_owned()))
     }
 
-    /// Its public part, by which it is found, listed and logged.
+    /// The public part, by which the key is found, listed and logged.
     #[must_use]
     pub fn id(&self) -> &str {
         let id = PREFIX.len()..PREFIX.len() + ID_CHARS;
         self.0.get(id).unwrap_or_default()
     }
 
-    /// What is kept of it.
+    /// The digest of the key, which is stored.
     #[must_use]
     pub fn digest(&self) -> KeyDigest {
         KeyDigest(Sha256::digest(self.0.as_bytes()).into())
@@ -87,12 +86,12 @@ impl KeyDigest {
         &self.0
     }
 
-    /// As it is kept.
-    pub(crate) fn text(&self) -> String {
+    /// The stored form.
+    pub(crate) fn to_text(&self) -> String {
         URL_SAFE_NO_PAD.encode(self.0)
     }
 
-    pub(crate) fn of_text(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         bytes.try_into().ok().map(Self)
     }
@@ -109,39 +108,39 @@ impl fmt::Debug for KeyDigest {
 pub struct ApiKey {
     /// Its public part.
     pub id: String,
-    /// What people call it: at most [`NAME_BYTES_MAX`] bytes.
+    /// A name for people, at most [`NAME_BYTES_MAX`] bytes.
     pub name: String,
-    /// What it permits.
+    /// The scopes that it permits.
     pub scopes: Scopes,
-    /// When it was made, in milliseconds since 1970.
+    /// When it was created, in milliseconds since the Unix epoch.
     pub made_at_ms: i64,
-    /// By whom.
+    /// Its creator.
     pub made_by: String,
-    /// When it ends by itself, in milliseconds since 1970.
+    /// When it expires, in milliseconds since the Unix epoch.
     pub expires_at_ms: Option<i64>,
-    /// Since when it is taken back.
+    /// When it was revoked, in milliseconds since the Unix epoch.
     pub revoked_at_ms: Option<i64>,
-    /// By whom.
+    /// The actor of the revocation.
     pub revoked_by: Option<String>,
-    /// The key that took its place.
+    /// The key that replaced it.
     pub replaced_by: Option<String>,
     /// When it was used last, to about a minute.
     pub used_at_ms: Option<i64>,
 }
 
-/// Whether a key lets in.
+/// The state of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyState {
-    /// It does.
+    /// The key is accepted.
     Valid,
-    /// It is over by itself.
+    /// The key has expired.
     Expired,
-    /// It was taken back.
+    /// The key was revoked.
     Revoked,
 }
 
 impl KeyState {
-    /// Its name.
+    /// The name of the state.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -153,7 +152,7 @@ impl KeyState {
 }
 
 impl ApiKey {
-    /// Whether it lets in at a moment.
+    /// The state of the key at a time.
     #[must_use]
     pub fn state(&self, now_ms: i64) -> KeyState {
         if self.revoked_at_ms.is_some() {
@@ -166,72 +165,73 @@ impl ApiKey {
     }
 }
 
-/// A key that is kept, with what tells whether somebody has it.
+/// A stored key with its digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeptKey {
+pub struct ApiKeyRecord {
     /// The key.
     pub key: ApiKey,
     /// Its digest.
     pub digest: KeyDigest,
 }
 
-/// What an administrator did.
+/// An administrative action.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Action {
-    /// Its number, which rises; 0 for one that is not recorded yet.
+pub struct AdminAction {
+    /// The ascending number; 0 before it is recorded.
     pub number: i64,
-    /// When, in milliseconds since 1970.
+    /// When, in milliseconds since the Unix epoch.
     pub at_ms: i64,
-    /// Who: the name of a key with its id, or of a command.
+    /// The actor: the name of a key with its id, or of a command.
     pub actor: String,
-    /// What, as in `keys.revoke`.
+    /// The action, such as `keys.revoke`.
     pub action: String,
-    /// To what.
+    /// The object of the action.
     pub target: String,
-    /// More about it, if there is more.
+    /// More details, if any.
     pub detail: Option<String>,
 }
 
-/// What became of a wish to put another key in the place of one.
+/// The result of rotating a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rotated {
-    /// It is done; the key as it is now.
+pub enum RotateOutcome {
+    /// The key after the rotation.
     Done(ApiKey),
-    /// The key is over: nothing was made.
-    Over(ApiKey),
-    /// There is no such key.
+    /// The key is inactive. Nothing was created.
+    Inactive(ApiKey),
+    /// The key does not exist.
     Unknown,
 }
 
-/// Keys and what is done with them. Each call that changes a key records it, in the same step.
+/// Stores keys and actions. Each call that changes a key records the action in the same step.
 #[async_trait]
 pub trait Keys: fmt::Debug + Send + Sync {
-    /// Whether there ever was a key.
-    async fn any_key(&self) -> Result<bool>;
+    /// Returns whether a key was ever created.
+    async fn has_keys(&self) -> Result<bool>;
 
     /// A key by its public part.
-    async fn key(&self, id: &str) -> Result<Option<KeptKey>>;
+    async fn key(&self, id: &str) -> Result<Option<ApiKeyRecord>>;
 
     /// Keys, newest first, before the one with an id, at most `limit`.
     async fn keys(&self, before: Option<&str>, limit: usize) -> Result<Vec<ApiKey>>;
 
     /// Adds a key.
-    async fn add_key(&self, key: &KeptKey) -> Result<()>;
+    async fn add_key(&self, key: &ApiKeyRecord) -> Result<()>;
 
-    /// Puts another key in the place of one, which ends at `until_ms` or earlier.
-    async fn rotate_key(&self, id: &str, until_ms: i64, by: &KeptKey) -> Result<Rotated>;
+    /// Adds a key that replaces `id`. The old key expires at `until_ms` or earlier.
+    async fn rotate_key(&self, id: &str, until_ms: i64, by: &ApiKeyRecord)
+    -> Result<RotateOutcome>;
 
-    /// Takes a key back; the key as it is then, if there is one. What is taken back stays as it is.
+    /// Revokes a key and returns it, if it exists. A revoked key stays unchanged.
     async fn revoke_key(&self, id: &str, by: &str, now_ms: i64) -> Result<Option<ApiKey>>;
 
-    /// Notes that a key was used.
-    async fn key_used(&self, id: &str, at_ms: i64) -> Result<()>;
+    /// Records that a key was used.
+    async fn record_key_use(&self, id: &str, at_ms: i64) -> Result<()>;
 
-    /// Records what an administrator did.
-    async fn record_action(&self, action: &Action) -> Result<()>;
+    /// Records an administrative action.
+    async fn record_action(&self, action: &AdminAction) -> Result<()>;
 
-    /// What administrators did, newest first, before the one with a number, at most `limit`.
-    async fn actions(&self, before: Option<i64>, limit: usize) -> Result<Vec<Action>>;
+    /// Administrative actions, newest first, before the one with a number, at most `limit`.
+    async fn actions(&self, before: Option<i64>, limit: usize) -> Result<Vec<AdminAction>>;
 }
 
 #[cfg(test)]
@@ -239,27 +239,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_read_as_it_was_drawn_and_never_shown() {
-        let drawn = Token::draw();
-        let text = drawn.reveal();
+    fn a_generated_key_parses_and_is_never_displayed() {
+        let token = Token::generate();
+        let text = token.reveal();
         assert_eq!(text.len(), PREFIX.len() + ID_CHARS + 1 + SECRET_CHARS);
-        assert_eq!(Token::of(text).as_ref(), Some(&drawn));
-        assert_ne!(Token::draw(), drawn);
-        assert!(text.starts_with(&format!("{PREFIX}{}_", drawn.id())));
-        let shown = format!("{drawn:?} {:?}", drawn.digest());
+        assert_eq!(Token::parse(text).as_ref(), Some(&token));
+        assert_ne!(Token::generate(), token);
+        assert!(text.starts_with(&format!("{PREFIX}{}_", token.id())));
+        let shown = format!("{token:?} {:?}", token.digest());
         let secret = text.rsplit_once('_').expect("a secret").1;
         assert!(!shown.contains(secret), "{shown}");
         assert_eq!(
-            KeyDigest::of_text(&drawn.digest().text()),
-            Some(drawn.digest())
+            KeyDigest::parse(&token.digest().to_text()),
+            Some(token.digest())
         );
-        assert_eq!(KeyDigest::of_text("short"), None);
+        assert_eq!(KeyDigest::parse("short"), None);
     }
 
     #[test]
-    fn what_is_no_key_is_not_looked_for() {
-        let drawn = Token::draw();
-        let text = drawn.reveal();
+    fn malformed_keys_do_not_parse() {
+        let token = Token::generate();
+        let text = token.reveal();
         let cut = text.get(..text.len() - 1).expect("one less");
         for wrong in [
             "",
@@ -269,14 +269,14 @@ mod tests {
             &format!("{text}x"),
             &text.replace("bsk_", "bsx_"),
         ] {
-            assert_eq!(Token::of(wrong), None, "{wrong}");
+            assert_eq!(Token::parse(wrong), None, "{wrong}");
         }
         let quoted = text.replacen(|char: char| char.is_ascii_hexdigit(), "'", 1);
-        assert_eq!(Token::of(&quoted), None);
+        assert_eq!(Token::parse(&quoted), None);
     }
 
     #[test]
-    fn a_key_is_over_when_it_is_said() {
+    fn a_key_expires_at_its_time() {
         let key = ApiKey {
             id: "0123456789ab".to_owned(),
             name: String::new(),

@@ -1,62 +1,66 @@
-//! The lease port: one holder of a name at a time.
+//! The lease port: at most one process holds a name at a time.
 //!
-//! What readers see never depends on a lease: what must not happen twice is kept from happening by
-//! compare-and-set at the stores. But a batch run deletes result files that no manifest names, and
-//! relies on its lease that nobody is about to name them. So whoever holds a lease stops when it is
-//! lost; and what was listed to be deleted is deleted only if the lease was held after the listing.
+//! Readers never depend on a lease, because the stores prevent duplicate changes by
+//! compare-and-set. But a batch run deletes result files that no manifest names, and relies on its
+//! lease that no other run is about to name them. So a holder stops when its lease is lost. It
+//! deletes listed files only if it still held the lease after the listing.
 
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
 use crate::{Error, Result};
 
-/// A lease that is held until it is let go or dropped, its holder dies, or it is lost.
+/// A held lease. It ends when it is released, dropped or lost, or when its holder dies.
 #[async_trait]
-pub trait Held: std::fmt::Debug + Send + Sync {
-    /// Is cancelled when the lease is lost: somebody else may hold it soon. Where a lease ends with
-    /// its process alone, this never happens.
+pub trait LeaseGuard: std::fmt::Debug + Send + Sync {
+    /// A token that is cancelled when the lease is lost, because another process may hold it soon.
+    /// It never fires if only the end of the process ends a lease.
     fn lost(&self) -> CancellationToken {
         CancellationToken::new()
     }
 
-    /// Asks whether it is held still, which is as of a moment within the call: nobody else has held it
-    /// since it was taken. Who stood still for long hears of a loss from this, and only then from
-    /// [`Held::lost`].
+    /// Returns whether the lease is still held, at a moment during the call: no other process has
+    /// held it since it was acquired. A process that was suspended learns of the loss from this
+    /// call first, and from [`LeaseGuard::lost`] only afterwards.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if nobody answers.
+    /// [`Error::Unavailable`] if the store does not answer.
     async fn is_held(&self) -> Result<bool> {
         Ok(!self.lost().is_cancelled())
     }
 
-    /// Why it was lost, for people: what did not answer, or that somebody else has it.
-    fn why_lost(&self) -> Option<String> {
+    /// The reason of the loss, for messages: the store that did not answer, or the new holder.
+    fn loss_reason(&self) -> Option<String> {
         None
     }
 
-    /// Lets it go, and waits a moment until others can take it. Where it is only dropped they can a
-    /// little later.
-    async fn let_go(self: Box<Self>) {}
+    /// Releases the lease, and waits until other processes can acquire it. After a drop they can
+    /// acquire it a little later.
+    async fn release(self: Box<Self>) {}
 }
 
-/// Handing out leases.
+/// Grants leases.
 #[async_trait]
 pub trait Leases: std::fmt::Debug + Send + Sync {
-    /// Takes the lease `name` for `holder` (a text for people: who and what), or answers who holds
-    /// it, and since when where that is known. It does not wait. A lease whose holder died may end
-    /// some seconds later.
+    /// Acquires the lease `name` for `holder` (a description for messages), or returns the current
+    /// holder, and since when it holds the lease if that is known. Does not wait. The lease of a
+    /// dead holder may end some seconds later.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a name with other signs than letters, digits, `-`, `_` and `.`.
-    async fn acquire(&self, name: &str, holder: &str) -> Result<Result<Box<dyn Held>, String>>;
+    /// [`Error::Refused`] for a name with other characters than letters, digits, `-`, `_` and `.`.
+    async fn acquire(
+        &self,
+        name: &str,
+        holder: &str,
+    ) -> Result<Result<Box<dyn LeaseGuard>, String>>;
 }
 
-/// Whether a text can be the name of a lease.
+/// Checks the name of a lease.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if name.is_empty() || name.starts_with('.') || !name.bytes().all(plain) {
         return Err(Error::Refused(format!(
-            "{name:?} can't be the name of a lease; use letters, digits, '-', '_' and '.'"
+            "{name:?} is not a valid lease name; use letters, digits, '-', '_' and '.'"
         )));
     }
     Ok(())

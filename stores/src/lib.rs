@@ -14,13 +14,10 @@
 
 pub mod achievements;
 pub mod admin;
-pub mod aged;
 pub mod alerts;
-pub mod answers;
 pub mod approvals;
 pub mod archive;
 pub mod board_cache;
-pub mod canon;
 #[cfg(feature = "cassandra")]
 pub mod cassandra;
 pub mod corrections;
@@ -28,25 +25,28 @@ pub mod counts;
 pub mod dead_letters;
 mod durable;
 pub mod embedded;
+pub mod entities;
 pub mod erasures;
 mod error;
+pub mod expiry;
+pub mod http_fetch;
 pub mod intake;
 #[cfg(feature = "kafka")]
 pub mod kafka;
-pub mod kept_sum;
 pub mod keys;
 pub mod lease;
 pub mod listing;
 pub mod live;
+pub mod live_count;
 pub mod live_scan;
 pub mod log;
 pub mod names;
 pub mod namespace;
 pub mod notices;
 pub mod options;
+pub mod outbox_publisher;
 pub mod parquet_file;
 pub mod parquet_values;
-mod patience;
 pub mod reconciliations;
 pub mod records;
 pub mod recounts;
@@ -54,6 +54,7 @@ pub mod recounts;
 pub mod redis;
 pub mod registry;
 pub mod relay;
+mod retry;
 pub mod run_outcome;
 mod run_rules;
 #[cfg(feature = "s3")]
@@ -64,7 +65,6 @@ mod servers;
 mod shared;
 pub mod sql;
 mod stores;
-pub mod telling;
 #[cfg(any(feature = "kafka", feature = "tls"))]
 mod tls;
 pub mod view_scan;

@@ -1,8 +1,8 @@
-//! Applications in an order that is asked for: by id, name, number of athletes or how much of the capacity is
-//! in use, as the API and the command line list them.
+//! Sorted and filtered lists of applications: by id, name, number of athletes or used capacity. The
+//! API and the command line use them.
 //!
-//! The store gives applications by id alone. In any other order all are looked at, some at a time, and as many
-//! are kept as are shown.
+//! The store returns applications by id alone. Any other order reads all applications in batches,
+//! and keeps the rows of one page in memory.
 
 use std::cmp::Ordering;
 
@@ -10,67 +10,67 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Result;
-use crate::admin::{CanonAdmin, Usage};
+use crate::admin::{ApplicationUsage, EntityAdmin};
 
-/// Applications that are looked at at once.
-const STEP: usize = 1_000;
+/// Applications that are read at once.
+const READ_BATCH: usize = 1_000;
 
-/// What applications are put in order by.
+/// The sort key of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sort {
-    /// Their ids.
+pub enum ApplicationSort {
+    /// The id.
     Id,
-    /// Their names, whatever the case.
+    /// The name, ignoring case.
     Name,
-    /// Connected athletes, by the counter of the database.
+    /// The number of connected athletes, by the counter of the database.
     Connected,
-    /// Connected athletes by capacity. Where nobody may connect and somebody is, more is in use than of any
-    /// other.
+    /// The used part of the capacity. With a capacity of 0, one athlete uses more than any other
+    /// application.
     Usage,
 }
 
-impl Sort {
-    /// Whether the last come first if nothing else is said: the largest of numbers do.
+impl ApplicationSort {
+    /// Returns whether the default order is descending, as for numbers.
     #[must_use]
-    pub const fn descends(self) -> bool {
+    pub const fn is_descending(self) -> bool {
         matches!(self, Self::Connected | Self::Usage)
     }
 }
 
-/// Where an application stands in an order: its id decides where the rest is equal.
+/// A position in a list. The id is the tie-breaker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
-    key: Key,
+pub struct ListingCursor {
+    key: SortValue,
     id: i64,
 }
 
-/// What decides about an order.
+/// The value of the sort key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-enum Key {
-    Nothing(()),
+enum SortValue {
+    IdOnly(()),
     Text(String),
-    /// Parts of a whole: exact, whatever the size.
-    Parts(u64, u64),
+    /// A ratio, compared exactly at any size.
+    Ratio(u64, u64),
 }
 
-impl Key {
+impl SortValue {
     fn cmp(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Text(one), Self::Text(other)) => one.cmp(other),
-            (Self::Parts(part, whole), Self::Parts(of, all)) => {
+            (Self::Ratio(part, whole), Self::Ratio(of, all)) => {
                 let product = |one: u64, other: u64| u128::from(one) * u128::from(other);
                 product(*part, *all).cmp(&product(*of, *whole))
             }
-            // Keys of one question are of one kind.
+            // Values of one list have the same variant.
             _ => Ordering::Equal,
         }
     }
 }
 
-/// Connected athletes and capacity. Where nobody may connect all of it is in use once somebody is, and
-/// more than of any other.
-fn parts(usage: &Usage) -> (u64, u64) {
+/// The ratio of connected athletes to capacity. With a capacity of 0, one athlete makes it
+/// infinite.
+fn usage_ratio(usage: &ApplicationUsage) -> (u64, u64) {
     let connected = u64::try_from(usage.connected.unwrap_or_default()).unwrap_or_default();
     match u64::try_from(usage.application.athlete_capacity) {
         Ok(capacity) if capacity > 0 => (connected, capacity),
@@ -79,104 +79,109 @@ fn parts(usage: &Usage) -> (u64, u64) {
     }
 }
 
-/// Which applications are listed, and in which order.
+/// The filter and order of a list.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Listing {
-    /// What they are put in order by.
-    pub sort: Sort,
-    /// Whether the last come first.
-    pub descends: bool,
-    /// Those whose id is this, or in whose name or owner this is found, whatever the case.
+pub struct ApplicationListing {
+    /// The sort key.
+    pub sort: ApplicationSort,
+    /// True if the order is descending.
+    pub is_descending: bool,
+    /// Only applications with this id, or whose name or owner contains this text, ignoring case.
     pub search: Option<String>,
-    /// Those of this owner only.
+    /// Only applications of this owner.
     pub owner: Option<String>,
-    /// Those of whose capacity at least this part is in use: 0.8 for 80 %.
+    /// Only applications with at least this part of the capacity in use: 0.8 for 80 %.
     pub usage_from: Option<f64>,
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Listed {
-    /// The first after a place, in order.
-    Found(Vec<(Place, Usage)>),
-    /// Authorizations are a view of an app's own table, so nobody counts what the order or the filter takes.
+pub enum ListingPage {
+    /// The first applications after a position, in order.
+    Entries(Vec<(ListingCursor, ApplicationUsage)>),
+    /// The order or the filter needs counters, and authorizations are a view on an application's
+    /// own table.
     NotCounted,
 }
 
-impl Listing {
-    fn place(&self, usage: &Usage) -> Place {
+impl ApplicationListing {
+    fn cursor(&self, usage: &ApplicationUsage) -> ListingCursor {
         let key = match self.sort {
-            Sort::Id => Key::Nothing(()),
-            Sort::Name => Key::Text(usage.application.name.to_lowercase()),
-            Sort::Connected => {
+            ApplicationSort::Id => SortValue::IdOnly(()),
+            ApplicationSort::Name => SortValue::Text(usage.application.name.to_lowercase()),
+            ApplicationSort::Connected => {
                 let connected = usage.connected.unwrap_or_default();
-                Key::Parts(u64::try_from(connected).unwrap_or_default(), 1)
+                SortValue::Ratio(u64::try_from(connected).unwrap_or_default(), 1)
             }
-            Sort::Usage => {
-                let (part, whole) = parts(usage);
-                Key::Parts(part, whole)
+            ApplicationSort::Usage => {
+                let (part, whole) = usage_ratio(usage);
+                SortValue::Ratio(part, whole)
             }
         };
-        Place {
+        ListingCursor {
             key,
             id: usage.application.id,
         }
     }
 
-    fn order(&self, one: &Place, other: &Place) -> Ordering {
+    fn compare(&self, one: &ListingCursor, other: &ListingCursor) -> Ordering {
         let order = (one.key.cmp(&other.key)).then_with(|| one.id.cmp(&other.id));
-        match self.descends {
+        match self.is_descending {
             true => order.reverse(),
             false => order,
         }
     }
 
-    fn is_among(&self, usage: &Usage) -> bool {
+    fn matches(&self, usage: &ApplicationUsage) -> bool {
         let application = &usage.application;
         let owner = match &application.owner {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        if self.owner.as_ref().is_some_and(|of| *of != owner) {
+        if self
+            .owner
+            .as_ref()
+            .is_some_and(|expected| *expected != owner)
+        {
             return false;
         }
-        let is_found = self.search.as_deref().is_none_or(|search| {
+        let is_match = self.search.as_deref().is_none_or(|search| {
             let search = search.to_lowercase();
             application.id.to_string() == search
                 || application.name.to_lowercase().contains(&search)
                 || owner.to_lowercase().contains(&search)
         });
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "the part is given with as few digits"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "the filter has few digits")]
         let is_used = self.usage_from.is_none_or(|from| {
-            let (part, whole) = parts(usage);
+            let (part, whole) = usage_ratio(usage);
             part as f64 / whole as f64 >= from
         });
-        is_found && is_used
+        is_match && is_used
     }
 
-    /// Whether it takes what the database counts.
+    /// Returns whether the list needs the counters of the database.
     const fn needs_counters(&self) -> bool {
-        matches!(self.sort, Sort::Connected | Sort::Usage) || self.usage_from.is_some()
+        matches!(
+            self.sort,
+            ApplicationSort::Connected | ApplicationSort::Usage
+        ) || self.usage_from.is_some()
     }
 
-    /// The first of those that are asked for after a place, in order, at most `limit`. All applications are
-    /// looked at, some at a time, unless they come in the order that they are asked for in.
+    /// Reads the first applications after a position, in order, at most `limit`. Reads all
+    /// applications in batches, unless the order is by id.
     ///
     /// # Errors
-    /// As [`CanonAdmin::usages`].
-    pub async fn first(
+    /// As [`EntityAdmin::usages`].
+    pub async fn read_page(
         &self,
-        canon: &dyn CanonAdmin,
-        after: Option<Place>,
+        entities: &dyn EntityAdmin,
+        after: Option<ListingCursor>,
         limit: usize,
-    ) -> Result<Listed> {
-        let in_order = self.sort == Sort::Id && !self.descends;
-        let mut found: Vec<(Place, Usage)> = Vec::new();
+    ) -> Result<ListingPage> {
+        let in_order = self.sort == ApplicationSort::Id && !self.is_descending;
+        let mut found: Vec<(ListingCursor, ApplicationUsage)> = Vec::new();
         let mut read = match &after {
-            Some(place) if in_order => Some(place.id),
+            Some(cursor) if in_order => Some(cursor.id),
             _ => None,
         };
         loop {
@@ -185,26 +190,26 @@ impl Listing {
             let step = if in_order && !is_filtered {
                 limit
             } else {
-                STEP
+                READ_BATCH
             };
-            let usages = canon.usages(read, step).await?;
+            let usages = entities.usages(read, step).await?;
             let is_last = usages.len() < step;
             read = usages.last().map(|usage| usage.application.id);
             if self.needs_counters() && usages.iter().any(|usage| usage.connected.is_none()) {
-                return Ok(Listed::NotCounted);
+                return Ok(ListingPage::NotCounted);
             }
             for usage in usages {
-                let place = self.place(&usage);
-                let is_later = |after: &Place| self.order(after, &place).is_lt();
-                if !after.as_ref().is_none_or(is_later) || !self.is_among(&usage) {
+                let cursor = self.cursor(&usage);
+                let is_later = |after: &ListingCursor| self.compare(after, &cursor).is_lt();
+                if !after.as_ref().is_none_or(is_later) || !self.matches(&usage) {
                     continue;
                 }
-                found.push((place, usage));
+                found.push((cursor, usage));
             }
-            found.sort_by(|(one, _), (other, _)| self.order(one, other));
+            found.sort_by(|(one, _), (other, _)| self.compare(one, other));
             found.truncate(limit);
             if is_last || (in_order && found.len() == limit) {
-                return Ok(Listed::Found(found));
+                return Ok(ListingPage::Entries(found));
             }
         }
     }
@@ -215,21 +220,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_compared_exactly() {
+    fn ratios_are_compared_exactly() {
         let most = u64::MAX;
         let order = [
-            Key::Parts(0, most),
-            Key::Parts(1, most),
-            Key::Parts(1, most - 1),
-            Key::Parts(most - 2, most - 1),
-            Key::Parts(most - 1, most),
-            Key::Parts(1, 1),
-            Key::Parts(1, 0),
+            SortValue::Ratio(0, most),
+            SortValue::Ratio(1, most),
+            SortValue::Ratio(1, most - 1),
+            SortValue::Ratio(most - 2, most - 1),
+            SortValue::Ratio(most - 1, most),
+            SortValue::Ratio(1, 1),
+            SortValue::Ratio(1, 0),
         ];
         for pair in order.windows(2) {
             assert_eq!(pair[0].cmp(&pair[1]), Ordering::Less, "{pair:?}");
             assert_eq!(pair[1].cmp(&pair[0]), Ordering::Greater, "{pair:?}");
         }
-        assert_eq!(Key::Parts(2, 4).cmp(&Key::Parts(1, 2)), Ordering::Equal);
+        assert_eq!(
+            SortValue::Ratio(2, 4).cmp(&SortValue::Ratio(1, 2)),
+            Ordering::Equal
+        );
     }
 }

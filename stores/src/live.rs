@@ -1,9 +1,10 @@
-//! The live port: one slot for each log partition, changed only by atomic scripts.
+//! The live port: one partition state for each log partition, changed only by atomic scripts.
 //!
-//! The scripts are the rules of [`schemas::seam`] on a stored slot, together with the live parts
-//! that belong to it: both change in one step or not at all. Parts are kept by generation, epoch and
-//! view. Those of tallies are *deltas*, which add up, by group and row; those of boards are *states*,
-//! by key and member: everything that a member has under a key, of which the newest counts.
+//! The scripts apply the rules of [`schemas::seam`] to a stored partition state, together with its
+//! live rows: both change in one step or not at all. Live rows are stored by generation, epoch and
+//! view. Those of aggregates are *deltas*, which add up, by group and row. Those of boards are
+//! *states*, by key and member: everything that a member has under a key. Of several states the
+//! newest counts.
 
 use std::ops::Range;
 
@@ -13,41 +14,42 @@ use arrow::array::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
+use schemas::seam::{
+    Checkpoint, CheckpointMismatch, Cut, EndEpochError, Epoch, GenerationStart, PartitionState,
+};
 use schemas::source::Source;
 
 use crate::Result;
-use crate::board_cache::{BoardCache, BoardCacheRead, BoardChanges};
-use crate::kept_sum::{KeptSum, SumChange};
-use crate::live_scan::{LivePlace, ScannedDeltas, ScannedStates, deltas_of_pages};
+use crate::board_cache::{BoardCache, BoardCacheRead, CachedBoardChanges};
+use crate::live_count::{LiveCountChange, StoredLiveCount};
+use crate::live_scan::{ScanKey, ScannedDeltas, ScannedStates, collect_pages};
 
-/// The live state of one log partition.
+/// Names the partition state of one log partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SlotId {
+pub struct PartitionId {
     /// The source.
     pub source: Source,
     /// The log partition.
     pub partition: u32,
 }
 
-/// What a micro-batch adds to one view: rows of encoded group key, encoded row key and delta. No
-/// two rows have the same keys.
+/// The deltas that a micro-batch adds to one view. No two rows have the same group and row key.
 #[derive(Debug, Clone)]
 pub struct Deltas {
     /// The view, with its version: [`jobs` name and version joined by `@`](schemas::key).
     pub view: String,
-    /// The columns of which groups are made. Rows of views that have the same may be kept together.
+    /// The columns that make up groups. Rows of views with equal columns may be stored together.
     pub grouped_by: String,
     /// Encoded group keys.
     pub groups: BinaryArray,
     /// Encoded row keys within the group.
     pub rows: BinaryArray,
-    /// What to add.
+    /// The deltas.
     pub counts: Int64Array,
 }
 
-/// What a micro-batch makes of one view of boards: the whole present state of each group that it
-/// touched. No two groups are the same.
+/// The states that a micro-batch sets in one view of boards: for each key and member that it
+/// touched, the whole new state. No two rows have the same key and member.
 #[derive(Debug, Clone)]
 pub struct States {
     /// The view, with its version.
@@ -56,12 +58,12 @@ pub struct States {
     pub keys: BinaryArray,
     /// Encoded members.
     pub members: BinaryArray,
-    /// The states; null where the member has nothing under the key any more.
+    /// The states; null if the member has nothing under the key any more.
     pub states: BinaryArray,
 }
 
 impl States {
-    /// The state of a group, by its index.
+    /// The state at an index.
     #[must_use]
     pub fn state(&self, index: usize) -> Option<&[u8]> {
         self.states
@@ -70,26 +72,26 @@ impl States {
     }
 }
 
-/// What a micro-batch changes.
+/// The changes of a micro-batch.
 #[derive(Debug, Clone, Default)]
 pub struct Changes {
-    /// What it adds to tallies.
+    /// Deltas of aggregates.
     pub deltas: Vec<Deltas>,
-    /// What it makes of boards.
+    /// States of boards.
     pub states: Vec<States>,
-    /// Whether a record among them has a key that belongs to another partition ([`Slot::strays`]).
-    pub strays: bool,
-    /// What it makes of cached boards: of all that its states concern.
-    pub boards: BoardChanges,
-    /// What it makes of sums that are kept, at most one for each key of a view. Those of other keys
-    /// whose states it changes end.
-    pub sums: Vec<SumChange>,
-    /// What waits from then on to be told to others, in this order, after what waits already.
+    /// True if a record among them has a key that belongs to another partition.
+    pub has_misrouted: bool,
+    /// Changes of cached boards: of all boards that the states concern.
+    pub boards: CachedBoardChanges,
+    /// Changes of live counts, at most one for each key of a view. Live counts of other keys whose
+    /// states change are deleted.
+    pub live_counts: Vec<LiveCountChange>,
+    /// Messages to publish, in this order, after those that are pending already.
     pub outbox: Vec<Bytes>,
 }
 
 impl Changes {
-    /// How many rows change.
+    /// The number of changed rows.
     #[must_use]
     pub fn rows(&self) -> usize {
         let deltas = self.deltas.iter().map(|deltas| deltas.counts.len());
@@ -108,124 +110,123 @@ impl From<Vec<Deltas>> for Changes {
     }
 }
 
-/// One question for live states: those of a view under a key.
+/// A query for the live states of a view under a key.
 #[derive(Debug, Clone)]
 pub struct StateQuery {
     /// The view, with its version.
     pub view: String,
     /// The encoded key.
     pub key: Vec<u8>,
-    /// The only partition that can hold states of this key, where that is known; else all are asked.
+    /// The only partition that can hold states of this key, if known; otherwise all are read.
     pub partition: Option<u32>,
 }
 
-/// One question for the live states of some members of a view under a key.
+/// A query for the live states of some members of a view under a key.
 #[derive(Debug, Clone)]
 pub struct MembersQuery {
-    /// As in [`StateQuery`].
-    pub of: StateQuery,
-    /// The encoded members; each comes once.
+    /// The view and the key.
+    pub query: StateQuery,
+    /// The encoded members, without duplicates.
     pub members: Vec<Vec<u8>>,
 }
 
-/// What waits in a slot to be told to others, as of one moment of the slot: its first entries. They
-/// are of the slot's present generation; those of an earlier life are gone.
+/// The first unpublished messages of a partition state, as of one moment. They belong to its
+/// current generation; messages of earlier generations are deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outbox {
-    /// The slot.
-    pub slot: Slot,
-    /// How many entries wait.
-    pub waiting: u64,
-    /// By what the store knows these entries again.
-    pub numbers: Range<u64>,
-    /// The first of them, in their order.
+    /// The partition state.
+    pub state: PartitionState,
+    /// The number of pending messages.
+    pub pending: u64,
+    /// The numbers by which the store identifies these messages.
+    pub sequence_numbers: Range<u64>,
+    /// The first messages, in order.
     pub entries: Vec<Bytes>,
 }
 
-/// States of a key are counted up to so many ([`LiveStates::held`]).
-pub const HELD_MAX: u64 = 1_001;
+/// The limit up to which states of a key are counted ([`LiveStates::stored_count`]).
+pub const STORED_COUNT_MAX: u64 = 1_001;
 
-/// Live states, row by row: the answer to one [`StateQuery`]. Only those of the slot's present
-/// generation, of epochs that it still keeps.
+/// Live states: the result of one [`StateQuery`]. They belong to the current generation, and to
+/// epochs that are not pruned.
 #[derive(Debug, Clone)]
 pub struct LiveStates {
-    /// The partition that each state is of.
+    /// The partition of each state.
     pub partitions: UInt32Array,
     /// The epoch of each state.
     pub epochs: UInt64Array,
     /// The encoded member of each state.
     pub members: BinaryArray,
-    /// The states; null where the member has nothing under the key.
+    /// The states; null if the member has nothing under the key.
     pub states: BinaryArray,
-    /// The sums of the key that slots keep, each with its partition.
-    pub sums: Vec<(u32, KeptSum)>,
-    /// At least so many states of the key the slots hold, also of members that were not asked for; all,
-    /// where they are fewer than [`HELD_MAX`]. Nothing where sums take their place.
-    pub held: u64,
+    /// The live counts of the key, each with its partition.
+    pub live_counts: Vec<(u32, StoredLiveCount)>,
+    /// A lower bound for the number of stored states of the key, of all members; exact below
+    /// [`STORED_COUNT_MAX`]. 0 if live counts are returned instead.
+    pub stored_count: u64,
 }
 
-/// Slots and live states as of one moment of each slot.
+/// Partition states and live states; each partition is read in one atomic step.
 #[derive(Debug, Clone)]
-pub struct StatesAnswer {
-    /// Each slot as it stood when its states were read; nothing where it is missing.
-    pub slots: Vec<Option<Slot>>,
-    /// The answers, in the order of the queries.
+pub struct StatesSnapshot {
+    /// Each partition state; `None` if it is missing.
+    pub partition_states: Vec<Option<PartitionState>>,
+    /// The results, in the order of the queries.
     pub states: Vec<LiveStates>,
 }
 
-/// One question for live parts: those of a view in a group, within ranges of row keys.
+/// A query for the deltas of a view in a group, within ranges of row keys.
 #[derive(Debug, Clone)]
-pub struct LiveQuery {
+pub struct DeltaQuery {
     /// The view, with its version.
     pub view: String,
     /// The encoded group key.
     pub group: Vec<u8>,
-    /// Half-open ranges of encoded row keys, ascending and apart from each other; a missing end is
-    /// open.
+    /// Half-open ranges of encoded row keys, ascending and disjoint. A missing end is unbounded.
     pub ranges: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-    /// The only partition that can hold parts of this group, where that is known; else all are
-    /// asked.
+    /// The only partition that can hold deltas of this group, if known; otherwise all are read.
     pub partition: Option<u32>,
 }
 
-/// Live parts, row by row: the answer to one [`LiveQuery`]. Only parts of the slot's present
-/// generation, of epochs that it still keeps.
+/// Live deltas: the result of one [`DeltaQuery`]. They belong to the current generation, and to
+/// epochs that are not pruned.
 #[derive(Debug, Clone)]
-pub struct LiveParts {
-    /// The partition that each part is of.
+pub struct LiveDeltas {
+    /// The partition of each delta.
     pub partitions: UInt32Array,
-    /// The epoch of each part.
+    /// The epoch of each delta.
     pub epochs: UInt64Array,
-    /// The encoded row key of each part.
+    /// The encoded row key of each delta.
     pub rows: BinaryArray,
     /// The deltas.
     pub counts: Int64Array,
 }
 
-/// Slots and live parts as of one moment of each slot.
+/// Partition states and live deltas; each partition is read in one atomic step.
 #[derive(Debug, Clone)]
-pub struct LiveAnswer {
-    /// Each slot as it stood when its parts were read; nothing where it is missing.
-    pub slots: Vec<Option<Slot>>,
-    /// The answers, in the order of the queries.
-    pub parts: Vec<LiveParts>,
+pub struct DeltasSnapshot {
+    /// Each partition state; `None` if it is missing.
+    pub partition_states: Vec<Option<PartitionState>>,
+    /// The results, in the order of the queries.
+    pub deltas: Vec<LiveDeltas>,
 }
 
-/// Live states of one query, as they are found.
+/// Collects the live states of one query.
 #[derive(Debug, Default)]
 pub(crate) struct LiveStatesBuilder {
     partitions: UInt32Builder,
     epochs: UInt64Builder,
     members: BinaryBuilder,
     states: BinaryBuilder,
-    pub(crate) sums: Vec<(u32, KeptSum)>,
-    pub(crate) held: u64,
+    pub(crate) live_counts: Vec<(u32, StoredLiveCount)>,
+    pub(crate) stored_count: u64,
 }
 
 impl LiveStatesBuilder {
     pub(crate) fn add(
         &mut self,
-        (partition, epoch): (u32, Epoch),
+        partition: u32,
+        epoch: Epoch,
         member: &[u8],
         state: Option<&[u8]>,
     ) {
@@ -240,72 +241,73 @@ impl LiveStatesBuilder {
         LiveStates {
             partitions: self.partitions.finish(),
             epochs: self.epochs.finish(),
-            // Where all were read, they are all that are held.
-            held: self.held.max(members.len() as u64),
+            // A complete read returns all stored states.
+            stored_count: self.stored_count.max(members.len() as u64),
             members,
             states: self.states.finish(),
-            sums: self.sums,
+            live_counts: self.live_counts,
         }
     }
 }
 
-/// Reading live state.
+/// Reads live state.
 #[async_trait]
 pub trait LiveRead: std::fmt::Debug + Send + Sync {
-    /// The slots of partitions 0 to `partitions` - 1 and the live parts that are asked for, each
-    /// slot with its parts in one atomic step. A group that is too large to be read so is an error,
-    /// never a part of it.
-    async fn read(
+    /// Reads the states of partitions 0 to `partitions` - 1 and the requested deltas, each
+    /// partition in one atomic step. A group that is too large for that is an error, never an
+    /// incomplete result.
+    async fn read_deltas(
         &self,
         source: Source,
         partitions: u32,
-        queries: &[LiveQuery],
-    ) -> Result<LiveAnswer>;
+        queries: &[DeltaQuery],
+    ) -> Result<DeltasSnapshot>;
 
-    /// The partition states of some partitions, without deltas and states; nothing where one is missing.
-    /// The cost depends on the number of these partitions alone.
+    /// Reads some partition states without deltas and states; `None` for a missing one. The cost
+    /// depends on the number of these partitions alone.
     async fn partition_states(
         &self,
         source: Source,
         partitions: Range<u32>,
-    ) -> Result<Vec<Option<Slot>>>;
+    ) -> Result<Vec<Option<PartitionState>>>;
 
-    /// The slots of partitions 0 to `partitions` - 1 and the live states that are asked for, each
-    /// slot with its states in one atomic step.
+    /// Reads the states of partitions 0 to `partitions` - 1 and the requested live states, each
+    /// partition in one atomic step.
     async fn read_states(
         &self,
         source: Source,
         partitions: u32,
         queries: &[StateQuery],
-    ) -> Result<StatesAnswer>;
+    ) -> Result<StatesSnapshot>;
 
-    /// As [`LiveRead::read_states`], but a slot that keeps a sum of a key which is made
-    /// ([`KeptSum::content`]) may answer that alone, without the states of the key.
-    async fn read_sums(
+    /// Reads like [`LiveRead::read_states`], but may return a completed live count
+    /// ([`StoredLiveCount::content`]) instead of the states of its key.
+    async fn read_live_counts(
         &self,
         source: Source,
         partitions: u32,
         queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
+    ) -> Result<StatesSnapshot> {
         self.read_states(source, partitions, queries).await
     }
 
-    /// The boards that are cached beside the slots, where the store has such a cache.
+    /// The cached boards, if the store has a board cache.
     fn cached_boards(&self) -> Option<&dyn BoardCacheRead> {
         None
     }
 
-    /// As [`LiveRead::read_states`], of some members and partitions only: what others have under the
-    /// same key costs nothing. A store may refuse to read more than ten thousand members at once.
+    /// Reads like [`LiveRead::read_states`], but only some members and partitions. Other members of
+    /// the same key cost nothing. A store may refuse to read more than ten thousand members at
+    /// once.
     async fn read_members(
         &self,
         source: Source,
         partitions: Range<u32>,
         queries: &[MembersQuery],
-    ) -> Result<StatesAnswer>;
+    ) -> Result<StatesSnapshot>;
 
-    /// What waits in the slots of some partitions to be told, at most `limit` entries of each; nothing
-    /// where the slot is missing.
+    /// Reads the outboxes of some partitions, at most `limit` messages of each; `None` if the
+    /// partition state is missing.
     async fn outboxes(
         &self,
         source: Source,
@@ -313,158 +315,181 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
         limit: usize,
     ) -> Result<Vec<Option<Outbox>>>;
 
-    /// A page of all deltas of a view in one slot within the epochs `from..=to`: groups, rows and the
-    /// sum of the deltas over these epochs, in the order of group and row key, after the key `after`. The
-    /// slot and the page are of one moment, so the fence says whether anything moved between two pages.
-    /// A page may have fewer rows than `limit` though another follows ([`ScannedDeltas::next`]).
+    /// A page of all deltas of a view in one partition within the epochs `from..=to`: group, row,
+    /// and the sum of the deltas over these epochs. Rows are ordered by group and row key, and
+    /// begin after the key `after`. Page and checkpoint are of one moment, so the checkpoint shows
+    /// a change between two pages. A page may have fewer rows than `limit` though another one
+    /// follows ([`ScannedDeltas::next`]).
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] also where a group is so large that it takes several answers, and
-    /// was changed each time: then only epochs that have ended can be scanned.
+    /// [`crate::Error::Unavailable`] also if a group needs several reads and changed each time.
+    /// Then only epochs that have ended can be scanned.
     async fn scan_deltas(
         &self,
-        slot: SlotId,
+        partition: PartitionId,
         view: &str,
         epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
+        after: Option<ScanKey>,
         limit: usize,
     ) -> Result<ScannedDeltas>;
 
-    /// The same for the states of a view of boards, by key and member, of each member the newest within the
-    /// epochs: the one that counts, unless its epoch is in what the batch layer has made.
+    /// A page of all states of a view of boards, by key and member, with the newest state of each
+    /// member within the epochs. That state is current unless a batch run covers its epoch.
     ///
     /// # Errors
     /// As [`LiveRead::scan_deltas`].
     async fn scan_states(
         &self,
-        slot: SlotId,
+        partition: PartitionId,
         view: &str,
         epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
+        after: Option<ScanKey>,
         limit: usize,
     ) -> Result<ScannedStates>;
 
-    /// As [`LiveRead::scan_deltas`], with `limit` rows if there are as many, also of several moments. Used
-    /// to compare a run with what was counted live.
-    async fn scan(
+    /// Collects up to `limit` deltas from as many pages of [`LiveRead::scan_deltas`] as necessary,
+    /// possibly of several moments. Used to compare a run with the live counts.
+    async fn collect_deltas(
         &self,
-        slot: SlotId,
+        partition: PartitionId,
         view: &str,
         epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
+        after: Option<ScanKey>,
         limit: usize,
     ) -> Result<Deltas> {
-        deltas_of_pages(self, (slot, view), epochs, after, limit).await
+        collect_pages(self, partition, view, epochs, after, limit).await
     }
 }
 
-/// What becomes of a slot: its next state, or nothing if it stays as it is.
-pub type SlotRule<'a> = dyn Fn(Option<&Slot>) -> Option<Slot> + Sync + 'a;
+/// A rule that returns the next partition state, or `None` to keep the current one.
+pub type StateTransition<'a> =
+    dyn Fn(Option<&PartitionState>) -> Option<PartitionState> + Sync + 'a;
 
-/// So many old bounds are remembered when epochs are let go.
-const KEEP_BOUNDS: u64 = 8;
+/// The number of past boundaries that a partition state keeps when epochs are pruned.
+const PAST_BOUNDARIES_KEPT: u64 = 8;
 
-fn imposed(slot: Option<&Slot>, believed: &Fence) -> Result<Slot, Moved> {
-    let mut next = slot.cloned().ok_or(Moved { at: None })?;
-    next.impose(believed)?;
+fn with_epoch_closed(
+    state: Option<&PartitionState>,
+    believed: &Checkpoint,
+) -> Result<PartitionState, CheckpointMismatch> {
+    let mut next = state.cloned().ok_or(CheckpointMismatch { actual: None })?;
+    next.close_epoch(believed)?;
     Ok(next)
 }
 
-fn rolled(slot: Option<&Slot>, epoch: Epoch) -> (Option<Slot>, Result<Cut, RollRefused>) {
-    let Some(slot) = slot else {
-        return (None, Err(RollRefused::Missing));
+fn with_epoch_ended(
+    state: Option<&PartitionState>,
+    epoch: Epoch,
+) -> (Option<PartitionState>, Result<Cut, EndEpochError>) {
+    let Some(state) = state else {
+        return (None, Err(EndEpochError::Missing));
     };
-    let mut next = slot.clone();
-    let rolled = next.roll(epoch);
-    ((next.epoch != slot.epoch).then_some(next), rolled)
+    let mut next = state.clone();
+    let cut = next.end_epoch(epoch);
+    ((next.epoch != state.epoch).then_some(next), cut)
 }
 
-fn dropped(slot: Option<&Slot>, epoch: Epoch, cut: Cut) -> Option<Slot> {
-    let mut next = slot?.clone();
-    let is_dropped = next.drop_through(epoch, cut, KEEP_BOUNDS);
-    is_dropped.then_some(next)
+fn pruned(state: Option<&PartitionState>, epoch: Epoch, cut: Cut) -> Option<PartitionState> {
+    let mut next = state?.clone();
+    let is_pruned = next.prune_through(epoch, cut, PAST_BOUNDARIES_KEPT);
+    is_pruned.then_some(next)
 }
 
-/// Changing live state. Each call is one atomic script on one slot.
+/// Changes live state. Each call is one atomic script on one partition.
 #[async_trait]
 pub trait LiveWrite: LiveRead {
-    /// How many deltas the changes of one [`LiveWrite::apply`] to a slot should have, at most: a server that does
-    /// one thing at a time serves nobody else meanwhile. More are taken too.
-    fn deltas_max(&self, _slot: SlotId) -> usize {
+    /// The recommended maximum number of deltas of one [`LiveWrite::apply`]. A single-threaded
+    /// server serves no other request meanwhile. Larger changes are accepted.
+    fn deltas_max(&self, _partition: PartitionId) -> usize {
         usize::MAX
     }
 
-    /// The same for states.
+    /// The recommended maximum number of states of one [`LiveWrite::apply`].
     fn states_max(&self) -> usize {
         usize::MAX
     }
 
-    /// The cache of boards, where the store has one.
+    /// The board cache, if the store has one.
     fn board_cache(&self) -> Option<&dyn BoardCache> {
         None
     }
 
-    /// Applies the changes of a micro-batch and moves the fence to `next`, if the fence is exactly
-    /// where the worker believes; otherwise nothing changes and the answer says where it stands.
-    /// `views` are all views that the worker keeps, also those that this batch leaves alone.
+    /// Applies the changes of a micro-batch and advances the checkpoint to `next`, if the
+    /// checkpoint is `believed`. Otherwise nothing changes, and the error holds the current
+    /// checkpoint. `views` are all views that the worker maintains, also those without changes.
     async fn apply(
         &self,
-        slot: SlotId,
-        believed: Fence,
+        partition: PartitionId,
+        believed: Checkpoint,
         next: Cut,
         views: &[&str],
         changes: &Changes,
-    ) -> Result<Result<(), Moved>>;
+    ) -> Result<Result<(), CheckpointMismatch>>;
 
-    /// Takes the entries that were read out of the outbox, once they have been told; answers whether
-    /// they were there. Where somebody else has taken them out, or the slot has begun a new life,
-    /// nothing changes.
-    async fn take_out(&self, slot: SlotId, read: &Outbox) -> Result<bool>;
+    /// Removes published messages from the outbox. Returns whether they were there. Changes nothing
+    /// if another worker has removed them, or if a new generation has started.
+    async fn remove_published(&self, partition: PartitionId, read: &Outbox) -> Result<bool>;
 
-    /// Changes a slot by a rule in one atomic step. Returns the slot as the rule saw it last: it may be called several times.
-    async fn change_slot(
+    /// Changes a partition state by a rule in one atomic step. Returns the state that the rule saw
+    /// last; the rule may run several times.
+    async fn update_state(
         &self,
-        doing: &'static str,
-        slot: SlotId,
-        rule: &SlotRule<'_>,
-    ) -> Result<Option<Slot>>;
+        operation: &'static str,
+        partition: PartitionId,
+        rule: &StateTransition<'_>,
+    ) -> Result<Option<PartitionState>>;
 
-    /// Ends the epoch that is being filled at the fence: a recorded cut is put back.
-    async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>> {
-        let rule = |seen: Option<&Slot>| imposed(seen, &believed).ok();
-        let seen = self.change_slot("putting a cut back", slot, &rule).await?;
-        Ok(imposed(seen.as_ref(), &believed).map(drop))
-    }
-
-    /// Ends `epoch` where the slot stands, or answers where it ended.
-    async fn roll(&self, slot: SlotId, epoch: Epoch) -> Result<Result<Cut, RollRefused>> {
-        let rule = |seen: Option<&Slot>| rolled(seen, epoch).0;
-        let seen = self.change_slot("ending an epoch", slot, &rule).await?;
-        Ok(rolled(seen.as_ref(), epoch).1)
-    }
-
-    /// Starts a new life, if the slot still stands as it was seen.
-    async fn heal(
+    /// Ends the current epoch at the checkpoint, where a batch run has recorded its cut.
+    async fn close_epoch(
         &self,
-        slot: SlotId,
-        seen: Option<Fence>,
-        life: &NewLife,
-    ) -> Result<Result<(), Moved>> {
-        let rule = |present: Option<&Slot>| Slot::heal(present, seen, life).ok();
-        let present = self.change_slot("healing a slot", slot, &rule).await?;
-        Ok(Slot::heal(present.as_ref(), seen, life).map(drop))
-    }
-
-    /// Lets go of epochs up to `epoch`, if the slot's boundary is the cut; answers whether it did.
-    async fn drop_through(&self, slot: SlotId, epoch: Epoch, cut: Cut) -> Result<bool> {
-        let rule = |seen: Option<&Slot>| dropped(seen, epoch, cut);
-        let seen = self
-            .change_slot("letting go of epochs", slot, &rule)
+        partition: PartitionId,
+        believed: Checkpoint,
+    ) -> Result<Result<(), CheckpointMismatch>> {
+        let rule = |state: Option<&PartitionState>| with_epoch_closed(state, &believed).ok();
+        let state = self
+            .update_state("closing an epoch at its cut", partition, &rule)
             .await?;
-        Ok(rule(seen.as_ref()).is_some())
+        Ok(with_epoch_closed(state.as_ref(), &believed).map(drop))
     }
 
-    /// Deletes parts that can no longer be read (of dropped epochs and old generations), at most
-    /// `limit` of them, and answers how many it deleted. Nobody waits for it.
-    async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize>;
+    /// Ends `epoch` at the current offset, or returns where it ended.
+    async fn end_epoch(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+    ) -> Result<Result<Cut, EndEpochError>> {
+        let rule = |state: Option<&PartitionState>| with_epoch_ended(state, epoch).0;
+        let state = self
+            .update_state("ending an epoch", partition, &rule)
+            .await?;
+        Ok(with_epoch_ended(state.as_ref(), epoch).1)
+    }
+
+    /// Starts a new generation if the checkpoint is still the one that was seen.
+    async fn rebuild(
+        &self,
+        partition: PartitionId,
+        seen: Option<Checkpoint>,
+        start: &GenerationStart,
+    ) -> Result<Result<(), CheckpointMismatch>> {
+        let rule =
+            |state: Option<&PartitionState>| PartitionState::rebuild(state, seen, start).ok();
+        let state = self
+            .update_state("rebuilding a partition state", partition, &rule)
+            .await?;
+        Ok(PartitionState::rebuild(state.as_ref(), seen, start).map(drop))
+    }
+
+    /// Prunes the epochs up to `epoch`, if the cut is their boundary. Returns whether it did.
+    async fn prune_through(&self, partition: PartitionId, epoch: Epoch, cut: Cut) -> Result<bool> {
+        let rule = |state: Option<&PartitionState>| pruned(state, epoch, cut);
+        let state = self
+            .update_state("pruning epochs", partition, &rule)
+            .await?;
+        Ok(rule(state.as_ref()).is_some())
+    }
+
+    /// Deletes live rows that can no longer be read (of pruned epochs and old generations), at most
+    /// `limit`. Returns how many. No caller depends on it.
+    async fn collect_garbage(&self, partition: PartitionId, limit: usize) -> Result<usize>;
 }

@@ -1,43 +1,43 @@
-//! Pages of all that is live of a view in one slot.
+//! Pages of all live rows of a view in one partition.
 
 use arrow::array::{Array, BinaryArray, BinaryBuilder, Int64Array, UInt64Array};
-use schemas::seam::{Epoch, Slot};
+use schemas::seam::{Epoch, PartitionState};
 
 use crate::Result;
-use crate::live::{Deltas, LiveRead, SlotId, States};
+use crate::live::{Deltas, LiveRead, PartitionId, States};
 
-/// Where a page ends: a group and a row, or a key and a member.
-pub type LivePlace = (Vec<u8>, Vec<u8>);
+/// The position of a row in a scan: a group and a row, or a key and a member.
+pub type ScanKey = (Vec<u8>, Vec<u8>);
 
 /// A page of a view's deltas.
 #[derive(Debug, Clone)]
 pub struct ScannedDeltas {
-    /// The slot as it stood when the page was read, with its fence; nothing where it is missing.
-    pub slot: Option<Slot>,
+    /// The partition state of the page's moment; `None` if it is missing.
+    pub state: Option<PartitionState>,
     /// Groups, rows and the sums of the deltas, in the order of group and row.
     pub deltas: Deltas,
-    /// Where the next page begins; nothing if there is none.
-    pub next: Option<LivePlace>,
+    /// The key after which the next page begins; `None` on the last page.
+    pub next: Option<ScanKey>,
 }
 
 /// A page of a view's states.
 #[derive(Debug, Clone)]
 pub struct ScannedStates {
-    /// The slot as it stood when the page was read, with its fence; nothing where it is missing.
-    pub slot: Option<Slot>,
+    /// The partition state of the page's moment; `None` if it is missing.
+    pub state: Option<PartitionState>,
     /// The newest state of each member, in the order of key and member.
     pub states: States,
     /// The epoch of each state.
     pub epochs: UInt64Array,
-    /// Where the next page begins; nothing if there is none.
-    pub next: Option<LivePlace>,
+    /// The key after which the next page begins; `None` on the last page.
+    pub next: Option<ScanKey>,
 }
 
-/// What a page of deltas is made of, in its order.
+/// Builds a page of deltas from rows in scan order.
 pub(crate) fn deltas_page(
     view: &str,
-    slot: Option<Slot>,
-    rows: impl IntoIterator<Item = (LivePlace, i64)>,
+    slot: Option<PartitionState>,
+    rows: impl IntoIterator<Item = (ScanKey, i64)>,
     is_last: bool,
 ) -> ScannedDeltas {
     let (mut groups, mut keys) = (BinaryBuilder::new(), BinaryBuilder::new());
@@ -48,9 +48,13 @@ pub(crate) fn deltas_page(
         counts.push(count);
     }
     let (groups, rows) = (groups.finish(), keys.finish());
-    let next = if is_last { None } else { last(&groups, &rows) };
+    let next = if is_last {
+        None
+    } else {
+        last_key(&groups, &rows)
+    };
     ScannedDeltas {
-        slot,
+        state: slot,
         deltas: Deltas {
             view: view.to_owned(),
             grouped_by: String::new(),
@@ -62,14 +66,14 @@ pub(crate) fn deltas_page(
     }
 }
 
-/// A state with its epoch; nothing where the member has nothing under the key any more.
-pub(crate) type StateOf = (Epoch, Option<Vec<u8>>);
+/// A state with its epoch; `None` if the member has nothing under the key any more.
+pub(crate) type StateWithEpoch = (Epoch, Option<Vec<u8>>);
 
-/// What a page of states is made of, in its order.
+/// Builds a page of states from rows in scan order.
 pub(crate) fn states_page(
     view: &str,
-    slot: Option<Slot>,
-    rows: impl IntoIterator<Item = (LivePlace, StateOf)>,
+    slot: Option<PartitionState>,
+    rows: impl IntoIterator<Item = (ScanKey, StateWithEpoch)>,
     is_last: bool,
 ) -> ScannedStates {
     let (mut keys, mut members) = (BinaryBuilder::new(), BinaryBuilder::new());
@@ -81,9 +85,13 @@ pub(crate) fn states_page(
         epochs.push(epoch);
     }
     let (keys, members) = (keys.finish(), members.finish());
-    let next = if is_last { None } else { last(&keys, &members) };
+    let next = if is_last {
+        None
+    } else {
+        last_key(&keys, &members)
+    };
     ScannedStates {
-        slot,
+        state: slot,
         states: States {
             view: view.to_owned(),
             keys,
@@ -95,33 +103,36 @@ pub(crate) fn states_page(
     }
 }
 
-fn last(keys: &BinaryArray, rows: &BinaryArray) -> Option<LivePlace> {
+fn last_key(keys: &BinaryArray, rows: &BinaryArray) -> Option<ScanKey> {
     let last = keys.len().checked_sub(1)?;
     Some((keys.value(last).to_vec(), rows.value(last).to_vec()))
 }
 
-/// As many deltas as are asked for, if there are as many, from as many pages as that takes.
-pub(crate) async fn deltas_of_pages<L: LiveRead + ?Sized>(
+/// Collects up to `limit` deltas from as many pages as necessary.
+pub(crate) async fn collect_pages<L: LiveRead + ?Sized>(
     live: &L,
-    (slot, view): (SlotId, &str),
+    partition: PartitionId,
+    view: &str,
     epochs: (Epoch, Epoch),
-    mut after: Option<LivePlace>,
+    mut after: Option<ScanKey>,
     limit: usize,
 ) -> Result<Deltas> {
-    let mut rows: Vec<(LivePlace, i64)> = Vec::new();
+    let mut rows: Vec<(ScanKey, i64)> = Vec::new();
     loop {
-        let left = limit - rows.len();
-        let page = live.scan_deltas(slot, view, epochs, after, left).await?;
+        let remaining = limit - rows.len();
+        let page = live
+            .scan_deltas(partition, view, epochs, after, remaining)
+            .await?;
         if rows.is_empty() && (page.next.is_none() || page.deltas.counts.len() >= limit) {
             return Ok(page.deltas);
         }
-        let found = page.deltas.groups.iter().zip(&page.deltas.rows);
-        for ((group, row), count) in found.zip(page.deltas.counts.values()) {
-            let place = (
+        let keys = page.deltas.groups.iter().zip(&page.deltas.rows);
+        for ((group, row), count) in keys.zip(page.deltas.counts.values()) {
+            let key = (
                 group.unwrap_or_default().to_vec(),
                 row.unwrap_or_default().to_vec(),
             );
-            rows.push((place, *count));
+            rows.push((key, *count));
         }
         after = page.next;
         if after.is_none() || rows.len() >= limit {

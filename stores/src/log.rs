@@ -1,10 +1,10 @@
 //! The log port: ordered, partitioned, append-only topics.
 //!
-//! Records travel as columns. Offsets rise within a partition and may have holes, so positions are
-//! compared and never counted.
+//! Records are passed as columns. Offsets rise within a partition and may have gaps, so code
+//! compares positions and never counts them.
 
-mod partitions;
-mod recognise;
+mod identity;
+mod partition_counts;
 mod topics;
 
 use std::any::Any;
@@ -18,16 +18,16 @@ use schemas::seam::{LastRecord, Offset};
 use tokio::sync::watch;
 
 use crate::Result;
-pub use partitions::Partitions;
-pub use recognise::{LOST_REMEDY, OtherLog, Recogniser, recognise};
+pub use identity::{LOST_REMEDY, LogIdentityError, LogIdentityVerifier, verify_log_identity};
+pub use partition_counts::PartitionCounts;
 #[cfg(feature = "kafka")]
-pub(crate) use topics::topics;
-pub use topics::{make_topics, topic_names};
+pub(crate) use topics::all_topics;
+pub use topics::{create_topics, topic_names};
 
-/// Records of one partition, column by column, in the order of their offsets.
+/// Records of one partition, as columns, in the order of their offsets.
 #[derive(Debug, Clone)]
 pub struct Records {
-    /// The offsets; they rise, perhaps with holes.
+    /// The offsets, ascending, possibly with gaps.
     pub offsets: Int64Array,
     /// When each record was appended, in milliseconds since the Unix epoch, by the clock of the log
     /// if it has one.
@@ -56,7 +56,7 @@ impl Records {
         self.values.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -73,7 +73,7 @@ impl Records {
         }
     }
 
-    /// How large the values are together.
+    /// The total size of the values.
     #[must_use]
     pub fn value_bytes(&self) -> usize {
         let ends = self.values.value_offsets();
@@ -87,7 +87,7 @@ impl Records {
         (!self.is_empty()).then(|| self.at(0))
     }
 
-    /// The last record, by which it is known later whether the log is still the same one.
+    /// The last record, by which the log is identified later.
     #[must_use]
     pub fn last(&self) -> Option<LastRecord> {
         Some(self.at(self.len().checked_sub(1)?))
@@ -102,42 +102,43 @@ impl Records {
     }
 }
 
-/// What a fetch found.
+/// The result of a fetch.
 #[derive(Debug, Clone)]
 pub struct Fetched {
-    /// The records from the offset that was asked for, at most as many as were asked for.
+    /// The records from the requested offset, within the limit.
     pub records: Records,
-    /// The position after them: where to fetch from next. It may be beyond the last record's
-    /// offset + 1 where the log has holes.
+    /// The offset to fetch from next. It may be greater than the last record's offset + 1 if the
+    /// log has gaps.
     pub next_offset: Offset,
-    /// The position after the newest record of the partition at the time of the fetch.
+    /// The end of the partition at the time of the fetch.
     pub end: Offset,
 }
 
-/// How much one fetch may bring. At least one record comes if there is one.
+/// The limit of one fetch. At least one record is returned if there is one.
 #[derive(Debug, Clone, Copy)]
 pub struct FetchLimit {
-    /// Records, at most.
+    /// The maximum number of records.
     pub records: usize,
-    /// Bytes of values, at most.
+    /// The maximum size of the values.
     pub bytes: usize,
 }
 
-/// The part of a partition that the log still holds.
+/// The part of a partition that the log still contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// The first offset that is still there.
+    /// The first offset that the log still contains.
     pub start: Offset,
-    /// The offset that the next record will have.
+    /// The offset of the next record.
     pub end: Offset,
 }
 
-/// How long a topic keeps its records. What is older, or too much, may go at any moment.
+/// The retention of a topic. Older records, or those beyond the size, may be deleted at any moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct KeptFor {
-    /// Records that are older may go, in milliseconds; none does for its age if this is nothing.
+pub struct TopicRetention {
+    /// The age in milliseconds after which records may be deleted; `None` for no limit.
     pub age_ms: Option<u64>,
-    /// What a partition holds beyond so many bytes may go, the oldest first.
+    /// The size in bytes of a partition beyond which the oldest records may be deleted; `None` for
+    /// no limit.
     pub bytes: Option<u64>,
 }
 
@@ -150,13 +151,14 @@ pub struct NewRecords {
     pub keys: BinaryArray,
     /// The values.
     pub values: BinaryArray,
-    /// The headers of each record, or nothing for none. They are for the tools of a log that has
-    /// such; nothing here reads them, and a log without them leaves them out.
+    /// The headers of each record, or empty for none. They are for tools of the log; this program
+    /// does not read them, and a log without headers drops them.
     pub headers: Vec<Headers>,
 }
 
 impl NewRecords {
-    /// Keys with their values, each in the partition of its key among `partitions` of a topic.
+    /// Groups keys and values by the partition of the key, for a topic with `partitions`
+    /// partitions.
     #[must_use]
     pub fn by_key(
         records: impl IntoIterator<Item = (String, Vec<u8>)>,
@@ -170,7 +172,7 @@ impl NewRecords {
     }
 }
 
-/// Keys with their values, by the partition of the key.
+/// Keys and values by the partition of the key.
 #[derive(Debug, Default)]
 pub(crate) struct KeyedColumns(BTreeMap<u32, (BinaryBuilder, BinaryBuilder)>);
 
@@ -184,84 +186,88 @@ impl KeyedColumns {
 
     pub(crate) fn finish(self) -> Vec<NewRecords> {
         let columns = self.0.into_iter();
-        let of_partition = columns.map(|(partition, (mut keys, mut values))| NewRecords {
+        let records = columns.map(|(partition, (mut keys, mut values))| NewRecords {
             partition,
             keys: keys.finish(),
             values: values.finish(),
             headers: Vec::new(),
         });
-        of_partition.collect()
+        records.collect()
     }
 }
 
-/// Names and values that stand beside a record.
+/// The names and values of a record's headers.
 pub type Headers = Vec<(&'static str, Vec<u8>)>;
 
-/// The partitions of a topic that are for this process to work on.
+/// The partitions of a topic that are assigned to this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Assigned {
-    /// All of them, also those that come.
-    Everything,
-    /// Some of them; the others are for other processes.
+pub enum Assignment {
+    /// All partitions, including new ones.
+    All,
+    /// These partitions. The others are assigned to other processes.
     Some(BTreeSet<u32>),
 }
 
-impl Assigned {
-    /// Whether a partition is among them.
+impl Assignment {
+    /// Returns whether a partition is assigned.
     #[must_use]
-    pub fn has(&self, partition: u32) -> bool {
+    pub fn contains(&self, partition: u32) -> bool {
         match self {
-            Self::Everything => true,
-            Self::Some(mine) => mine.contains(&partition),
+            Self::All => true,
+            Self::Some(partitions) => partitions.contains(&partition),
         }
     }
 }
 
-/// A place among those that share the partitions of a topic; it is given up when it is dropped.
+/// Membership in the group of processes that share the partitions of a topic. Dropping it leaves
+/// the group.
 ///
-/// What is assigned says who is to do the work, not who may: a change is told a little later than it
-/// is made, and two processes may believe that a partition is theirs.
+/// The assignment says which process should do the work, not which one may do it. A process learns
+/// of a change with a delay, so two processes may consider a partition their own.
 #[derive(Debug)]
-pub struct Share {
-    assigned: watch::Receiver<Assigned>,
+pub struct GroupMembership {
+    assigned: watch::Receiver<Assignment>,
     member: Box<dyn Any + Send + Sync>,
 }
 
-/// Leaving is waited for so long; then the others find out by themselves.
-const LEAVE_FOR: Duration = Duration::from_secs(5);
+/// The maximum time to wait for leaving. The other members then detect it by a timeout.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Share {
-    /// A share that a store tells changes of, until `member` is dropped and it has left.
-    pub(crate) fn new(assigned: watch::Receiver<Assigned>, member: impl Any + Send + Sync) -> Self {
+impl GroupMembership {
+    /// A membership whose assignment a store updates until `member` is dropped and has left the
+    /// group.
+    pub(crate) fn new(
+        assigned: watch::Receiver<Assignment>,
+        member: impl Any + Send + Sync,
+    ) -> Self {
         Self {
             assigned,
             member: Box::new(member),
         }
     }
 
-    /// All partitions for ever, whoever else works on them.
+    /// A membership that always has all partitions.
     #[must_use]
-    pub fn everything() -> Self {
-        let (told, assigned) = watch::channel(Assigned::Everything);
-        Self::new(assigned, told)
+    pub fn all_partitions() -> Self {
+        let (sender, assigned) = watch::channel(Assignment::All);
+        Self::new(assigned, sender)
     }
 
-    /// What is this process's now.
+    /// The current assignment.
     #[must_use]
-    pub fn assigned(&self) -> Assigned {
+    pub fn assigned(&self) -> Assignment {
         self.assigned.borrow().clone()
     }
 
-    /// Waits until something else is assigned than when this was waited for last. It may be dropped
-    /// at any point.
+    /// Waits until the assignment differs from the one at the last call. It is cancel-safe.
     pub async fn changed(&mut self) {
         if self.assigned.changed().await.is_err() {
-            // Nobody will tell any more.
+            // The assignment can't change any more.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Gives it up, and waits until the others know.
+    /// Leaves the group, and waits until the other members know.
     pub async fn leave(self) {
         let Self {
             mut assigned,
@@ -269,55 +275,56 @@ impl Share {
         } = self;
         drop(member);
         let left = async { while assigned.changed().await.is_ok() {} };
-        if tokio::time::timeout(LEAVE_FOR, left).await.is_err() {
-            tracing::warn!("the others are not told that this process shares no more; they wait");
+        if tokio::time::timeout(LEAVE_TIMEOUT, left).await.is_err() {
+            tracing::warn!(
+                "cannot leave the group in time; the other members wait until this member times out"
+            );
         }
     }
 }
 
-/// Reading topics.
+/// Reads topics.
 #[async_trait]
 pub trait LogRead: std::fmt::Debug + Send + Sync {
-    /// What each partition of the topic holds; empty if there is no such topic.
+    /// The contained range of each partition; empty if the topic does not exist.
     async fn spans(&self, topic: &str) -> Result<Vec<Span>>;
 
-    /// How many partitions the topic has; 0 if there is no such topic. What a reader needs to know of
-    /// the log: it costs no round trip where that can be saved, may be a few seconds old, and never
-    /// falls while this is open.
+    /// The number of partitions of the topic; 0 if it does not exist. It avoids a round trip if
+    /// possible, may be some seconds old, and never decreases while the log is open.
     async fn partitions(&self, topic: &str) -> Result<u32> {
         self.partitions_now(topic).await
     }
 
-    /// How many partitions the topic has as far as is known now; 0 if there is no such topic. One who
-    /// asks may be told of fewer than there are while they are being added.
+    /// The current number of partitions of the topic; 0 if it does not exist. It may be too low
+    /// while partitions are being added.
     async fn partitions_now(&self, topic: &str) -> Result<u32> {
         let spans = self.spans(topic).await?;
         Ok(u32::try_from(spans.len()).unwrap_or(u32::MAX))
     }
 
-    /// The offset that the next record of a partition will have; 0 if there is no such partition.
+    /// The offset of the next record of a partition; 0 if it does not exist.
     async fn end(&self, topic: &str, partition: u32) -> Result<Offset> {
         let spans = self.spans(topic).await?;
         Ok(spans.get(partition as usize).map_or(0, |span| span.end))
     }
 
-    /// The offset that the next record of each partition will have, as of now; empty if there is no such
-    /// topic. The cost is that of one request, so a follower of many partitions may call it often.
+    /// The offset of the next record of each partition; empty if the topic does not exist. It costs
+    /// one request, so a follower of many partitions may call it often.
     async fn ends(&self, topic: &str) -> Result<Vec<Offset>> {
         let spans = self.spans(topic).await?;
         Ok(spans.iter().map(|span| span.end).collect())
     }
 
-    /// The records of a partition from `from` on. None, and `next_offset == from`, at the end. None,
-    /// and `next_offset` beyond `from`, where the log has a hole before the end.
+    /// Fetches the records of a partition from `from`. At the end it returns none, and `next_offset
+    /// == from`. In a gap before the end it returns none, and `next_offset` is greater than `from`.
     ///
-    /// They may have been read ahead, and a topic that is deleted and made again meanwhile shows in
-    /// nothing but its records: whoever makes something of them looks afterwards whether the log is
-    /// still the one that it was ([`Recogniser`]).
+    /// Records may have been read ahead, and only their content shows that a topic was deleted and
+    /// recreated meanwhile. So a caller that processes them must verify afterwards that the log is
+    /// still the same ([`LogIdentityVerifier`]).
     ///
     /// # Errors
-    /// [`crate::Error::OffsetOutOfRange`] if `from` is before the first offset that is still there
-    /// or after the end: never a silent jump.
+    /// [`crate::Error::OffsetOutOfRange`] if `from` is before the first contained offset or after
+    /// the end; it never skips records silently.
     async fn fetch(
         &self,
         topic: &str,
@@ -326,11 +333,11 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
         limit: FetchLimit,
     ) -> Result<Fetched>;
 
-    /// The same for one who does not go on where it ends: nothing more is read ahead for that, or kept.
+    /// Fetches without reading ahead, for callers that do not continue at the end of the result.
     ///
     /// # Errors
     /// As [`LogRead::fetch`].
-    async fn fetch_apart(
+    async fn fetch_once(
         &self,
         topic: &str,
         partition: u32,
@@ -340,12 +347,12 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
         self.fetch(topic, partition, from, limit).await
     }
 
-    /// The first record from `offset` on, if there is one, as the log is now: what was read ahead
-    /// before this call does not count.
+    /// Fetches the first record from `offset`, if there is one, from the current log. Data that was
+    /// read ahead earlier is ignored.
     ///
     /// # Errors
     /// As [`LogRead::fetch`].
-    async fn fetch_afresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
+    async fn fetch_fresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
         let one = FetchLimit {
             records: 1,
             bytes: usize::MAX,
@@ -357,40 +364,40 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
     /// later; the end if there is none.
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset>;
 
-    /// How long the topic keeps its records; nothing where that can't be seen, or there is no such topic. A log
-    /// that has no such thing keeps all of them.
-    async fn kept_for(&self, topic: &str) -> Result<Option<KeptFor>> {
-        let _any = topic;
-        Ok(Some(KeptFor::default()))
+    /// The retention of the topic; `None` if it can't be read or the topic does not exist. A log
+    /// without retention keeps all records.
+    async fn retention(&self, topic: &str) -> Result<Option<TopicRetention>> {
+        let _unused = topic;
+        Ok(Some(TopicRetention::default()))
     }
 
-    /// Joins those that share the partitions of a topic among them: each partition is one process's
-    /// at a time, but for moments. A log that has no such thing gives each of them every partition.
-    async fn share(&self, topic: &str) -> Result<Share> {
-        let _everything = topic;
-        Ok(Share::everything())
+    /// Joins the group that shares the partitions of a topic. Each partition is assigned to one
+    /// process at a time, except during short transitions. A log without groups assigns every
+    /// partition to each process.
+    async fn join_group(&self, topic: &str) -> Result<GroupMembership> {
+        let _unused = topic;
+        Ok(GroupMembership::all_partitions())
     }
 }
 
-/// Writing topics.
+/// Writes topics.
 #[async_trait]
 pub trait LogWrite: std::fmt::Debug + Send + Sync {
-    /// Makes the topic with so many partitions if it is not there, and answers how many it has. One
-    /// that is there stays as it is: with more partitions an owner's events would go to another
-    /// partition than the earlier ones.
+    /// Creates the topic with this number of partitions if it does not exist, and returns its
+    /// number of partitions. An existing topic stays unchanged, because more partitions would move
+    /// an owner's later events to another partition.
     async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32>;
 
-    /// Appends to partitions of one topic, durably when it answers, and answers the offset of the
-    /// first record that each group got. Records of one group stay in their order; those that others
-    /// append at the same time may come between them.
+    /// Appends to partitions of one topic, durably, and returns the offset of each group's first
+    /// record. Records of one group keep their order; records of other writers may come in between.
     ///
-    /// A log with a clock of its own stamps records with that. Any other stamps them with
-    /// `logged_at_ms`, or with the time of the record before where that is later. So times in a
-    /// partition never fall, but for what a log's own clock does when it is set back.
+    /// A log with a clock uses it for the timestamps. Any other log uses `logged_at_ms`, or the
+    /// timestamp of the previous record if that is later. So timestamps in a partition never fall,
+    /// except if the log's own clock is set back.
     ///
     /// # Errors
-    /// Those of the log. One that refuses writes nothing; after any other nothing is certain, and the
-    /// records may be given again.
+    /// Those of the log. After [`crate::Error::Refused`] nothing was written. After any other error
+    /// the result is unknown, and the records may be appended again.
     async fn append(
         &self,
         topic: &str,
@@ -398,21 +405,21 @@ pub trait LogWrite: std::fmt::Debug + Send + Sync {
         logged_at_ms: i64,
     ) -> Result<Vec<Offset>>;
 
-    /// Deletes the records of a topic below these offsets, by partition; what is not there any more is no
-    /// error. The offsets of the others stay as they are, and so does where each partition ends. A log on a
-    /// server may keep the bytes for a while, which nobody can read any more.
+    /// Deletes the records of a topic below these offsets, by partition. Missing records are no
+    /// error. Other offsets and the ends of partitions stay. A server may keep the bytes for a
+    /// while, but they can't be read any more.
     ///
     /// # Errors
-    /// Those of the log; [`crate::Error::Refused`] from one that can't delete.
+    /// Those of the log; [`crate::Error::Refused`] from a log that can't delete.
     async fn trim(&self, topic: &str, before: &[Offset]) -> Result<()> {
-        let _offsets = before;
+        let _unused = before;
         Err(crate::Error::Refused(format!(
-            "{topic}: this log deletes nothing before its time"
+            "{topic}: this log does not support deleting records"
         )))
     }
 }
 
-/// Reading and writing topics.
+/// Reads and writes topics.
 pub trait Log: LogRead + LogWrite {}
 
 impl<T: LogRead + LogWrite> Log for T {}

@@ -1,4 +1,4 @@
-//! What things are called: names for people, beside the numbers that everything is counted by.
+//! Display names for owners, tracks, segments, athletes and applications.
 
 use std::fmt;
 
@@ -6,26 +6,26 @@ use async_trait::async_trait;
 
 use crate::Result;
 
-/// The most characters of a name.
+/// The maximum length of a name, in characters.
 pub const NAME_CHARS_MAX: usize = 500;
 
-/// What has a name.
+/// A kind of object that has a display name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Named {
-    /// Whose tracks are played.
+pub enum NamedKind {
+    /// The owner of tracks.
     Owner,
-    /// What is played.
+    /// A track.
     Track,
-    /// What efforts are on.
+    /// A segment.
     Segment,
-    /// Whose efforts they are: the name stands in the athlete's row.
+    /// An athlete. The name is a column of the athlete's row.
     Athlete,
-    /// What athletes are connected to: the name stands in its row.
+    /// An application. The name is a column of its row.
     Application,
 }
 
-impl Named {
-    /// All of them.
+impl NamedKind {
+    /// All kinds.
     pub const ALL: [Self; 5] = [
         Self::Owner,
         Self::Track,
@@ -34,7 +34,7 @@ impl Named {
         Self::Application,
     ];
 
-    /// What it is called.
+    /// The name of the kind.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,42 +46,49 @@ impl Named {
         }
     }
 
-    /// What is called so.
+    /// The kind with a name.
     #[must_use]
-    pub fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|of| of.name() == name)
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether names of it are given by themselves, and not with its rows.
+    /// Returns whether names of this kind are stored separately, not in rows.
     #[must_use]
-    pub const fn is_given(self) -> bool {
+    pub const fn has_own_names(self) -> bool {
         matches!(self, Self::Owner | Self::Track | Self::Segment)
     }
 }
 
-impl fmt::Display for Named {
+impl fmt::Display for NamedKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// Names.
+/// Reads and writes display names.
 #[async_trait]
 pub trait Names: fmt::Debug + Send + Sync {
-    /// The names of some things of a kind by id, ascending; what has none is left out. An athlete who is deleted has
-    /// none.
-    async fn names(&self, of: Named, ids: &[i64]) -> Result<Vec<(i64, String)>>;
+    /// The names of objects of a kind by id, in ascending order, without objects that have no name.
+    /// A deleted athlete has no name.
+    async fn names(&self, kind: NamedKind, ids: &[i64]) -> Result<Vec<(i64, String)>>;
 
-    /// Up to so many things of a kind whose name has this text in it, each once: those first whose name begins with it, then by
-    /// name. Small letters stand for large ones too, embedded those of ASCII alone. All names are read for it.
-    async fn find(&self, of: Named, text: &str, limit: usize) -> Result<Vec<(i64, String)>>;
+    /// Finds objects of a kind whose name contains a text, at most `limit`: first names that begin
+    /// with it, then by name. The search ignores case; the embedded store ignores only the case of
+    /// ASCII letters. It scans all names.
+    async fn find_names(
+        &self,
+        kind: NamedKind,
+        text: &str,
+        limit: usize,
+    ) -> Result<Vec<(i64, String)>>;
 
-    /// Gives names, and takes those away that are nothing, in one transaction. Of an id that comes twice the last one
-    /// counts.
+    /// Sets names, and deletes those that are `None`, in one transaction. Of a repeated id the last
+    /// name wins.
     ///
     /// # Errors
-    /// [`crate::Error::Refused`] where names stand in rows, or are an app's own.
-    async fn set_names(&self, of: Named, names: &[(i64, Option<String>)]) -> Result<()>;
+    /// [`crate::Error::Refused`] if names of this kind are columns of rows, or belong to an
+    /// application's own table.
+    async fn set_names(&self, kind: NamedKind, names: &[(i64, Option<String>)]) -> Result<()>;
 }
 
 #[cfg(test)]
@@ -90,9 +97,9 @@ mod tests {
 
     #[test]
     fn each_kind_is_found_by_its_name() {
-        for of in Named::ALL {
-            assert_eq!(Named::of_name(&of.to_string()), Some(of));
+        for kind in NamedKind::ALL {
+            assert_eq!(NamedKind::from_name(&kind.to_string()), Some(kind));
         }
-        assert_eq!(Named::of_name("Owner"), None);
+        assert_eq!(NamedKind::from_name("Owner"), None);
     }
 }

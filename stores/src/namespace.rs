@@ -1,36 +1,35 @@
-//! What an installation is called on servers that it shares with others.
+//! The namespace of an installation on servers that it shares with others.
 //!
-//! Topics, keyspaces, schemas, live keys and buckets all begin with the name; without one they have
-//! none before them.
+//! Topics, keyspaces, schemas, live keys and buckets begin with the namespace, if there is one.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Keyspaces have names of at most 48 characters, and theirs is not all of it.
+/// The name of a keyspace has at most 48 characters, including the part after the namespace.
 const LENGTH_MAX: usize = 32;
 
-/// The name of an installation; empty for the only one.
+/// The name of an installation; empty if it is the only one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Namespace(String);
 
-/// A text that can't be the name of an installation.
+/// A text that is not a valid namespace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} can't be a namespace; write at most 32 lower-case letters, digits and '-', a letter first and no '-' last"
+    "{0:?} is not a valid namespace; use at most 32 lowercase letters, digits and '-', starting with a letter and not ending with '-'"
 )]
 pub struct NotANamespace(String);
 
 impl Namespace {
-    /// Whether there is none.
+    /// Returns whether there is no namespace.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The name, as it was given.
+    /// The namespace as given.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -39,29 +38,29 @@ impl Namespace {
     /// A topic of this installation: `NAMESPACE.TOPIC`.
     #[must_use]
     pub fn topic(&self, topic: &str) -> String {
-        self.joined(".", topic)
+        self.join(".", topic)
     }
 
-    /// A group of consumers of this installation: `NAMESPACE.GROUP`.
+    /// A consumer group of this installation: `NAMESPACE.GROUP`.
     #[must_use]
     pub fn group(&self, group: &str) -> String {
-        self.joined(".", group)
+        self.join(".", group)
     }
 
     /// A key of this installation: `NAMESPACE:KEY`.
     #[must_use]
     pub fn key(&self, key: &str) -> String {
-        self.joined(":", key)
+        self.join(":", key)
     }
 
     /// A bucket of this installation: `NAMESPACE-BUCKET`.
     #[must_use]
     pub fn bucket(&self, bucket: &str) -> String {
-        self.joined("-", bucket)
+        self.join("-", bucket)
     }
 
-    /// A keyspace, schema or database of this installation: `NAMESPACE_NAME`, where each `-` of the
-    /// namespace is a `_`, since names there hold no other sign.
+    /// A keyspace, schema or database of this installation: `NAMESPACE_NAME`. Each `-` of the
+    /// namespace becomes `_`, because such names permit no other character.
     #[must_use]
     pub fn identifier(&self, name: &str) -> String {
         if self.is_empty() {
@@ -70,11 +69,11 @@ impl Namespace {
         format!("{}_{name}", self.0.replace('-', "_"))
     }
 
-    fn joined(&self, sign: &str, name: &str) -> String {
+    fn join(&self, separator: &str, name: &str) -> String {
         if self.is_empty() {
             return name.to_owned();
         }
-        format!("{}{sign}{name}", self.0)
+        format!("{}{separator}{name}", self.0)
     }
 }
 
@@ -89,10 +88,10 @@ impl FromStr for Namespace {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let begins_well = text.as_bytes().first().is_none_or(u8::is_ascii_lowercase);
+        let has_valid_start = text.as_bytes().first().is_none_or(u8::is_ascii_lowercase);
         if text.len() > LENGTH_MAX
             || !text.bytes().all(plain)
-            || !begins_well
+            || !has_valid_start
             || text.ends_with('-')
         {
             return Err(NotANamespace(text.to_owned()));
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn without_one_names_stay() {
+    fn without_a_namespace_names_stay() {
         let none = Namespace::default();
         assert_eq!(none.topic("backstitch.plays.v1"), "backstitch.plays.v1");
         assert_eq!(none.identifier("backstitch"), "backstitch");
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_names_are_refused() {
+    fn invalid_names_are_rejected() {
         let long = "a".repeat(33);
         for text in [
             "A",

@@ -1,8 +1,9 @@
-//! Notices that much of an application's capacity is in use: to the log and to a webhook.
+//! Notices about the used capacity of an application, delivered to the log and to a webhook.
 //!
-//! A notice is made in the transaction that connects an athlete or changes a capacity, once for each
-//! threshold and capacity. It is delivered first and marked after: a crash in between delivers it once more, under the
-//! same id. Who delivers claims it for a while, so two processes don't both do it.
+//! A notice is created in the transaction that connects an athlete or changes a capacity, once for
+//! each threshold and capacity. It is delivered first and marked afterwards, so a crash in between
+//! repeats it with the same id. A sender claims it for a limited time, so that two processes don't
+//! deliver it at once.
 
 use std::sync::Arc;
 
@@ -15,48 +16,48 @@ use crate::Result;
 /// The topic of notices: JSON by the id of the application.
 pub const CAPACITY_NOTICES: &str = "backstitch.capacity-notices.v1";
 
-/// Parts of a capacity, in percent, of which a notice is made.
+/// The used parts of a capacity, in percent, that create a notice.
 pub const THRESHOLDS: [i64; 3] = [80, 90, 100];
 
-/// That so much of a capacity came in use.
+/// A notice about a reached threshold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// Its number, which rises.
+    /// The ascending number.
     pub id: i64,
-    /// Of which application.
+    /// The application.
     pub application_id: i64,
-    /// In percent: one of [`THRESHOLDS`].
+    /// The threshold in percent, one of [`THRESHOLDS`].
     pub threshold: i64,
-    /// The capacity then.
+    /// The capacity at that time.
     pub athlete_capacity: i64,
-    /// How many athletes were connected.
+    /// The number of connected athletes at that time.
     pub connected: i64,
-    /// When, in milliseconds since 1970, by the clock of the database.
+    /// When it was created, in milliseconds since the Unix epoch, by the clock of the database.
     pub made_at_ms: i64,
-    /// Since when it is in the log.
+    /// When it was appended to the log.
     pub topic_at_ms: Option<i64>,
-    /// When the webhook took it.
+    /// When the webhook accepted it.
     pub webhook_at_ms: Option<i64>,
     /// When delivery to the webhook was given up.
     pub failed_at_ms: Option<i64>,
-    /// How often delivery to the webhook was tried.
+    /// The number of tries to deliver it to the webhook.
     pub tries: i64,
-    /// Why the last try failed.
+    /// The reason why the last try failed.
     pub last_error: Option<String>,
 }
 
-/// A notice that is to be delivered.
+/// A notice that a process has claimed for delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claimed {
+pub struct ClaimedNotice {
     /// The notice.
     pub notice: Notice,
-    /// Until when nobody else gets it, in milliseconds since 1970.
+    /// The end of the claim, in milliseconds since the Unix epoch.
     pub until_ms: i64,
-    /// The application's name; empty if it is gone.
+    /// The name of the application; empty if it does not exist any more.
     pub name: String,
-    /// Whose it is.
+    /// The owner of the application.
     pub owner: Value,
-    /// Whether the capacity is enforced.
+    /// True if the capacity is enforced.
     pub is_enforced: bool,
 }
 
@@ -75,14 +76,14 @@ struct Message<'a> {
     enforced: bool,
 }
 
-impl Claimed {
-    /// By what it is known wherever it is delivered to.
+impl ClaimedNotice {
+    /// The unique id of the message.
     #[must_use]
     pub fn message_id(&self) -> String {
         format!("capacity-notice-{}", self.notice.id)
     }
 
-    /// The message: JSON, with the name, owner and enforcement of the moment when it was claimed.
+    /// The message as JSON, with the name, owner and enforcement at the time of the claim.
     #[must_use]
     pub fn message(&self) -> Vec<u8> {
         let notice = &self.notice;
@@ -99,14 +100,14 @@ impl Claimed {
             athlete_capacity: notice.athlete_capacity,
             enforced: self.is_enforced,
         };
-        // Texts and numbers always can be written.
+        // Texts and numbers can always be serialized.
         serde_json::to_vec(&message).unwrap_or_default()
     }
 }
 
-/// What became of a notice that was claimed.
+/// The result of a delivery.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct DeliveryOutcome {
     /// As in [`Notice`].
     pub topic_at_ms: Option<i64>,
     /// As in [`Notice`].
@@ -117,25 +118,26 @@ pub struct Outcome {
     pub tries: i64,
     /// As in [`Notice`]; at most 1,024 bytes.
     pub last_error: Option<String>,
-    /// When it is to be tried again.
+    /// When to try again.
     pub next_try_ms: i64,
-    /// Whether there is nothing more to do.
+    /// True if the delivery is finished.
     pub is_done: bool,
 }
 
-/// How many notices are to be delivered.
+/// The number of messages to deliver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct NoticesWaiting {
-    /// Sooner or later.
+pub struct PendingCount {
+    /// All messages.
     pub all: u64,
-    /// Now: nobody has claimed them, and none of them is to be tried later.
+    /// Messages that are due now: not claimed, and not scheduled for later.
     pub due: u64,
 }
 
-/// Where notices wait.
+/// The queue of notices.
 #[async_trait]
 pub trait Notices: std::fmt::Debug + Send + Sync {
-    /// Notices, of all applications or one, newest first, before the one with a number, at most `limit`.
+    /// Notices of all applications or one, newest first, before the one with a number, at most
+    /// `limit`.
     async fn notices(
         &self,
         application_id: Option<i64>,
@@ -143,27 +145,31 @@ pub trait Notices: std::fmt::Debug + Send + Sync {
         limit: usize,
     ) -> Result<Vec<Notice>>;
 
-    /// How many are to be delivered.
-    async fn notices_waiting(&self, now_ms: i64) -> Result<NoticesWaiting>;
+    /// Counts the notices to deliver.
+    async fn pending_notices(&self, now_ms: i64) -> Result<PendingCount>;
 
-    /// Takes notices to be delivered, those first that wait longest, at most `limit`: nobody else gets them until
-    /// then.
-    async fn claim_notices(&self, now_ms: i64, until_ms: i64, limit: usize)
-    -> Result<Vec<Claimed>>;
+    /// Claims notices until `until_ms`, the longest waiting first, at most `limit`.
+    async fn claim_notices(
+        &self,
+        now_ms: i64,
+        until_ms: i64,
+        limit: usize,
+    ) -> Result<Vec<ClaimedNotice>>;
 
-    /// Writes down what became of a notice that was claimed, and lets go of it, unless somebody else has claimed it
-    /// meanwhile.
-    async fn settle_notice(&self, claimed: &Claimed, outcome: &Outcome) -> Result<()>;
+    /// Records the result of a claimed notice and ends the claim, unless another process has
+    /// claimed the notice since.
+    async fn settle_notice(&self, claimed: &ClaimedNotice, outcome: &DeliveryOutcome)
+    -> Result<()>;
 }
 
-/// A message that is claimed, to be brought into a topic and to the webhook.
+/// A claimed message, to be delivered to a topic and to the webhook.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delivery {
-    /// By what it is known wherever it is delivered to.
+    /// The unique id of the message.
     pub id: String,
     /// The key of its record in the topic.
     pub key: String,
-    /// What is said.
+    /// The message.
     pub body: Vec<u8>,
     /// As in [`Notice`].
     pub made_at_ms: i64,
@@ -175,45 +181,45 @@ pub struct Delivery {
     pub tries: i64,
     /// As in [`Notice`].
     pub last_error: Option<String>,
-    /// Until when nobody else gets it.
+    /// The end of the claim, in milliseconds since the Unix epoch.
     pub until_ms: i64,
-    /// What it is made of.
-    pub(crate) of: Of,
+    /// The record behind the message.
+    pub(crate) payload: DeliveryPayload,
 }
 
-/// What a delivery is made of.
+/// The record behind a message.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Of {
-    Capacity(Box<Claimed>),
-    Alert { version: u64, waiting: Value },
+pub(crate) enum DeliveryPayload {
+    Capacity(Box<ClaimedNotice>),
+    Alert { version: u64, record: Value },
 }
 
-/// Where messages wait that go to a topic and to the webhook. They are delivered first and marked after, so a crash in
-/// between delivers one once more, under the same id.
+/// A queue of messages for a topic and the webhook. A message is delivered first and marked
+/// afterwards, so a crash in between repeats it with the same id.
 #[async_trait]
-pub trait Deliveries: std::fmt::Debug + Send + Sync {
-    /// The topic that they go to.
+pub trait DeliveryQueue: std::fmt::Debug + Send + Sync {
+    /// The topic of the messages.
     fn topic(&self) -> &'static str;
 
-    /// What they are, for people.
-    fn what(&self) -> &'static str;
+    /// The kind of message, for logs.
+    fn label(&self) -> &'static str;
 
-    /// How many are to be delivered.
-    async fn waiting(&self, now_ms: i64) -> Result<NoticesWaiting>;
+    /// Counts the messages to deliver.
+    async fn pending_count(&self, now_ms: i64) -> Result<PendingCount>;
 
-    /// Takes some, as [`Notices::claim_notices`].
+    /// Claims messages, like [`Notices::claim_notices`].
     async fn claim(&self, now_ms: i64, until_ms: i64, limit: usize) -> Result<Vec<Delivery>>;
 
-    /// Writes down what became of one, as [`Notices::settle_notice`].
-    async fn settle(&self, delivery: &Delivery, outcome: &Outcome) -> Result<()>;
+    /// Records the result of a message, like [`Notices::settle_notice`].
+    async fn settle(&self, delivery: &Delivery, outcome: &DeliveryOutcome) -> Result<()>;
 }
 
-/// Notices of capacities.
+/// The queue of capacity notices.
 #[derive(Debug, Clone)]
 pub struct CapacityNotices(Arc<dyn Notices>);
 
 impl CapacityNotices {
-    /// Those in a store.
+    /// The notices of a store.
     #[must_use]
     pub fn new(notices: Arc<dyn Notices>) -> Self {
         Self(notices)
@@ -221,22 +227,22 @@ impl CapacityNotices {
 }
 
 #[async_trait]
-impl Deliveries for CapacityNotices {
+impl DeliveryQueue for CapacityNotices {
     fn topic(&self) -> &'static str {
         CAPACITY_NOTICES
     }
 
-    fn what(&self) -> &'static str {
-        "notices of capacities"
+    fn label(&self) -> &'static str {
+        "capacity notices"
     }
 
-    async fn waiting(&self, now_ms: i64) -> Result<NoticesWaiting> {
-        self.0.notices_waiting(now_ms).await
+    async fn pending_count(&self, now_ms: i64) -> Result<PendingCount> {
+        self.0.pending_notices(now_ms).await
     }
 
     async fn claim(&self, now_ms: i64, until_ms: i64, limit: usize) -> Result<Vec<Delivery>> {
         let claimed = self.0.claim_notices(now_ms, until_ms, limit).await?;
-        let delivery = |claimed: Claimed| Delivery {
+        let delivery = |claimed: ClaimedNotice| Delivery {
             id: claimed.message_id(),
             key: claimed.notice.application_id.to_string(),
             body: claimed.message(),
@@ -246,16 +252,16 @@ impl Deliveries for CapacityNotices {
             tries: claimed.notice.tries,
             last_error: claimed.notice.last_error.clone(),
             until_ms: claimed.until_ms,
-            of: Of::Capacity(Box::new(claimed)),
+            payload: DeliveryPayload::Capacity(Box::new(claimed)),
         };
         Ok(claimed.into_iter().map(delivery).collect())
     }
 
-    async fn settle(&self, delivery: &Delivery, outcome: &Outcome) -> Result<()> {
-        match &delivery.of {
-            Of::Capacity(claimed) => self.0.settle_notice(claimed, outcome).await,
-            Of::Alert { .. } => Err(crate::Error::Refused(
-                "this is no notice of a capacity".to_owned(),
+    async fn settle(&self, delivery: &Delivery, outcome: &DeliveryOutcome) -> Result<()> {
+        match &delivery.payload {
+            DeliveryPayload::Capacity(claimed) => self.0.settle_notice(claimed, outcome).await,
+            DeliveryPayload::Alert { .. } => Err(crate::Error::Refused(
+                "this delivery is not a capacity notice".to_owned(),
             )),
         }
     }

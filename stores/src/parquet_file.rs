@@ -1,5 +1,5 @@
-//! Parquet files that notice damage: each column chunk has a checksum in the file's metadata, and no
-//! chunk is read without comparing it. The library writes none.
+//! Parquet files with checksums: the metadata of a file has a checksum for each column chunk, which
+//! is verified before the chunk is used. The library writes none itself.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -22,14 +22,14 @@ use parquet::file::metadata::{KeyValue, ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::schema::types::ColumnPath;
 
-/// The metadata entry: `start-end=crc` of each column chunk, in bytes from the file's beginning and
-/// as a CRC-32 (ISO-HDLC) in hexadecimal, separated by spaces.
+/// The metadata entry: `start-end=crc` of each column chunk, in bytes from the start of the file
+/// and as a CRC-32 (ISO-HDLC) in hexadecimal, separated by spaces.
 const CHECKSUMS: &str = "backstitch.chunk_crc32";
 
-/// A file in memory: compressed, with at most `group_rows_max` rows in a row group.
+/// Starts a compressed file in memory with at most `group_rows_max` rows in a row group.
 ///
 /// # Errors
-/// A schema that Parquet can't hold.
+/// A schema that Parquet can't represent.
 pub fn begin(schema: SchemaRef, group_rows_max: usize) -> Result<ArrowWriter<Vec<u8>>> {
     let zstd = Compression::ZSTD(ZstdLevel::try_new(1)?);
     let properties = properties(zstd, group_rows_max).build();
@@ -42,8 +42,8 @@ fn properties(compression: Compression, group_rows_max: usize) -> WriterProperti
         .set_max_row_group_row_count(Some(group_rows_max))
 }
 
-/// The same, of which rows come in the order of some columns of bytes: each value is written as what differs from the one
-/// before, and nothing is said of their least and largest ones.
+/// Starts a file whose rows are sorted by some binary columns. Their values are delta-encoded and
+/// have no statistics.
 ///
 /// # Errors
 /// As [`begin`].
@@ -78,7 +78,9 @@ pub fn finish(mut writer: ArrowWriter<Vec<u8>>) -> Result<Bytes> {
             .ok()
             .zip(usize::try_from(end).ok())
             .and_then(|(start, end)| writer.inner().get(start..end))
-            .ok_or_else(|| ParquetError::General("a chunk that was not written".to_owned()))?;
+            .ok_or_else(|| {
+                ParquetError::General("a column chunk is missing in the written file".to_owned())
+            })?;
         let space = if checksums.is_empty() { "" } else { " " };
         write!(
             checksums,
@@ -91,106 +93,107 @@ pub fn finish(mut writer: ArrowWriter<Vec<u8>>) -> Result<Bytes> {
     writer.into_inner().map(Bytes::from)
 }
 
-/// What is read of a file with one request, from its end: a small one wholly, of others the metadata.
+/// The size of the first read, from the end of the file: all of a small file, the metadata of
+/// others.
 const TAIL_BYTES: u64 = 512 << 10;
 
-/// What is read at once, at least, of the row groups of a larger file.
-const AHEAD_BYTES: u64 = 1 << 20;
+/// The minimum size of a read of row groups of a larger file.
+const READ_AHEAD_BYTES: u64 = 1 << 20;
 
-/// What is known of files that were read, so that who comes back for another of their row groups asks
-/// for nothing, or for those only. Files are never written twice.
+/// A cache of file files, so that a later read of other row groups needs fewer requests. Files
+/// never change.
 #[derive(Debug, Clone)]
-pub(crate) struct KnownFiles(Cache<Path, Arc<Opened>>);
+pub(crate) struct FileCache(Cache<Path, Arc<OpenFile>>);
 
-impl KnownFiles {
-    /// With at most so many bytes of them in memory, about.
+impl FileCache {
+    /// A cache with about this capacity in bytes.
     pub(crate) fn new(bytes_max: u64) -> Self {
-        let weigh = |_: &Path, file: &Arc<Opened>| {
-            let bytes = file.whole.bytes.len() + file.metadata.memory_size();
+        let weight = |_: &Path, file: &Arc<OpenFile>| {
+            let bytes = file.contents.bytes.len() + file.metadata.memory_size();
             u32::try_from(bytes).unwrap_or(u32::MAX)
         };
         Self(
             Cache::builder()
-                .weigher(weigh)
+                .weigher(weight)
                 .max_capacity(bytes_max)
                 .build(),
         )
     }
 }
 
-/// A file whose metadata were read.
+/// A file whose metadata is loaded.
 #[derive(Debug)]
-struct Opened {
+struct OpenFile {
     metadata: Arc<ParquetMetaData>,
-    /// By range of bytes.
+    /// The checksums by byte range.
     checksums: HashMap<Range<u64>, u32>,
-    /// All of a small file, nothing of others.
-    whole: Stretch,
+    /// The content of a small file; empty for others.
+    contents: FileBytes,
     size: u64,
 }
 
-/// Bytes of a file, and where in it they begin.
+/// A part of a file with its offset.
 #[derive(Debug, Clone, Default)]
-struct Stretch {
+struct FileBytes {
     start: u64,
     bytes: Bytes,
 }
 
-impl Stretch {
-    /// The bytes at a range of the file; nothing if they are not all here.
-    fn at(&self, range: &Range<u64>) -> Option<Bytes> {
+impl FileBytes {
+    /// The bytes of a range of the file; `None` if this part does not contain it.
+    fn get(&self, range: &Range<u64>) -> Option<Bytes> {
         let at = |offset: u64| usize::try_from(offset.checked_sub(self.start)?).ok();
         let range = at(range.start)?..at(range.end)?;
         self.bytes.get(range.clone())?;
         Some(self.bytes.slice(range))
     }
 
-    /// The same for several ranges.
-    fn all_at(&self, ranges: &[Range<u64>]) -> Option<Vec<Bytes>> {
-        ranges.iter().map(|range| self.at(range)).collect()
+    /// The bytes of several ranges, if this part contains them all.
+    fn get_all(&self, ranges: &[Range<u64>]) -> Option<Vec<Bytes>> {
+        ranges.iter().map(|range| self.get(range)).collect()
     }
 }
 
-impl Opened {
+impl OpenFile {
     async fn read(
         store: &dyn ObjectStore,
         path: &Path,
         options: Option<&ArrowReaderOptions>,
     ) -> Result<Self> {
-        let size = store.head(path).await.map_err(external)?.size;
-        let mut tail = Stretch::default();
+        let size = store.head(path).await.map_err(external_error)?.size;
+        let mut tail = FileBytes::default();
         if size > 0 {
             tail.start = size.saturating_sub(TAIL_BYTES);
             let bytes = store.get_range(path, tail.start..size);
-            tail.bytes = bytes.await.map_err(external)?;
+            tail.bytes = bytes.await.map_err(external_error)?;
         }
         let reader = ParquetMetaDataReader::new().with_arrow_reader_options(options);
-        let source = Unchecked {
+        let source = UncheckedFile {
             store,
             path,
             tail: &tail,
         };
         let metadata = reader.load_and_finish(source, size).await?;
-        let checksums = checksums_of(&metadata)
-            .ok_or_else(|| ParquetError::General("its checksums can't be read".to_owned()))?;
+        let checksums = parse_checksums(&metadata)
+            .ok_or_else(|| ParquetError::General("the file has no valid checksums".to_owned()))?;
         let is_whole = tail.start == 0;
         Ok(Self {
             metadata: Arc::new(metadata),
             checksums,
-            whole: if is_whole { tail } else { Stretch::default() },
+            contents: if is_whole { tail } else { FileBytes::default() },
             size,
         })
     }
 
-    fn compare(&self, range: &Range<u64>, bytes: &[u8]) -> Result<()> {
-        let what = match self.checksums.get(range) {
+    fn verify_checksum(&self, range: &Range<u64>, bytes: &[u8]) -> Result<()> {
+        let problem = match self.checksums.get(range) {
             None => "has no checksum",
             Some(expected) if *expected != crc32fast::hash(bytes) => "is damaged",
             Some(_) => return Ok(()),
         };
         let Range { start, end } = range;
         Err(ParquetError::General(format!(
-            "the chunk at bytes {start} to {end} {what}"
+            "the chunk at bytes {start} to {end} {problem}"
         )))
     }
 }
@@ -199,70 +202,70 @@ impl Opened {
 pub(crate) struct ParquetObject {
     store: Arc<dyn ObjectStore>,
     path: Path,
-    known: Option<KnownFiles>,
-    /// Set once the metadata were read.
-    opened: Option<Arc<Opened>>,
-    /// What was read ahead: row groups may be many and small, and are read one after the other.
-    ahead: Stretch,
+    cache: Option<FileCache>,
+    /// Set after the metadata was loaded.
+    file: Option<Arc<OpenFile>>,
+    /// Data that was read ahead, because row groups may be many and small, and are read in order.
+    read_ahead: FileBytes,
 }
 
 impl ParquetObject {
-    pub(crate) fn new(store: Arc<dyn ObjectStore>, path: Path, known: Option<KnownFiles>) -> Self {
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, path: Path, cache: Option<FileCache>) -> Self {
         Self {
             store,
             path,
-            known,
-            opened: None,
-            ahead: Stretch::default(),
+            cache,
+            file: None,
+            read_ahead: FileBytes::default(),
         }
     }
 
-    /// Bytes at some ranges, from what is in memory where they all are.
-    async fn read(&mut self, opened: &Opened, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let at_hand = opened.whole.all_at(ranges);
-        if let Some(all) = at_hand.or_else(|| self.ahead.all_at(ranges)) {
+    /// Reads ranges, from memory if possible.
+    async fn read(&mut self, file: &OpenFile, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let in_memory = file.contents.get_all(ranges);
+        if let Some(all) = in_memory.or_else(|| self.read_ahead.get_all(ranges)) {
             return Ok(all);
         }
         let first = ranges.iter().map(|range| range.start).min().unwrap_or(0);
         let last = ranges.iter().map(|range| range.end).max().unwrap_or(0);
-        if last.saturating_sub(first) <= AHEAD_BYTES {
-            let range = first..first.saturating_add(AHEAD_BYTES).min(opened.size);
+        if last.saturating_sub(first) <= READ_AHEAD_BYTES {
+            let range = first..first.saturating_add(READ_AHEAD_BYTES).min(file.size);
             let bytes = self.store.get_range(&self.path, range);
-            self.ahead = Stretch {
+            self.read_ahead = FileBytes {
                 start: first,
-                bytes: bytes.map_err(external).await?,
+                bytes: bytes.map_err(external_error).await?,
             };
-            if let Some(all) = self.ahead.all_at(ranges) {
+            if let Some(all) = self.read_ahead.get_all(ranges) {
                 return Ok(all);
             }
         }
         let all = self.store.get_ranges(&self.path, ranges);
-        all.map_err(external).await
+        all.map_err(external_error).await
     }
 
-    async fn open(&mut self, options: Option<&ArrowReaderOptions>) -> Result<Arc<Opened>> {
-        if let Some(opened) = &self.opened {
-            return Ok(Arc::clone(opened));
+    async fn open(&mut self, options: Option<&ArrowReaderOptions>) -> Result<Arc<OpenFile>> {
+        if let Some(file) = &self.file {
+            return Ok(Arc::clone(file));
         }
         let found = self
-            .known
+            .cache
             .as_ref()
-            .and_then(|known| known.0.get(&self.path));
-        let opened = match found {
+            .and_then(|cache| cache.0.get(&self.path));
+        let file = match found {
             Some(found) => found,
             None => {
-                let opened = Arc::new(Opened::read(&*self.store, &self.path, options).await?);
-                if let Some(known) = &self.known {
-                    known.0.insert(self.path.clone(), Arc::clone(&opened));
+                let file = Arc::new(OpenFile::read(&*self.store, &self.path, options).await?);
+                if let Some(cache) = &self.cache {
+                    cache.0.insert(self.path.clone(), Arc::clone(&file));
                 }
-                opened
+                file
             }
         };
-        Ok(Arc::clone(self.opened.insert(opened)))
+        Ok(Arc::clone(self.file.insert(file)))
     }
 }
 
-fn checksums_of(metadata: &ParquetMetaData) -> Option<HashMap<Range<u64>, u32>> {
+fn parse_checksums(metadata: &ParquetMetaData) -> Option<HashMap<Range<u64>, u32>> {
     let entries = metadata.file_metadata().key_value_metadata()?;
     let entry = entries.iter().find(|entry| entry.key == CHECKSUMS)?;
     let read = |chunk: &str| {
@@ -274,7 +277,7 @@ fn checksums_of(metadata: &ParquetMetaData) -> Option<HashMap<Range<u64>, u32>> 
     entry.value.as_ref()?.split_whitespace().map(read).collect()
 }
 
-fn external(error: object_store::Error) -> ParquetError {
+fn external_error(error: object_store::Error) -> ParquetError {
     ParquetError::External(Box::new(error))
 }
 
@@ -283,17 +286,19 @@ impl AsyncFileReader for ParquetObject {
         async move {
             let all = self.get_byte_ranges(vec![range]).await?;
             let bytes = all.into_iter().next();
-            bytes.ok_or_else(|| ParquetError::General("no bytes of a chunk".to_owned()))
+            bytes.ok_or_else(|| {
+                ParquetError::General("the store returned no data for a chunk".to_owned())
+            })
         }
         .boxed()
     }
 
     fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, Result<Vec<Bytes>>> {
         async move {
-            let opened = self.open(None).await?;
-            let all = self.read(&opened, &ranges).await?;
+            let file = self.open(None).await?;
+            let all = self.read(&file, &ranges).await?;
             for (range, bytes) in ranges.iter().zip(&all) {
-                opened.compare(range, bytes)?;
+                file.verify_checksum(range, bytes)?;
             }
             Ok(all)
         }
@@ -305,27 +310,27 @@ impl AsyncFileReader for ParquetObject {
         options: Option<&'a ArrowReaderOptions>,
     ) -> BoxFuture<'a, Result<Arc<ParquetMetaData>>> {
         async move {
-            let opened = self.open(options).await?;
-            Ok(Arc::clone(&opened.metadata))
+            let file = self.open(options).await?;
+            Ok(Arc::clone(&file.metadata))
         }
         .boxed()
     }
 }
 
-/// The same file before its checksums are known.
-struct Unchecked<'a> {
+/// The same file before its checksums are cache.
+struct UncheckedFile<'a> {
     store: &'a dyn ObjectStore,
     path: &'a Path,
-    tail: &'a Stretch,
+    tail: &'a FileBytes,
 }
 
-impl MetadataFetch for Unchecked<'_> {
+impl MetadataFetch for UncheckedFile<'_> {
     fn fetch(&mut self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes>> {
-        match self.tail.at(&range) {
+        match self.tail.get(&range) {
             Some(bytes) => std::future::ready(Ok(bytes)).boxed(),
             None => {
                 let bytes = self.store.get_range(self.path, range);
-                bytes.map_err(external).boxed()
+                bytes.map_err(external_error).boxed()
             }
         }
     }

@@ -1,9 +1,9 @@
 //! Values of Parquet files that other programs wrote, read as they are stored.
 //!
-//! The library's own conversions fail for a whole batch when one text is not UTF-8, wrap INT96 timestamps
-//! that do not fit 64-bit nanoseconds, and round decimals twice. Here a file is read without text
-//! annotations, and with INT96 as bytes; each value is converted by itself, so that a bad value concerns
-//! its row alone.
+//! The library's own conversions fail for a whole batch when one text is not UTF-8, wrap INT96
+//! timestamps that do not fit 64-bit nanoseconds, and round decimals twice. Here a file is read
+//! without text annotations, and with INT96 as bytes; each value is converted by itself, so that a
+//! bad value concerns its row alone.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -91,8 +91,8 @@ fn column_index(schema: &Schema, name: &str) -> Result<usize> {
     found.ok_or_else(|| ParquetError::General(format!("there is no column {name}")))
 }
 
-/// The metadata without text annotations, and with fixed-length bytes where INT96 is declared: both have
-/// the same encodings.
+/// The metadata without text annotations, and with fixed-length bytes where INT96 is declared: both
+/// have the same encodings.
 fn as_stored(metadata: &ParquetMetaData) -> Result<ParquetMetaData> {
     let file = metadata.file_metadata();
     let root = file.schema();
@@ -200,10 +200,10 @@ impl Rows {
     }
 }
 
-/// A value.
+/// A value of a column.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value<'a> {
-    /// The value is missing.
+    /// The value is null.
     Null,
     /// A boolean.
     Bool(bool),
@@ -255,7 +255,7 @@ impl Column {
             (DataType::Timestamp(..), DataType::FixedSizeBinary(INT96_BYTES)) => {
                 Self::Int96(array.as_fixed_size_binary().clone())
             }
-            // The unit of an integer stands in the schema of Arrow alone: Parquet has no seconds.
+            // The unit of an integer is in the schema of Arrow alone: Parquet has no seconds.
             (_, DataType::Timestamp(unit, _))
             | (DataType::Timestamp(unit, _), DataType::Int32 | DataType::Int64) => {
                 Self::Time(ints()?, nanos(*unit))

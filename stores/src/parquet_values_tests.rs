@@ -21,7 +21,7 @@ fn written(columns: Vec<(&str, ArrayRef)>) -> File {
     writer.into_inner().unwrap()
 }
 
-/// The values of a column, each as it is shown for debugging.
+/// The values of a column, in debug format.
 fn values(file: File, name: &str) -> Vec<String> {
     let reader = ParquetInput::open(file).unwrap().read(&[name]).unwrap();
     let rows = reader.map(|rows| {
@@ -41,7 +41,7 @@ fn int96(day: i64, nanos: i64) -> Int96 {
     value
 }
 
-/// Texts that are annotated, and bytes that are not UTF-8 among them.
+/// Annotated texts, including bytes that are not UTF-8.
 const NOTED: [&str; 5] = [
     r#"Text("a")"#,
     "Bytes([99, 97, 102, 233])",
@@ -119,7 +119,7 @@ fn int96_and_texts_without_annotation_are_read() {
 }
 
 #[test]
-fn values_are_those_that_were_written() {
+fn reads_values_of_all_types() {
     let dictionary: DictionaryArray<Int32Type> = [Some("x"), None, Some("y")].into_iter().collect();
     let wide =
         Decimal256Array::from_iter_values([1, -25, 9_007_199_254_740_993_i64].map(i256::from));
@@ -180,7 +180,7 @@ fn values_are_those_that_were_written() {
 }
 
 #[test]
-fn a_file_that_is_no_parquet_is_refused() {
+fn rejects_files_that_are_not_parquet() {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(b"PAR1 but not really").unwrap();
     ParquetInput::open(file).unwrap_err();

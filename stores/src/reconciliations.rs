@@ -1,14 +1,15 @@
 //! Reconciliations: a numbered record of each comparison of a source.
 //!
-//! A scope holds a thousand numbers, so that no partition of a store grows without end. The next number is taken by the
-//! insert of its record; the numbers record follows. It lags by one number if the writer died in between, so every
-//! operation looks one number further, and the next writer brings it up to date.
+//! A scope holds a thousand numbers, so that no partition of a store grows without end. The next
+//! number is taken by the insert of its record; the numbers record follows. It lags by one number
+//! if the writer died in between, so every operation looks one number further, and the next writer
+//! brings it up to date.
 
 use schemas::source::Source;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::aged::AgedCount;
+use crate::expiry::ExpiryCount;
 use crate::records::{
     Direction, Record, Records, RecordsRead, Scan, contended, number_name, update,
 };
@@ -48,7 +49,7 @@ struct Numbers {
     oldest: u64,
     /// The newest number.
     newest: u64,
-    /// Whether the numbers record lags behind `newest`.
+    /// True if the numbers record lags behind `newest`.
     lags: bool,
 }
 
@@ -85,7 +86,8 @@ async fn set_numbers(
     records: &dyn Records,
     source: Source,
     seen: Numbers,
-    (oldest, newest): (u64, u64),
+    oldest: u64,
+    newest: u64,
 ) -> Result<()> {
     let value = json!({"oldest": oldest, "newest": newest});
     records
@@ -94,24 +96,25 @@ async fn set_numbers(
     Ok(())
 }
 
-/// The numbers of a source, after their record was brought up to date: a number must not be deleted or followed by
-/// another one before.
+/// The numbers of a source, after their record was brought up to date: a number must not be deleted
+/// or followed by another one before.
 async fn settle_numbers(records: &dyn Records, source: Source) -> Result<Numbers> {
     loop {
         let numbers = read_numbers(records, source).await?;
         if !numbers.lags {
             return Ok(numbers);
         }
-        let range = (numbers.oldest, numbers.newest);
-        set_numbers(records, source, numbers, range).await?;
+        set_numbers(records, source, numbers, numbers.oldest, numbers.newest).await?;
     }
 }
 
-/// The records of the numbers from `first` to `last` that one scope holds, from the end that `direction` begins with.
+/// The records of the numbers from `first` to `last` that one scope holds, from the end that
+/// `direction` begins with.
 async fn scan(
     records: &dyn RecordsRead,
     source: Source,
-    (first, last): (u64, u64),
+    first: u64,
+    last: u64,
     direction: Direction,
     limit: usize,
 ) -> Result<Vec<(Reconciliation, u64)>> {
@@ -158,9 +161,9 @@ async fn newest_first(
     let mut last = end.saturating_sub(1);
     let mut found = Vec::new();
     while last >= numbers.oldest && found.len() < limit {
-        let range = (numbers.oldest, last);
         let left = limit - found.len();
-        let page = scan(records, source, range, Direction::Descending, left).await?;
+        let oldest = numbers.oldest;
+        let page = scan(records, source, oldest, last, Direction::Descending, left).await?;
         found.extend(page.into_iter().map(|(one, _)| one));
         let Some(below) = (last / SCOPE_NUMBERS * SCOPE_NUMBERS).checked_sub(1) else {
             break;
@@ -170,8 +173,8 @@ async fn newest_first(
     Ok(found)
 }
 
-/// Adds a record under the next number of its source, durably. Repeated with the same id, because an answer was lost, it
-/// returns the same number, unless a hundred others were added since.
+/// Adds a record under the next number of its source, durably. Repeated with the same id, because
+/// an answer was lost, it returns the same number, unless a hundred others were added since.
 ///
 /// # Errors
 /// Those of the store.
@@ -201,8 +204,7 @@ pub async fn add(
             .compare_and_set(&scope, &number_name(next), None, Some(&value))
             .await?
         {
-            let range = (numbers.oldest, next);
-            set_numbers(records, source, numbers, range).await?;
+            set_numbers(records, source, numbers, numbers.oldest, next).await?;
             return Ok(next);
         }
     }
@@ -220,7 +222,7 @@ pub async fn replace(
     record: &Value,
 ) -> Result<()> {
     let scope = scope(source.name(), number);
-    update(records, (&scope, &number_name(number)), |current| {
+    update(records, &scope, &number_name(number), |current| {
         let Some(current) = current else {
             let why = format!("comparison {number} of {source} does not exist");
             return Err(Error::Refused(why));
@@ -234,34 +236,39 @@ pub async fn replace(
     .await
 }
 
-/// Counts the records of a source, and those older than a time. Records are visited in the order of their numbers, up to
-/// the first that is younger.
+/// Counts the records of a source, and those older than a time. Records are visited in the order of
+/// their numbers, up to the first that is younger.
 ///
 /// # Errors
 /// Those of the store.
-pub async fn aged(records: &dyn RecordsRead, source: Source, before_ms: i64) -> Result<AgedCount> {
+pub async fn count_expired(
+    records: &dyn RecordsRead,
+    source: Source,
+    before_ms: i64,
+) -> Result<ExpiryCount> {
     let numbers = read_numbers(records, source).await?;
-    let old = find_old(records, source, numbers, (before_ms, usize::MAX)).await?;
-    Ok(AgedCount {
-        all: (numbers.newest + 1).saturating_sub(numbers.oldest),
+    let old = find_old(records, source, numbers, before_ms, usize::MAX).await?;
+    Ok(ExpiryCount {
+        total: (numbers.newest + 1).saturating_sub(numbers.oldest),
         oldest_ms: old.oldest_ms,
-        aged: old.found.len() as u64,
-        needed: 0,
+        expired: old.found.len() as u64,
+        retained: 0,
     })
 }
 
-/// Deletes records of a source that are older than a time, the oldest first, at most `limit`. Returns their number.
+/// Deletes records of a source that are older than a time, the oldest first, at most `limit`.
+/// Returns their number.
 ///
 /// # Errors
 /// Those of the store.
-pub async fn forget_aged(
+pub async fn purge_expired(
     records: &dyn Records,
     source: Source,
     before_ms: i64,
     limit: usize,
 ) -> Result<u64> {
     let numbers = settle_numbers(records, source).await?;
-    let old = find_old(records, source, numbers, (before_ms, limit)).await?;
+    let old = find_old(records, source, numbers, before_ms, limit).await?;
     let (mut next, mut deleted) = (old.next, 0);
     for (number, version) in old.found {
         let (scope, name) = (scope(source.name(), number), number_name(number));
@@ -276,8 +283,9 @@ pub async fn forget_aged(
         deleted += 1;
     }
     if next > numbers.oldest {
-        // If another writer has changed the numbers meanwhile, later calls find no records at the old ones.
-        set_numbers(records, source, numbers, (next, numbers.newest)).await?;
+        // If another writer has changed the numbers meanwhile, later calls find no records at the
+        // old ones.
+        set_numbers(records, source, numbers, next, numbers.newest).await?;
     }
     Ok(deleted)
 }
@@ -297,7 +305,8 @@ async fn find_old(
     records: &dyn RecordsRead,
     source: Source,
     numbers: Numbers,
-    (before_ms, limit): (i64, usize),
+    before_ms: i64,
+    limit: usize,
 ) -> Result<OldRecords> {
     let mut old = OldRecords {
         found: Vec::new(),
@@ -307,8 +316,7 @@ async fn find_old(
     while old.next <= numbers.newest {
         let scope_end = (old.next / SCOPE_NUMBERS + 1) * SCOPE_NUMBERS;
         let last = numbers.newest.min(scope_end - 1);
-        let range = (old.next, last);
-        let page = scan(records, source, range, Direction::Ascending, PAGE).await?;
+        let page = scan(records, source, old.next, last, Direction::Ascending, PAGE).await?;
         let is_last = page.len() < PAGE;
         for (one, version) in page {
             old.oldest_ms.get_or_insert(one.at_ms);

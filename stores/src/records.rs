@@ -1,7 +1,7 @@
 //! The record store: small JSON values under a scope and a name, each with a version.
 //!
-//! Erasures, reconciliations, alerts, approvals, the correction index and schedules are records. What a value means is
-//! up to the module that writes it; adapters store JSON only.
+//! Erasures, reconciliations, alerts, approvals, the correction index and schedules are records.
+//! The module that writes a value defines its meaning; adapters store JSON only.
 
 use async_trait::async_trait;
 use serde::Serialize;
@@ -82,11 +82,12 @@ pub trait RecordsRead: std::fmt::Debug + Send + Sync {
 /// Reads and changes records.
 #[async_trait]
 pub trait Records: RecordsRead {
-    /// Inserts, updates or deletes a record if its version is `seen_version` (`None`: if it does not exist), durably.
-    /// Returns false if the version is another one.
+    /// Inserts, updates or deletes a record if its version is `seen_version` (`None`: if it does
+    /// not exist), durably. Returns false if the version is another one.
     ///
-    /// A call whose answer was lost is recognized by its result: the next version with the same value. So two writers
-    /// of equal values may both get true; a writer that must know puts something unique into its value.
+    /// A call whose answer was lost is recognized by its result: the next version with the same
+    /// value. So two writers of equal values may both get true; a writer that must know puts
+    /// something unique into its value.
     async fn compare_and_set(
         &self,
         scope: &str,
@@ -96,14 +97,16 @@ pub trait Records: RecordsRead {
     ) -> Result<bool>;
 }
 
-/// Changes a record, again if another writer was faster. `change` gets the current record and returns the new value
-/// (`None` deletes). An equal value writes nothing.
+/// Changes a record, again if another writer was faster. `change` gets the current record and
+/// returns the new value (`None` deletes). An equal value writes nothing.
 ///
 /// # Errors
-/// Those of `change` and of the store; [`Error::Unavailable`] if other writers change the record without end.
+/// Those of `change` and of the store; [`Error::Unavailable`] if other writers change the record
+/// without end.
 pub async fn update(
     records: &dyn Records,
-    (scope, name): (&str, &str),
+    scope: &str,
+    name: &str,
     change: impl Fn(Option<&Record>) -> Result<Option<Value>> + Send + Sync,
 ) -> Result<()> {
     for _ in 0..UPDATE_ATTEMPTS {

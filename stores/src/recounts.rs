@@ -1,59 +1,67 @@
-//! Counts of connected athletes that are made anew from the authorizations, and recorded.
+//! Counts of connected athletes, recomputed from the authorizations and recorded.
 //!
-//! A recount draws a *ticket* of its application before it reads the authorizations, and is recorded only where
-//! no later ticket is. So of two that overlap the one stays that began later, which has seen everything that the
-//! other one could be asked to hold: whoever counts because of a change drew the ticket after it was committed. No clock
-//! decides that, and no lock is held while rows are counted. A crash between counting and recording leaves the record
-//! of before.
+//! A recount takes a *ticket* of its application before it reads the authorizations. It is recorded
+//! only if no later ticket is recorded. So of two overlapping recounts, the one that began later
+//! wins. It has seen every change that triggered the other one, because a recount takes its ticket
+//! after the commit of the change. No clock decides, and no lock is held while rows are counted.
+//! After a crash between counting and recording, the earlier record stays.
 
 use async_trait::async_trait;
 
 use crate::Result;
 
-/// A count that is recorded.
+/// A recorded count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Recounted {
-    /// Different athletes with an authorization that was not revoked.
+pub struct RecordedCount {
+    /// The number of distinct athletes with an authorization that is not revoked.
     pub connected: u64,
-    /// When counting began, in milliseconds since 1970, by the clock of who counted: what was committed before
-    /// is counted.
+    /// When counting began, in milliseconds since the Unix epoch, by the clock of the counting
+    /// process. Earlier commits are counted.
     pub counted_at_ms: i64,
 }
 
-/// What is decided by whether an application is to be counted.
+/// The data that decides whether an application needs a recount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Countable {
-    /// The application: it is known.
+pub struct CountedApplication {
+    /// The application.
     pub application_id: i64,
-    /// How many athletes may connect.
+    /// The maximum number of connected athletes.
     pub athlete_capacity: i64,
-    /// The count that is recorded, if there is one.
-    pub recounted: Option<Recounted>,
+    /// The recorded count, if there is one.
+    pub recorded: Option<RecordedCount>,
 }
 
 /// A count that is not recorded yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recount {
-    /// Of which application.
+    /// The application.
     pub application_id: i64,
-    /// Its number among the recounts of the application, which rises.
+    /// The ascending number of the recount of this application.
     pub ticket: i64,
-    /// What was counted.
-    pub counted: Recounted,
+    /// The count.
+    pub counted: RecordedCount,
 }
 
-/// Counting the athletes of applications from their authorizations.
+/// Counts the athletes of applications from their authorizations.
 #[async_trait]
 pub trait Recounts: std::fmt::Debug + Send + Sync {
-    /// Those of some applications that are known, by id.
-    async fn countables(&self, application_ids: &[i64]) -> Result<Vec<Countable>>;
+    /// The data of the existing applications among these, by id.
+    async fn counted_applications(
+        &self,
+        application_ids: &[i64],
+    ) -> Result<Vec<CountedApplication>>;
 
-    /// Applications in the order of their ids, after one of them, at most `limit`.
-    async fn countables_after(&self, after: Option<i64>, limit: usize) -> Result<Vec<Countable>>;
+    /// The data of applications in the order of their ids, after one of them, at most `limit`.
+    async fn counted_applications_after(
+        &self,
+        after: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<CountedApplication>>;
 
-    /// Counts the athletes of some applications that are known, in one statement; by id. Nothing is recorded.
+    /// Counts the athletes of the existing applications among these in one statement, by id.
+    /// Records nothing.
     async fn recount(&self, application_ids: &[i64], now_ms: i64) -> Result<Vec<Recount>>;
 
-    /// Records counts, each unless one with a later ticket is recorded.
+    /// Records counts, each unless a count with a later ticket is recorded.
     async fn record_recounts(&self, recounts: &[Recount]) -> Result<()>;
 }

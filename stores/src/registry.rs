@@ -8,7 +8,7 @@ use std::fmt::Debug;
 
 use arrow::array::BinaryArray;
 use async_trait::async_trait;
-use schemas::avro::{Writers, schema_ids};
+use schemas::avro::{WriterSchemas, schema_ids};
 
 #[cfg(feature = "http")]
 pub use client::Registry;
@@ -16,40 +16,40 @@ pub use client::Registry;
 use crate::Result;
 pub use crate::options::RegistryOptions;
 
-/// Where the schemas of records of Avro are.
+/// A source of the schemas of Avro records.
 #[async_trait]
 pub trait Schemas: Debug + Send + Sync {
-    /// What is known of each of these schemas: its text, or the reason why there is none.
+    /// The text of each schema, or the reason why it is not available.
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] if the registry does not answer, [`crate::Error::Broken`] if it can't be used.
-    async fn writers(&self, ids: &BTreeSet<u32>) -> Result<Writers>;
+    /// [`crate::Error::Unavailable`] if the registry does not answer, [`crate::Error::Broken`] if
+    /// it can't be used.
+    async fn writers(&self, ids: &BTreeSet<u32>) -> Result<WriterSchemas>;
 }
 
-/// The schemas that are needed to read `records`; nothing is asked where none of them is Avro.
+/// Reads the schemas that `records` were written with. Sends no request if no record is Avro.
 ///
 /// # Errors
 /// As [`Schemas::writers`].
-pub async fn writers_of(schemas: &dyn Schemas, records: &BinaryArray) -> Result<Writers> {
+pub async fn read_writers(schemas: &dyn Schemas, records: &BinaryArray) -> Result<WriterSchemas> {
     let ids = schema_ids(records.iter().flatten());
     if ids.is_empty() {
-        return Ok(Writers::default());
+        return Ok(WriterSchemas::default());
     }
     schemas.writers(&ids).await
 }
 
-/// What stands for the registry where none is set.
+/// The schema source of an installation without a registry.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoRegistry;
 
 #[async_trait]
 impl Schemas for NoRegistry {
-    async fn writers(&self, ids: &BTreeSet<u32>) -> Result<Writers> {
-        let mut writers = Writers::default();
+    async fn writers(&self, ids: &BTreeSet<u32>) -> Result<WriterSchemas> {
+        let mut writers = WriterSchemas::default();
         for id in ids {
-            let why = format!(
-                "a record of the Avro schema {id} can't be read: registry.url, where its schema is, is not set"
-            );
+            let why =
+                format!("cannot read a record with the Avro schema {id}: registry.url is not set");
             writers.insert(*id, Err(why));
         }
         Ok(writers)

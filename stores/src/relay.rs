@@ -1,8 +1,8 @@
-//! From the outbox of the canonical store into the logs: notifications are appended after the
-//! commit that made them, and taken out of the outbox once they are durable there.
+//! Relays the outbox of the entity store to the logs: notifications are appended after the commit
+//! that created them, and removed from the outbox after the append is durable.
 //!
-//! Whoever changes rows relays what that gave; what a crash left behind is relayed by the speed
-//! layer. A notification may so come twice, which changes nothing.
+//! The process that changes rows relays their notifications. The speed layer relays those that a
+//! crash left behind. So a notification may be appended twice, which changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,73 +13,80 @@ use schemas::source::Source;
 use tokio_util::sync::CancellationToken;
 
 use crate::Result;
-use crate::canon::{CanonWrite, Notification};
-use crate::log::{LogWrite, NewRecords, Partitions};
+use crate::entities::{EntityWrite, Notification};
+use crate::log::{LogWrite, NewRecords, PartitionCounts};
 
 /// Notifications that are read from the outbox at once.
-pub const STEP: usize = 10_000;
+pub const OUTBOX_BATCH: usize = 10_000;
 
-/// The way of notifications into the log.
+/// Relays notifications to the log.
 #[derive(Debug, Clone)]
-pub struct Relay {
-    canon: Arc<dyn CanonWrite>,
+pub struct OutboxRelay {
+    entities: Arc<dyn EntityWrite>,
     log: Arc<dyn LogWrite>,
     clock: Arc<dyn Clock>,
-    partitions: Partitions,
+    partitions: PartitionCounts,
 }
 
-impl Relay {
-    /// A relay that makes topics which are not there with `partitions` partitions.
+impl OutboxRelay {
+    /// Creates a relay. Missing topics are created with `partitions` partitions.
     #[must_use]
     pub fn new(
-        canon: Arc<dyn CanonWrite>,
+        entities: Arc<dyn EntityWrite>,
         log: Arc<dyn LogWrite>,
         clock: Arc<dyn Clock>,
         partitions: u32,
     ) -> Self {
         Self {
-            canon,
-            partitions: Partitions::new(Arc::clone(&log), partitions),
+            entities,
+            partitions: PartitionCounts::new(Arc::clone(&log), partitions),
             log,
             clock,
         }
     }
 
-    /// Appends notifications to the logs of their sources, then takes them out of the outbox.
+    /// Appends notifications to the logs of their sources, then removes them from the outbox.
     ///
     /// # Errors
-    /// Those of the stores; then they stay in the outbox.
+    /// Those of the stores. The notifications then stay in the outbox.
     pub async fn send(&self, notifications: &[Notification]) -> Result<()> {
         let mut by_source: BTreeMap<Source, Vec<Group>> = BTreeMap::new();
-        for told in notifications {
-            by_source.entry(told.source).or_default().push(told.group);
+        for notification in notifications {
+            by_source
+                .entry(notification.source)
+                .or_default()
+                .push(notification.group);
         }
         for (source, groups) in by_source {
-            self.tell(source, &groups).await?;
+            self.append_notifications(source, &groups).await?;
         }
-        let ids: Vec<i64> = notifications.iter().map(|told| told.id).collect();
+        let ids: Vec<i64> = notifications
+            .iter()
+            .map(|notification| notification.id)
+            .collect();
         if ids.is_empty() {
             return Ok(());
         }
-        self.canon.notified(&ids).await
+        self.entities.remove_notifications(&ids).await
     }
 
-    /// Appends that groups of a source changed to its log: of some that are not in the outbox.
+    /// Appends notifications of groups, which are not in the outbox, to the log of a source.
     ///
     /// # Errors
     /// Those of the log.
-    pub async fn tell(&self, source: Source, groups: &[Group]) -> Result<()> {
-        let records = records(source, groups, self.partitions.of(source.topic()).await?);
+    pub async fn append_notifications(&self, source: Source, groups: &[Group]) -> Result<()> {
+        let records =
+            notification_records(source, groups, self.partitions.count(source.topic()).await?);
         let now_ms = self.clock.now_ms();
         self.log.append(source.topic(), &records, now_ms).await?;
         Ok(())
     }
 
-    /// Sends what waits in the outbox for the log of a source, up to the number `newest`, until that
-    /// is done or `stop` is cancelled; answers how many notifications were sent.
+    /// Relays pending notifications of a source up to the number `newest`, until `stop` is
+    /// cancelled. Returns how many were appended.
     ///
     /// # Errors
-    /// As [`Relay::send`].
+    /// As [`OutboxRelay::send`].
     pub async fn drain(
         &self,
         source: Source,
@@ -88,10 +95,13 @@ impl Relay {
     ) -> Result<u64> {
         let mut sent = 0;
         while !stop.is_cancelled() {
-            let pending = self.canon.pending(source, newest, STEP).await?;
+            let pending = self
+                .entities
+                .pending_notifications(source, newest, OUTBOX_BATCH)
+                .await?;
             self.send(&pending).await?;
             sent += pending.len() as u64;
-            if pending.len() < STEP {
+            if pending.len() < OUTBOX_BATCH {
                 break;
             }
         }
@@ -99,11 +109,11 @@ impl Relay {
     }
 }
 
-/// The notifications of some groups as records of a topic with `partitions` partitions.
+/// The notifications of groups as records of a topic with `partitions` partitions.
 #[must_use]
-pub fn records(source: Source, groups: &[Group], partitions: u32) -> Vec<NewRecords> {
-    let told = groups
+pub fn notification_records(source: Source, groups: &[Group], partitions: u32) -> Vec<NewRecords> {
+    let records = groups
         .iter()
         .map(|group| (group.log_key(), group.notification(source)));
-    NewRecords::by_key(told, partitions)
+    NewRecords::by_key(records, partitions)
 }

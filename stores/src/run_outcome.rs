@@ -1,60 +1,61 @@
-//! Why a run is not published, in words, and what to do about it.
+//! Explains why a run is not published, and what to do.
 
 use schemas::seam::{Epoch, RunState};
 use serde_json::Value;
 
-use crate::views::RunStory;
+use crate::views::RunDetails;
 
-/// What keeps a run from being published.
+/// Why a run is not published.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
-    /// Why.
+pub struct UnpublishedReason {
+    /// The reason.
     pub reason: String,
-    /// What is to be done; nothing where a later run holds its events already.
+    /// The remedy; `None` if a later run covers the events.
     pub to_do: Option<String>,
 }
 
-impl RunStory {
-    /// What keeps the run from being published, if something does; `newest` is the newest complete run of the source.
+impl RunDetails {
+    /// Explains why the run is not published, if it is not; `newest` is the newest complete run of
+    /// the source.
     #[must_use]
-    pub fn outcome(&self, newest: Epoch) -> Option<Outcome> {
+    pub fn unpublished_reason(&self, newest: Epoch) -> Option<UnpublishedReason> {
         let (reason, to_do) = match self.run.state {
             RunState::Complete => return None,
             RunState::Abandoned => self.abandoned(),
-            RunState::Proposed => self.unfinished("its cuts are not fixed yet"),
+            RunState::Proposed => self.unfinished("its cuts are not sealed yet"),
             RunState::Sealed => {
-                self.unfinished("its cuts are fixed, and not all of it is published")
+                self.unfinished("its cuts are sealed, and it is not completely published")
             }
         };
         let is_over = self.run.epoch < newest;
-        Some(Outcome {
+        Some(UnpublishedReason {
             reason,
             to_do: (!is_over).then_some(to_do),
         })
     }
 
     fn abandoned(&self) -> (String, String) {
-        // Older reports have what was found among the warnings.
+        // Older reports list the findings of the check among the warnings.
         let found = [self.texts("faults"), self.texts("warnings")];
         let found = found.into_iter().find(|texts| !texts.is_empty());
         let reason = found.map_or_else(
-            || "it failed its check".to_owned(),
-            |texts| format!("it failed its check: {}", texts.join("; ")),
+            || "its result failed the check".to_owned(),
+            |texts| format!("its result failed the check: {}", texts.join("; ")),
         );
-        let to_do = "`backstitch batch run` makes a new run that holds its events too; with --force it is published in spite of the check, if what that finds is meant so";
+        let to_do = "`backstitch batch run` starts a new run that covers its events too; if the findings are correct, --force publishes it despite the check";
         (reason, to_do.to_owned())
     }
 
-    fn unfinished(&self, how_far: &str) -> (String, String) {
+    fn unfinished(&self, progress: &str) -> (String, String) {
         let error = self.report.get("error").and_then(Value::as_str);
         match error {
             Some(error) => (
                 format!("the last try stopped: {error}"),
-                "put that right; then `backstitch batch run` finishes it".to_owned(),
+                "fix the cause, then `backstitch batch run` finishes it".to_owned(),
             ),
             None => (
-                format!("it is under way, or its process ended early: {how_far}"),
-                "if no process is at it, `backstitch batch run` finishes it".to_owned(),
+                format!("it is running, or its process ended early: {progress}"),
+                "if no process is running it, `backstitch batch run` finishes it".to_owned(),
             ),
         }
     }
@@ -73,8 +74,8 @@ mod tests {
 
     use super::*;
 
-    fn story(state: RunState, report: Value) -> RunStory {
-        RunStory {
+    fn details(state: RunState, report: Value) -> RunDetails {
+        RunDetails {
             run: Run {
                 epoch: 4,
                 state,
@@ -89,41 +90,44 @@ mod tests {
     }
 
     fn reason(state: RunState, report: Value) -> String {
-        let outcome = story(state, report)
-            .outcome(3)
+        let outcome = details(state, report)
+            .unpublished_reason(3)
             .expect("it is not published");
         assert!(outcome.to_do.is_some(), "{outcome:?}");
         outcome.reason
     }
 
     #[test]
-    fn what_the_check_found_is_the_reason() {
+    fn findings_of_the_check_are_the_reason() {
         let report = json!({"faults": ["a", "b"], "warnings": ["other", "a", "b"]});
-        let told = reason(RunState::Abandoned, report);
-        assert_eq!(told, "it failed its check: a; b");
+        let explained = reason(RunState::Abandoned, report);
+        assert_eq!(explained, "its result failed the check: a; b");
         let before = json!({"warnings": ["a"]});
         assert_eq!(
             reason(RunState::Abandoned, before),
-            "it failed its check: a"
+            "its result failed the check: a"
         );
         assert_eq!(
             reason(RunState::Abandoned, Value::Null),
-            "it failed its check"
+            "its result failed the check"
         );
     }
 
     #[test]
-    fn what_stopped_a_run_is_the_reason() {
-        let told = reason(RunState::Sealed, json!({"error": "no room"}));
-        assert_eq!(told, "the last try stopped: no room");
-        assert!(reason(RunState::Sealed, Value::Null).contains("under way"));
-        assert!(reason(RunState::Proposed, Value::Null).contains("under way"));
+    fn the_error_of_a_try_is_the_reason() {
+        let explained = reason(RunState::Sealed, json!({"error": "no room"}));
+        assert_eq!(explained, "the last try stopped: no room");
+        assert!(reason(RunState::Sealed, Value::Null).contains("running"));
+        assert!(reason(RunState::Proposed, Value::Null).contains("running"));
     }
 
     #[test]
-    fn what_a_later_run_holds_is_done() {
-        assert_eq!(story(RunState::Complete, Value::Null).outcome(4), None);
-        let outcome = story(RunState::Abandoned, Value::Null).outcome(5);
+    fn a_later_run_needs_no_remedy() {
+        assert_eq!(
+            details(RunState::Complete, Value::Null).unpublished_reason(4),
+            None
+        );
+        let outcome = details(RunState::Abandoned, Value::Null).unpublished_reason(5);
         assert_eq!(outcome.expect("a reason").to_do, None);
     }
 }

@@ -1,13 +1,13 @@
-//! Texts that must not be shown.
+//! Texts that are never displayed.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// What stands for a secret where it would be shown.
+/// The text that is displayed instead of a secret.
 const HIDDEN: &str = "(hidden)";
 
-/// A password or another text that is never printed; empty where there is none.
+/// A password or another secret text; empty if there is none.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -19,7 +19,7 @@ impl Secret {
         &self.0
     }
 
-    /// Whether there is none.
+    /// Returns whether the text is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -38,7 +38,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Hidden here too: what is written out is shown to people.
+/// Serialized secrets are hidden too, because the output may be displayed.
 impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(if self.is_empty() { "" } else { HIDDEN })
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_never_shown() {
+    fn a_secret_is_never_displayed() {
         let secret = Secret::from("open sesame".to_owned());
         let json = serde_json::to_string(&secret).expect("JSON");
         assert_eq!(

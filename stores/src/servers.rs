@@ -39,9 +39,9 @@ impl StoresOptions {
     }
 
     #[cfg(feature = "sql")]
-    pub(crate) fn database(&self) -> Option<OnDatabase> {
+    pub(crate) fn database(&self) -> Option<DatabaseServer> {
         let is_named = !self.database.host.is_empty();
-        is_named.then(|| OnDatabase {
+        is_named.then(|| DatabaseServer {
             options: self.database.clone(),
             namespace: self.namespace.clone(),
         })
@@ -98,11 +98,10 @@ impl StoresOptions {
 /// A server that holds one of the stores.
 #[async_trait]
 pub trait Server: std::fmt::Debug + Send + Sync {
-    /// What is on which server.
+    /// Describes the stores of the server, for messages.
     fn name(&self) -> &'static str;
 
-    /// Makes there what must be there before the store can be used; answers what was made, in
-    /// sentences.
+    /// Creates what the store needs on the server. Returns a sentence for each change.
     ///
     /// # Errors
     /// Those of the server.
@@ -110,11 +109,11 @@ pub trait Server: std::fmt::Debug + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// What is wrong there, in sentences; nothing if all is well.
+    /// Checks the server. Returns a sentence for each problem.
     ///
     /// # Errors
-    /// Those of a server that can't be asked.
-    async fn flaws(&self) -> Result<Vec<String>>;
+    /// Those of a server that does not answer.
+    async fn diagnostics(&self) -> Result<Vec<String>>;
 }
 
 #[cfg(feature = "cassandra")]
@@ -125,25 +124,25 @@ impl Server for Cassandra {
     }
 
     async fn migrate(&self) -> Result<Vec<String>> {
-        let made = Self::migrate(&self.options, &self.namespace).await?;
-        Ok(told(made, "brought the keyspace up to date"))
+        let changed = Self::migrate(&self.options, &self.namespace).await?;
+        Ok(as_messages(changed, "updated the keyspace"))
     }
 
-    async fn flaws(&self) -> Result<Vec<String>> {
-        Self::flaws(&self.options, &self.namespace).await
+    async fn diagnostics(&self) -> Result<Vec<String>> {
+        Self::diagnostics(&self.options, &self.namespace).await
     }
 }
 
-/// A schema, which need not be there yet.
+/// A database server. Its schema may not exist yet.
 #[cfg(feature = "sql")]
 #[derive(Debug, Clone)]
-pub(crate) struct OnDatabase {
+pub(crate) struct DatabaseServer {
     options: SqlOptions,
     namespace: Namespace,
 }
 
 #[cfg(feature = "sql")]
-impl OnDatabase {
+impl DatabaseServer {
     pub(crate) fn entities(&self) -> EntityStore {
         EntityStore::on_server(&self.options, &self.namespace)
     }
@@ -155,7 +154,7 @@ impl OnDatabase {
 
 #[cfg(feature = "sql")]
 #[async_trait]
-impl Server for OnDatabase {
+impl Server for DatabaseServer {
     fn name(&self) -> &'static str {
         match self.options.server {
             SqlServer::Postgres => "entities on PostgreSQL",
@@ -164,25 +163,25 @@ impl Server for OnDatabase {
     }
 
     async fn migrate(&self) -> Result<Vec<String>> {
-        let made = EntityStore::migrate(&self.options, &self.namespace).await?;
-        let mut told = told(made, "brought the schema up to date");
+        let changed = EntityStore::migrate(&self.options, &self.namespace).await?;
+        let mut messages = as_messages(changed, "updated the schema");
         let recounted = EntityStore::recount(&self.options, &self.namespace).await?;
         if !recounted.is_empty() {
             let ids: Vec<String> = recounted.iter().map(i64::to_string).collect();
-            told.push(format!(
-                "counted connected athletes of the applications {} anew",
+            messages.push(format!(
+                "recounted the connected athletes of the applications {}",
                 ids.join(", ")
             ));
         }
-        Ok(told)
+        Ok(messages)
     }
 
-    async fn flaws(&self) -> Result<Vec<String>> {
-        EntityStore::flaws(&self.options, &self.namespace).await
+    async fn diagnostics(&self) -> Result<Vec<String>> {
+        EntityStore::diagnostics(&self.options, &self.namespace).await
     }
 }
 
 #[cfg(any(feature = "cassandra", feature = "sql"))]
-fn told(made: bool, what: &str) -> Vec<String> {
-    made.then(|| what.to_owned()).into_iter().collect()
+fn as_messages(changed: bool, what: &str) -> Vec<String> {
+    changed.then(|| what.to_owned()).into_iter().collect()
 }

@@ -1,11 +1,12 @@
-//! Something that may go to other threads, and whose type says so by itself.
+//! A `Send + Sync` wrapper whose type proves it without looking inside.
 
 use std::fmt::{self, Debug};
 use std::ops::Deref;
 
-/// A value of a deep type, such as a driver's session. Each async method that holds one must prove that it may go to
-/// another thread; the compiler does so anew for each of them, through all that it consists of, which took most of the
-/// time to compile this crate. Here it ends at once.
+/// A value of a deeply nested type, such as a driver's session. Each async method that holds one
+/// must prove that it is `Send`. The compiler repeats the proof for each method, through all nested
+/// types, which took most of the compile time of this crate. The trait object ends the proof at
+/// once.
 pub(crate) struct Shared<T>(Box<dyn Deref<Target = T> + Send + Sync>);
 
 impl<T: Send + Sync + 'static> Shared<T> {

@@ -1,14 +1,14 @@
-//! The stores of an installation: each behind its port, embedded or on a server.
+//! Opens the stores of an installation, each behind its port, embedded or on a server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::achievements::AchievementsWrite;
-use crate::admin::CanonAdmin;
+use crate::admin::EntityAdmin;
 use crate::archive::Archive;
-use crate::canon::CanonErase;
 use crate::counts::CountsWrite;
 use crate::embedded::DataFolder;
+use crate::entities::EntityErase;
 use crate::erasures::Suppressions;
 use crate::keys::Keys;
 use crate::lease::Leases;
@@ -23,7 +23,7 @@ use crate::records::Records;
 use crate::registry::{NoRegistry, Schemas};
 use crate::sql::{ApiKeyStore, EntityStore};
 use crate::views::ViewsWrite;
-use crate::webhook::Hook;
+use crate::webhook::WebhookSender;
 use crate::{Error, Result};
 
 /// The stores of an installation.
@@ -35,53 +35,52 @@ pub struct Stores {
     pub live: Arc<dyn LiveWrite>,
     /// Run records and batch rows.
     pub views: Arc<dyn ViewsWrite>,
-    /// Entities, without athletes who were erased.
-    pub canon: Arc<dyn CanonAdmin>,
-    /// The same as an erasure sees them.
-    pub canon_erase: Arc<dyn CanonErase>,
+    /// Entities, without erased athletes.
+    pub entities: Arc<dyn EntityAdmin>,
+    /// All entities, for erasures.
+    pub entity_eraser: Arc<dyn EntityErase>,
     /// The archive.
     pub archive: Archive,
-    /// What athletes have achieved.
+    /// Achievements.
     pub achievements: Arc<dyn AchievementsWrite>,
-    /// Counts of members by day.
+    /// Daily counts of members.
     pub counts: Arc<dyn CountsWrite>,
-    /// Records of erasures: a file of their own if they are embedded.
+    /// Records of erasures. If embedded, they are in a separate file.
     pub erasures: Arc<dyn Records>,
     /// Records of reconciliations, alerts, approvals, corrections and schedules.
     pub records: Arc<dyn Records>,
     /// Leases.
     pub leases: Arc<dyn Leases>,
-    /// Keys of the API.
+    /// API keys.
     pub keys: Arc<dyn Keys>,
-    /// Schemas of records of Avro.
+    /// Schemas of Avro records.
     pub schemas: Arc<dyn Schemas>,
-    /// Where notices go besides the log, if anywhere.
-    pub hook: Option<Arc<dyn Hook>>,
+    /// The webhook of notices, if configured.
+    pub hook: Option<Arc<dyn WebhookSender>>,
     /// The folder of the embedded stores.
     pub data_folder: DataFolder,
 }
 
-/// Where the stores of an installation are: on a server where that is configured, else in the data
-/// folder.
+/// The location of each store: a server if one is configured, otherwise the data folder.
 #[derive(Debug, Clone, Default)]
 pub struct StoresOptions {
     /// The data folder.
     pub data_dir: PathBuf,
-    /// What the installation is called.
+    /// The namespace of the installation.
     pub namespace: Namespace,
-    /// The log, if brokers are named.
+    /// The log, if brokers are configured.
     pub kafka: KafkaOptions,
-    /// Live state, if nodes are named.
+    /// Live state, if nodes are configured.
     pub redis: RedisOptions,
-    /// Run records, batch rows and leases, if nodes are named.
+    /// Run records, batch rows and leases, if nodes are configured.
     pub cassandra: CassandraOptions,
-    /// Entities, if a host is named.
+    /// Entities, if a host is configured.
     pub database: SqlOptions,
-    /// The archive, if a bucket is named.
+    /// The archive, if a bucket is configured.
     pub s3: S3Options,
-    /// Schemas of records of Avro, if an address is named.
+    /// Schemas of Avro records, if a URL is configured.
     pub registry: RegistryOptions,
-    /// Where notices go, if an address is named.
+    /// The webhook of notices, if a URL is configured.
     pub notices: NoticesOptions,
 }
 
@@ -105,13 +104,13 @@ impl std::fmt::Display for MissingFeature {
 }
 
 impl StoresOptions {
-    /// The folder of the embedded stores: each installation has its own.
+    /// The folder of the embedded stores. Each installation has its own.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
         self.data_dir.join(self.namespace.as_str())
     }
 
-    /// Whether any store is embedded.
+    /// Returns whether any store is embedded.
     #[must_use]
     pub const fn has_embedded(&self) -> bool {
         self.kafka.bootstrap_servers.is_empty()
@@ -121,7 +120,7 @@ impl StoresOptions {
             || self.s3.bucket.is_empty()
     }
 
-    /// The first setting that needs a client which is not built in.
+    /// The first setting that needs a client which this build lacks.
     #[must_use]
     pub fn missing_feature(&self) -> Option<MissingFeature> {
         let database = match self.database.server {
@@ -159,7 +158,8 @@ impl StoresOptions {
         .map(|(setting, _, (feature, _))| MissingFeature { setting, feature })
     }
 
-    /// Refuses settings that this build cannot serve, so that no embedded store opens in place of a server.
+    /// Refuses settings that this build cannot serve, so that no embedded store opens in place of a
+    /// server.
     pub(crate) fn check_features(&self) -> Result<()> {
         match self.missing_feature() {
             None => Ok(()),
@@ -167,7 +167,7 @@ impl StoresOptions {
         }
     }
 
-    /// The archive alone, for processes that need no other store.
+    /// Opens the archive alone, for processes that need no other store.
     ///
     /// # Errors
     /// As [`Stores::open`].
@@ -176,8 +176,9 @@ impl StoresOptions {
         self.open_archive(|| DataFolder::open(&self.folder()))
     }
 
-    /// The views alone, for processes that need no other store but the archive: on a server, of which nothing is asked
-    /// yet, or else in the folder that holds the archive too. Nothing if the archive is on a server and they are not.
+    /// Opens the views alone, for processes that need only the archive besides: on a server,
+    /// without a first request, or in the data folder that holds the archive too. `None` if the
+    /// archive is on a server and the views are not.
     ///
     /// # Errors
     /// As [`Stores::open`].
@@ -226,9 +227,9 @@ impl StoresOptions {
         Ok(Arc::new(NoRegistry))
     }
 
-    fn open_hook(&self) -> Result<Option<Arc<dyn Hook>>> {
+    fn open_hook(&self) -> Result<Option<Arc<dyn WebhookSender>>> {
         #[cfg(feature = "http")]
-        if let Some(hook) = crate::webhook::Webhook::of(&self.notices)? {
+        if let Some(hook) = crate::webhook::Webhook::from_options(&self.notices)? {
             return Ok(Some(Arc::new(hook)));
         }
         Ok(None)
@@ -242,7 +243,7 @@ impl StoresOptions {
         ViewStores::embedded(folder).await
     }
 
-    /// Entities with all athletes, and API keys.
+    /// All entities, and API keys.
     async fn open_entities(&self, folder: &DataFolder) -> Result<(EntityStore, ApiKeyStore)> {
         #[cfg(feature = "sql")]
         if let Some(database) = self.database() {
@@ -276,12 +277,12 @@ impl ViewStores {
 }
 
 impl Stores {
-    /// Opens the stores of an installation. A server gets its first request when a store needs it, so a
-    /// process works without the servers that it does not use.
+    /// Opens the stores of an installation. A server gets its first request when a store needs it,
+    /// so a process works without the servers that it does not use.
     ///
     /// # Errors
-    /// As [`Stores::embedded`], options of servers that cannot be used, and servers whose client is not
-    /// built in.
+    /// As [`Stores::embedded`], options of servers that cannot be used, and servers whose client is
+    /// not built in.
     pub async fn open(options: &StoresOptions) -> Result<Self> {
         options.check_features()?;
         Self::open_in(options, &DataFolder::open(&options.folder())?).await
@@ -290,21 +291,21 @@ impl Stores {
     async fn open_in(options: &StoresOptions, folder: &DataFolder) -> Result<Self> {
         let log = options.open_log(folder).await?;
         let live = options.open_live(folder).await?;
-        let of_views = options.open_views(folder).await?;
-        let suppressions = Suppressions::new(Arc::clone(&of_views.erasures));
+        let view_stores = options.open_views(folder).await?;
+        let suppressions = Suppressions::new(Arc::clone(&view_stores.erasures));
         let (entities, keys) = options.open_entities(folder).await?;
         Ok(Self {
             log,
             live,
-            views: of_views.views,
-            canon: Arc::new(entities.without_erased(suppressions)),
-            canon_erase: Arc::new(entities),
+            views: view_stores.views,
+            entities: Arc::new(entities.without_erased(suppressions)),
+            entity_eraser: Arc::new(entities),
             archive: options.open_archive(|| Ok(folder.clone()))?,
-            achievements: of_views.achievements,
-            counts: of_views.counts,
-            erasures: of_views.erasures,
-            records: of_views.records,
-            leases: of_views.leases,
+            achievements: view_stores.achievements,
+            counts: view_stores.counts,
+            erasures: view_stores.erasures,
+            records: view_stores.records,
+            leases: view_stores.leases,
             keys: Arc::new(keys),
             schemas: options.open_schemas()?,
             hook: options.open_hook()?,
@@ -312,13 +313,13 @@ impl Stores {
         })
     }
 
-    /// Opens the stores in a data folder, which is made if it is missing. Several processes may do so at
-    /// the same moment.
+    /// Opens the stores in a data folder, and creates the folder if it is missing. Several
+    /// processes may do so at the same moment.
     ///
     /// # Errors
-    /// [`crate::Error::Broken`] if the folder cannot be made or written, or if a file in it is damaged
-    /// or of a newer version; [`crate::Error::Unavailable`] if another process keeps it busy for too
-    /// long.
+    /// [`crate::Error::Broken`] if the folder can't be created or written, or if a file in it is
+    /// damaged or of a newer version; [`crate::Error::Unavailable`] if another process blocks it
+    /// for too long.
     pub async fn embedded(folder: &Path) -> Result<Self> {
         Self::open_in(&StoresOptions::default(), &DataFolder::open(folder)?).await
     }

@@ -1,30 +1,30 @@
-//! What all clients that speak TLS share.
+//! TLS setup that all clients share.
 
 #[cfg(feature = "tls")]
 use rustls::crypto::ring::default_provider;
 
 use crate::{Error, Result};
 
-/// Makes ring what signs and enciphers in this process. Two such libraries are built in, and rustls
-/// chooses neither by itself.
+/// Installs ring as the crypto provider of this process. Two providers are built in, and rustls
+/// picks none by itself.
 #[cfg(feature = "tls")]
-pub(crate) fn prepare() {
-    // An error says that somebody has chosen already.
-    let _chosen = default_provider().install_default();
+pub(crate) fn install_crypto_provider() {
+    // An error means that a provider is installed already.
+    let _installed = default_provider().install_default();
 }
 
-/// A client for HTTP that also trusts the authorities of a file, if one is named.
+/// A builder for an HTTP client that also trusts the authorities in a file, if one is named.
 ///
 /// # Errors
-/// Those of [`certificates`], and what `unusable` makes of a certificate that can't be used.
+/// Those of [`read_certificates`], and the error of `unusable` for an invalid certificate.
 #[cfg(any(feature = "http", feature = "s3"))]
-pub(crate) fn http(
+pub(crate) fn http_client(
     ca_file: &str,
     unusable: &impl Fn(reqwest::Error) -> Error,
 ) -> Result<reqwest::ClientBuilder> {
-    prepare();
+    install_crypto_provider();
     let http = reqwest::Client::builder();
-    let Some(pem) = certificates(ca_file)? else {
+    let Some(pem) = read_certificates(ca_file)? else {
         return Ok(http);
     };
     let trusted = reqwest::Certificate::from_pem_bundle(&pem).map_err(unusable)?;
@@ -32,22 +32,23 @@ pub(crate) fn http(
     Ok(trusted.into_iter().fold(http, add))
 }
 
-/// The text of a file of certificates; nothing for no file.
+/// Reads a file of certificates; `None` for no file.
 ///
 /// # Errors
-/// [`Error::Broken`] if it can't be read, or holds none: nobody would be trusted then, or somebody else.
-pub(crate) fn certificates(file: &str) -> Result<Option<Vec<u8>>> {
+/// [`Error::Broken`] if the file can't be read or has no certificate: then no authority, or the
+/// wrong ones, would be trusted.
+pub(crate) fn read_certificates(file: &str) -> Result<Option<Vec<u8>>> {
     if file.is_empty() {
         return Ok(None);
     }
     let broken = |why: String| {
         let what = format!("reading the certificates in {file}");
-        Error::broken(what, format!("{why}; name a PEM file that can be read"))
+        Error::broken(what, format!("{why}; use a readable PEM file"))
     };
     let pem = std::fs::read(file).map_err(|error| broken(error.to_string()))?;
     let begins = b"-----BEGIN CERTIFICATE-----";
     if !pem.windows(begins.len()).any(|part| part == begins) {
-        return Err(broken("there is no certificate in it".to_owned()));
+        return Err(broken("the file contains no certificate".to_owned()));
     }
     Ok(Some(pem))
 }

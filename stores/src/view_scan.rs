@@ -1,14 +1,14 @@
-//! The scan port: all rows of a view's table, page by page, by whoever compares what is stored with what
-//! should be.
+//! The scan port: reads all rows of a view's table, page by page, to compare them with the expected
+//! rows.
 //!
-//! A table comes in an order of the store's own, which no write changes: on Cassandra that of tokens, then of
-//! rows; embedded that of keys. So a row that was there from the begin of a scan to its end comes once, one
-//! that is written meanwhile at most once, and whoever scans holds no more than a page. A page is of about one
-//! moment, a scan of none: what a run publishes meanwhile is told by its stamp.
+//! Rows come in storage order, which no write changes: by token and row in Cassandra, by key in the
+//! embedded store. So a row that exists during the whole scan is returned once, a row that is
+//! written meanwhile at most once, and a scan holds one page in memory. A page is of about one
+//! moment, a scan is not: the stamp of a row shows that a run published it meanwhile.
 //!
-//! Several readers divide a table into [`ScanShare`]s. Which share a key is in does not depend on what is
-//! stored ([`Division`]), so what should be there can be divided in the same way, and each share compared
-//! by itself.
+//! Several readers divide a table into [`ScanShare`]s. The share of a key does not depend on the
+//! stored rows ([`ShareScheme`]). So the expected rows can be divided in the same way, and each
+//! share compared separately.
 
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
@@ -22,110 +22,111 @@ use schemas::seam::Epoch;
 
 use crate::{Error, Result};
 
-/// A page is full with so many bytes of keys and roots, whatever its limit; the last row may go beyond.
+/// The size of keys and roots after which a page is full; the last row may exceed it.
 const PAGE_BYTES: usize = 4 << 20;
-/// What a row takes beside its keys.
+/// The estimated size of a row without its keys.
 const ROW_BYTES: usize = 32;
 
-/// The part of a table that one reader scans: share `index`, from 0 on, of `of` shares. Together they are
-/// the whole table, and no two have a row in common; a share with an index that is too large has none.
+/// The part of a table that one reader scans: share `index`, from 0, of `count` shares. Shares are
+/// disjoint and cover the table; a share with an index that is too large is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ScanShare {
-    /// Which one.
+    /// The index of the share.
     pub index: u32,
-    /// How many there are.
-    pub of: NonZeroU32,
+    /// The number of shares.
+    pub count: NonZeroU32,
 }
 
 impl ScanShare {
     /// The whole table.
     pub const ALL: Self = Self {
         index: 0,
-        of: NonZeroU32::MIN,
+        count: NonZeroU32::MIN,
     };
 
-    /// All shares of a table that is divided into so many.
+    /// All shares of a table.
     pub fn each(of: NonZeroU32) -> impl Iterator<Item = Self> {
-        (0..of.get()).map(move |index| Self { index, of })
+        (0..of.get()).map(move |index| Self { index, count: of })
     }
 
-    /// The places that it holds, of all that 64 bits can name; nothing if there is no such share.
-    pub(crate) fn places(self) -> Option<RangeInclusive<u64>> {
-        let begin = |index: u64| (u128::from(index) << 64).div_ceil(u128::from(self.of.get()));
+    /// The tokens of the share; `None` if the share does not exist.
+    pub(crate) fn tokens(self) -> Option<RangeInclusive<u64>> {
+        let begin = |index: u64| (u128::from(index) << 64).div_ceil(u128::from(self.count.get()));
         let first = u64::try_from(begin(self.index.into())).ok()?;
-        // At most 2^64 - 1, as the first place is below 2^64.
+        // At most 2^64 - 1, because the first token is below 2^64.
         let last = u64::try_from(begin(u64::from(self.index) + 1) - 1).ok()?;
         Some(first..=last)
     }
 
-    /// Whether it holds a place.
-    pub(crate) fn has(self, place: u64) -> bool {
-        self.places().is_some_and(|places| places.contains(&place))
+    /// Returns whether a token is in the share.
+    pub(crate) fn contains(self, token: u64) -> bool {
+        self.tokens().is_some_and(|tokens| tokens.contains(&token))
     }
 }
 
-/// How a store divides its tables into shares: each key has a place among 2^64, and shares are equal
-/// stretches of them. It is always the same for a store.
+/// How a store divides its tables into shares: each key has a 64-bit token, and shares are equal
+/// token ranges. It is constant for a store.
 #[derive(Debug, Clone, Copy)]
-pub struct Division {
-    /// So many shares it pays to read side by side. One where a share costs as much as the table.
-    pub side_by_side: NonZeroU32,
-    pub(crate) row_place: fn(part: &[u8]) -> u64,
-    pub(crate) head_place: fn(key: &[u8]) -> u64,
+pub struct ShareScheme {
+    /// The number of shares that are worth reading in parallel; 1 if a share costs as much as the
+    /// table.
+    pub parallel_shares: NonZeroU32,
+    pub(crate) row_token: fn(part: &[u8]) -> u64,
+    pub(crate) head_token: fn(key: &[u8]) -> u64,
 }
 
-impl Division {
-    /// Whether a share holds the rows of a table partition.
+impl ShareScheme {
+    /// Returns whether a share holds the rows of a table partition.
     #[must_use]
     pub fn has_rows(&self, share: ScanShare, part: &[u8]) -> bool {
-        share.has((self.row_place)(part))
+        share.contains((self.row_token)(part))
     }
 
-    /// Whether a share holds the head of a key.
+    /// Returns whether a share holds the head of a key.
     #[must_use]
     pub fn has_head(&self, share: ScanShare, key: &[u8]) -> bool {
-        share.has((self.head_place)(key))
+        share.contains((self.head_token)(key))
     }
 }
 
-/// A place in the scan of a tally's table: after the row with these keys.
+/// A position in the scan of an aggregate's table: after the row with these keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ScanPlace {
+pub struct RowPosition {
     /// The encoded table partition.
-    pub part: Vec<u8>,
+    pub partition: Vec<u8>,
     /// The encoded row key.
     pub row: Vec<u8>,
 }
 
-/// A page of a tally's rows.
+/// A page of an aggregate's rows.
 #[derive(Debug, Clone)]
 pub struct ScannedRows {
     /// The encoded table partitions.
-    pub parts: BinaryArray,
+    pub partitions: BinaryArray,
     /// The encoded row keys.
     pub rows: BinaryArray,
-    /// The counts; null for a marker: no event gives the row any more.
+    /// The counts; null for a marker, a row that no event produces any more.
     pub counts: Int64Array,
-    /// The epochs that the rows hold.
+    /// The epochs that the rows are valid for.
     pub epochs: UInt64Array,
-    /// The stamps with which they were written, in microseconds since the Unix epoch.
+    /// The stamps of the writes, in microseconds since the Unix epoch.
     pub stamps_us: Int64Array,
-    /// Where the next page begins; nothing if the share has no more. Also a page without rows may have
-    /// one that follows.
-    pub next: Option<ScanPlace>,
+    /// The position after which the next page begins; `None` at the end of the share. A page may be
+    /// empty though another one follows.
+    pub next: Option<RowPosition>,
 }
 
-/// A head as a scan finds it.
+/// A head of a scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScannedHead {
     /// The encoded key.
     pub key: Vec<u8>,
-    /// The epoch that its boards hold.
+    /// The epoch that its boards cover.
     pub epoch: Epoch,
     /// The root.
     pub root: Bytes,
-    /// The stamp with which it was written, in microseconds since the Unix epoch. Nothing where an older
-    /// version of a store wrote it.
+    /// The stamp of the write, in microseconds since the Unix epoch; `None` if an older version of
+    /// a store wrote it.
     pub stamp_us: Option<i64>,
 }
 
@@ -134,20 +135,20 @@ pub struct ScannedHead {
 pub struct ScannedHeads {
     /// The heads.
     pub heads: Vec<ScannedHead>,
-    /// The key after which the next page begins; nothing if the share has no more. Also a page without
-    /// heads may have one that follows.
+    /// The key after which the next page begins; `None` at the end of the share. A page may be
+    /// empty though another one follows.
     pub next: Option<Vec<u8>>,
 }
 
-/// Reading the tables of views as a whole. A page has at most `limit` rows (of a limit of 0, one) and about
-/// 4 MiB; the next one begins at its `next`, also in another process.
+/// Reads complete tables of views. A page has at most `limit` rows (one for a limit of 0) and about
+/// 4 MiB. The next page begins at its `next`, also in another process.
 #[async_trait]
 pub trait ViewsScan: std::fmt::Debug + Send + Sync {
-    /// How tables are divided into shares.
-    async fn division(&self) -> Result<Division>;
+    /// How the store divides tables into shares.
+    async fn share_scheme(&self) -> Result<ShareScheme>;
 
-    /// A page of the rows of a tally in a share, after a place in the same share; nothing if the view has no
-    /// table, since it was never made or has been deleted.
+    /// A page of the rows of an aggregate in a share, after a position in the same share; `None` if
+    /// the view has no table.
     ///
     /// # Errors
     /// [`Error::Refused`] for a view of boards.
@@ -155,15 +156,15 @@ pub trait ViewsScan: std::fmt::Debug + Send + Sync {
         &self,
         view: &str,
         share: ScanShare,
-        after: Option<&ScanPlace>,
+        after: Option<&RowPosition>,
         limit: usize,
     ) -> Result<Option<ScannedRows>>;
 
-    /// A page of the heads of a view of boards in a share, after a key in the same share; nothing if the
-    /// view has no table.
+    /// A page of the heads of a view of boards in a share, after a key in the same share; `None` if
+    /// the view has no table.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a tally.
+    /// [`Error::Refused`] for an aggregate.
     async fn scan_heads(
         &self,
         view: &str,
@@ -173,30 +174,30 @@ pub trait ViewsScan: std::fmt::Debug + Send + Sync {
     ) -> Result<Option<ScannedHeads>>;
 }
 
-/// The error for a view that is scanned for what views of the other kind have.
-pub(crate) fn other_kind(view: &str, is_board: bool) -> Error {
+/// The error of a scan for the other kind of view.
+pub(crate) fn wrong_kind_error(view: &str, is_board: bool) -> Error {
     let what = if is_board {
-        "it has boards and no rows of a tally; scan its heads"
+        "it is a view of boards and has no aggregate rows; scan its heads"
     } else {
-        "it is a tally and has no heads; scan its rows"
+        "it is an aggregate view and has no heads; scan its rows"
     };
     Error::Refused(format!("{view}: {what}"))
 }
 
-/// How much a page takes yet.
+/// The remaining capacity of a page.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct PageBudget {
     rows: usize,
     bytes: usize,
-    taken: usize,
+    added: usize,
 }
 
-impl Room {
+impl PageBudget {
     const fn new(limit: usize) -> Self {
         Self {
             rows: if limit == 0 { 1 } else { limit },
             bytes: PAGE_BYTES,
-            taken: 0,
+            added: 0,
         }
     }
 
@@ -204,90 +205,92 @@ impl Room {
         self.rows == 0 || self.bytes == 0
     }
 
-    const fn take(&mut self, bytes: usize) {
-        self.taken += 1;
+    const fn consume(&mut self, bytes: usize) {
+        self.added += 1;
         self.rows = self.rows.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes + ROW_BYTES);
     }
 
-    /// How many rows it takes yet, at most.
+    /// The maximum number of rows to add.
     pub(crate) const fn rows_left(&self) -> usize {
         self.rows
     }
 
-    /// How many rows to ask a server for at once, at most `most`: as many as the page takes if they are as
-    /// large as those before, and a tenth of the most as long as nobody knows how large they are.
-    pub(crate) fn to_ask(&self, most: usize) -> usize {
-        let rows = match self.taken {
+    /// The number of rows to request from a server, at most `most`. It assumes rows as large as
+    /// those before, and a tenth of the maximum before the first row.
+    pub(crate) fn fetch_size(&self, most: usize) -> usize {
+        let rows = match self.added {
             0 => most / 10,
-            taken => self.bytes / ((PAGE_BYTES - self.bytes) / taken).max(1) + 1,
+            added => self.bytes / ((PAGE_BYTES - self.bytes) / added).max(1) + 1,
         };
         rows.min(most).min(self.rows).max(1)
     }
 }
 
-/// A page of rows while it is filled.
+/// A page of rows under construction.
 #[derive(Debug)]
 pub(crate) struct RowsPage {
-    room: Room,
+    budget: PageBudget,
     parts: BinaryBuilder,
     rows: BinaryBuilder,
     counts: Int64Builder,
     epochs: UInt64Builder,
     stamps_us: Int64Builder,
-    last: ScanPlace,
+    last: RowPosition,
 }
 
 impl RowsPage {
     pub(crate) fn new(limit: usize) -> Self {
         Self {
-            room: Room::new(limit),
+            budget: PageBudget::new(limit),
             parts: BinaryBuilder::new(),
             rows: BinaryBuilder::new(),
             counts: Int64Builder::new(),
             epochs: UInt64Builder::new(),
             stamps_us: Int64Builder::new(),
-            last: ScanPlace::default(),
+            last: RowPosition::default(),
         }
     }
 
-    pub(crate) const fn room(&self) -> &Room {
-        &self.room
+    pub(crate) const fn budget(&self) -> &PageBudget {
+        &self.budget
     }
 
-    /// Adds a row: its keys, count, epoch and stamp.
+    /// Adds a row.
     pub(crate) fn add(
         &mut self,
-        (part, row): (&[u8], &[u8]),
+        partition: &[u8],
+        row: &[u8],
         count: Option<i64>,
-        (epoch, stamp_us): (Epoch, i64),
+        epoch: Epoch,
+        stamp_us: i64,
     ) {
-        self.room.take(part.len() + row.len());
-        self.parts.append_value(part);
+        self.budget.consume(partition.len() + row.len());
+        self.parts.append_value(partition);
         self.rows.append_value(row);
         self.counts.append_option(count);
         self.epochs.append_value(epoch);
         self.stamps_us.append_value(stamp_us);
     }
 
-    /// Looks at a row, whether it is added or not: the scan goes on after the last one.
-    pub(crate) fn pass(&mut self, part: &[u8], row: &[u8]) {
-        if self.last.part != part {
-            self.last.part.clear();
-            self.last.part.extend_from_slice(part);
+    /// Visits a row, whether it is added or not. The scan continues after the last visited row.
+    pub(crate) fn visit(&mut self, partition: &[u8], row: &[u8]) {
+        if self.last.partition != partition {
+            self.last.partition.clear();
+            self.last.partition.extend_from_slice(partition);
         }
         self.last.row.clear();
         self.last.row.extend_from_slice(row);
     }
 
-    /// The row that was looked at last.
-    pub(crate) const fn last(&self) -> &ScanPlace {
+    /// The last visited row.
+    pub(crate) const fn last(&self) -> &RowPosition {
         &self.last
     }
 
     pub(crate) fn finish(mut self, is_last: bool) -> ScannedRows {
         ScannedRows {
-            parts: self.parts.finish(),
+            partitions: self.parts.finish(),
             rows: self.rows.finish(),
             counts: self.counts.finish(),
             epochs: self.epochs.finish(),
@@ -297,31 +300,31 @@ impl RowsPage {
     }
 }
 
-/// A page of heads while it is filled.
+/// A page of heads under construction.
 #[derive(Debug)]
 pub(crate) struct HeadsPage {
-    room: Room,
+    budget: PageBudget,
     heads: Vec<ScannedHead>,
 }
 
 impl HeadsPage {
     pub(crate) const fn new(limit: usize) -> Self {
         Self {
-            room: Room::new(limit),
+            budget: PageBudget::new(limit),
             heads: Vec::new(),
         }
     }
 
-    pub(crate) const fn room(&self) -> &Room {
-        &self.room
+    pub(crate) const fn budget(&self) -> &PageBudget {
+        &self.budget
     }
 
     pub(crate) fn add(&mut self, head: ScannedHead) {
-        self.room.take(head.key.len() + head.root.len());
+        self.budget.consume(head.key.len() + head.root.len());
         self.heads.push(head);
     }
 
-    /// The page, of a scan that goes on after a key.
+    /// The page of a scan that continues after a key.
     pub(crate) fn finish(self, next: Option<Vec<u8>>) -> ScannedHeads {
         ScannedHeads {
             heads: self.heads,

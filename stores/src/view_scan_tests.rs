@@ -2,13 +2,13 @@ use super::*;
 
 fn share(index: u32, of: u32) -> ScanShare {
     let of = NonZeroU32::new(of).expect("some shares");
-    ScanShare { index, of }
+    ScanShare { index, count: of }
 }
 
 #[test]
-fn shares_are_apart_and_make_up_the_whole() {
+fn shares_are_disjoint_and_complete() {
     for of in [1, 2, 3, 7, 64, 1_000, u32::MAX] {
-        let shares = |index: u32| share(index, of).places().expect("a share");
+        let shares = |index: u32| share(index, of).tokens().expect("a share");
         assert_eq!(*shares(0).start(), 0);
         assert_eq!(*shares(of - 1).end(), u64::MAX);
         for index in (1..of).take(1_000).chain([of - 1]).filter(|n| *n > 0) {
@@ -16,30 +16,30 @@ fn shares_are_apart_and_make_up_the_whole() {
             assert_eq!(before.end() + 1, *here.start(), "{index} of {of}");
             assert!(here.start() <= here.end());
         }
-        assert_eq!(share(of, of).places(), None);
-        assert!(!share(of, of).has(u64::MAX));
+        assert_eq!(share(of, of).tokens(), None);
+        assert!(!share(of, of).contains(u64::MAX));
     }
     let all: Vec<ScanShare> = ScanShare::each(NonZeroU32::new(3).expect("three")).collect();
     assert_eq!(all, [share(0, 3), share(1, 3), share(2, 3)]);
-    assert_eq!(ScanShare::ALL.places(), Some(0..=u64::MAX));
+    assert_eq!(ScanShare::ALL.tokens(), Some(0..=u64::MAX));
 }
 
 #[test]
 fn a_page_is_full_with_its_rows_or_its_bytes() {
     let mut page = RowsPage::new(0);
-    assert!(!page.room().is_full());
-    page.pass(b"p", b"r");
-    page.add((b"p", b"r"), None, (3, 7));
-    assert!(page.room().is_full(), "a page has at least one row");
+    assert!(!page.budget().is_full());
+    page.visit(b"p", b"r");
+    page.add(b"p", b"r", None, 3, 7);
+    assert!(page.budget().is_full(), "a page has at least one row");
     let page = page.finish(false);
     let next = page.next.expect("more to come");
     assert_eq!(
-        (next.part.as_slice(), next.row.as_slice()),
+        (next.partition.as_slice(), next.row.as_slice()),
         (&b"p"[..], &b"r"[..])
     );
     let mut page = HeadsPage::new(usize::MAX);
     let mut heads = 0;
-    while !page.room().is_full() {
+    while !page.budget().is_full() {
         page.add(ScannedHead {
             key: vec![0; 8],
             epoch: 1,
@@ -52,18 +52,28 @@ fn a_page_is_full_with_its_rows_or_its_bytes() {
 }
 
 #[test]
-fn servers_are_asked_for_what_a_page_takes() {
+fn fetch_size_follows_the_page_budget() {
     let mut page = RowsPage::new(9_000);
-    assert_eq!(page.room().to_ask(5_000), 500, "nobody knows yet");
-    page.add((&[0; 8], &[0; 24]), Some(1), (1, 1));
-    assert_eq!(page.room().to_ask(5_000), 5_000, "they are small");
-    let mut page = RowsPage::new(100);
-    assert_eq!(page.room().to_ask(5_000), 100);
-    page.add(
-        (&[0; 8], &vec![0; PAGE_BYTES / 4 - 8 - ROW_BYTES]),
-        None,
-        (1, 1),
+    assert_eq!(
+        page.budget().fetch_size(5_000),
+        500,
+        "the row size is unknown"
     );
-    assert_eq!(page.room().to_ask(5_000), 4, "three more, and one beyond");
-    assert_eq!(RowsPage::new(0).room().to_ask(5_000), 1);
+    page.add(&[0; 8], &[0; 24], Some(1), 1, 1);
+    assert_eq!(page.budget().fetch_size(5_000), 5_000, "rows are small");
+    let mut page = RowsPage::new(100);
+    assert_eq!(page.budget().fetch_size(5_000), 100);
+    page.add(
+        &[0; 8],
+        &vec![0; PAGE_BYTES / 4 - 8 - ROW_BYTES],
+        None,
+        1,
+        1,
+    );
+    assert_eq!(
+        page.budget().fetch_size(5_000),
+        4,
+        "three more, and one beyond"
+    );
+    assert_eq!(RowsPage::new(0).budget().fetch_size(5_000), 1);
 }

@@ -13,23 +13,23 @@ pub use client::Webhook;
 
 pub use crate::options::NoticesOptions;
 
-/// What a webhook says.
+/// The response of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    /// It has taken the message.
-    Taken,
-    /// It has not: why, and after how many seconds it wants to be asked again, if it says so.
-    Later(String, Option<u64>),
-    /// It wants no more messages.
+pub enum WebhookResponse {
+    /// The message was accepted.
+    Accepted,
+    /// The message was not accepted: the reason, and the requested delay in seconds, if any.
+    Retry(String, Option<u64>),
+    /// The webhook does not want messages any more.
     Gone,
 }
 
-/// Where messages are posted to.
+/// Sends messages to a webhook.
 #[async_trait]
-pub trait Hook: Debug + Send + Sync {
-    /// Posts a message once. That nobody answers is an answer too.
-    async fn post(&self, id: &str, at_s: i64, body: &[u8]) -> Answer;
+pub trait WebhookSender: Debug + Send + Sync {
+    /// Posts a message once. A failure to connect is a response too.
+    async fn post(&self, id: &str, at_s: i64, body: &[u8]) -> WebhookResponse;
 
-    /// How long one post may take.
+    /// The deadline of one post.
     fn timeout(&self) -> Duration;
 }

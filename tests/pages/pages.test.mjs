@@ -216,7 +216,7 @@ test('the page of a limit says whether there is room', async () => {
   const of = '/applications/4711';
   await sent('POST', '/ingest/applications', { id: 4711, name: 'An app of a test', owner: 1, athlete_capacity: 5 });
   for (const athlete of [900001, 900002]) await sent('POST', `${of}/authorizations`, { athlete_id: athlete });
-  for (const [capacity, heading] of [[1000, 'There is room'], [1, 'If you want to connect']]) {
+  for (const [capacity, heading] of [[1000, 'You can connect'], [1, 'If you want to connect']]) {
     await sent('PATCH', of, { athlete_capacity: capacity });
     for (const colorScheme of ['light', 'dark']) {
       const { context, page, faults } = await opened(`/api/v1${of}/limit`, { colorScheme, viewport: sizes.narrow });
@@ -260,17 +260,17 @@ test('a dead letter is tried again, and it is said what became of it', async () 
     const { context, page, faults } = await opened('/pipeline/dead-letters', { javaScriptEnabled });
     const letter = page.locator('article').filter({ hasText: 'of a test' }).first();
     await letter.locator('summary').click();
-    await letter.getByRole('button', { name: 'Try again' }).click();
+    await letter.getByRole('button', { name: 'Reprocess' }).click();
     await page.waitForLoadState('load');
-    assert.match(await page.getByRole('status').filter({ hasText: 'taken' }).innerText(), /^0 taken, 1 still can.t be\. The first that can.t be: /);
+    assert.match(await page.getByRole('status').filter({ hasText: 'ingested' }).innerText(), /^0 ingested, 1 rejected again\. First rejected: /);
     // Whoever loads the page again sends nothing again, and is not told again.
     const again = await page.reload();
     assert.equal(again.request().method(), 'GET');
-    assert.equal(await page.getByRole('status').filter({ hasText: 'taken' }).count(), 0);
-    const byKind = page.locator('#kinds-card').getByRole('button', { name: /Try again/ }).first();
+    assert.equal(await page.getByRole('status').filter({ hasText: 'ingested' }).count(), 0);
+    const byKind = page.locator('#kinds-card').getByRole('button', { name: /Reprocess/ }).first();
     await byKind.click();
     await page.waitForLoadState('load');
-    assert.match(await page.getByRole('status').filter({ hasText: 'taken' }).innerText(), /taken, [0-9,]+ still can.t be/);
+    assert.match(await page.getByRole('status').filter({ hasText: 'ingested' }).innerText(), /ingested, [0-9,]+ rejected again/);
     assert.deepEqual(faults, []);
     await context.close();
   }
@@ -300,7 +300,7 @@ test('what a comparison found is approved, and it is said what that means', asyn
     await row.locator('input[name=reason]').fill('the bill is right');
     await row.getByRole('button', { name: /^Approve/ }).click();
     await page.waitForLoadState('load');
-    assert.match(await page.getByRole('status').filter({ hasText: 'Approved' }).innerText(), /^Approved: billing puts right up to [0-9,]+ of plays_owner_day_track/);
+    assert.match(await page.getByRole('status').filter({ hasText: 'Approved' }).innerText(), /^Approved: the next run of schedule billing repairs up to [0-9,]+ of plays_owner_day_track/);
     assert.match(await page.locator('#list-card').innerText(), /approved by/);
     assert.match(await compared(0), /put_right/);
     assert.deepEqual(faults, []);
@@ -316,7 +316,7 @@ test('dead letters and applications are paged through', async () => {
   const letters = () => page.locator('#letters-card article').evaluateAll((all) => all.map((one) => one.getAttribute('aria-label')));
   const first = await letters();
   assert.equal(first.length, 20);
-  await page.getByRole('link', { name: 'Older ones' }).click();
+  await page.getByRole('link', { name: 'Older' }).click();
   await page.waitForURL(/cursor=/);
   const older = await letters();
   assert.ok(older.length > 0 && older.every((one) => !first.includes(one)), older.join());
@@ -366,7 +366,7 @@ test('what a filter names has a page', async () => {
   await page.locator('#apart-card tbody th a').first().click();
   await page.waitForURL(/track_id=/);
   assert.deepEqual(await violations(page), []);
-  await page.locator('.filters').getByText('Its page').click();
+  await page.locator('.filters').getByText('Open page').click();
   await page.waitForURL(/\/tracks\/[0-9]+$/);
   assert.match(await page.locator('h1').textContent(), /^Plays of /);
   await context.close();
@@ -434,7 +434,7 @@ test('a name leads to what is called so', async () => {
   }
   assert.equal(await page.locator('h1').textContent(), heading);
   await page.goto(`${address}/find?what=track&id=nothing-is-called-so`);
-  assert.match(await page.locator('main').textContent(), /No name has this in it/);
+  assert.match(await page.locator('main').textContent(), /No name contains this text/);
   assert.deepEqual(await violations(page), []);
   assert.deepEqual(faults, []);
   await context.close();
@@ -517,7 +517,7 @@ test('who signs in sees what the key permits, and no more after signing out', as
   assert.ok(await page.locator('#numbers dl > div').count() > 0);
   assert.deepEqual(await violations(page), []);
   await page.goto(`${address}/pipeline`);
-  assert.match(await page.locator('main').textContent(), /This is not permitted/);
+  assert.match(await page.locator('main').textContent(), /Not permitted/);
   assert.deepEqual(await violations(page), []);
   await context.close();
 });

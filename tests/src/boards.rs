@@ -1,5 +1,5 @@
-//! Made-up rows of entities, small enough that everything collides, and questions about them: at rest
-//! every answer is a plain sort.
+//! Generated entity rows with few distinct ids, so that they collide often, and random board
+//! queries. While nothing changes, every answer is a plain sort.
 
 mod explained;
 mod motion;
@@ -42,26 +42,27 @@ const BOARDS: [&str; 12] = [
     "weight:115+",
 ];
 const WINDOWS: [&str; 5] = ["all", "all", "year", "month", "day"];
-/// The logs that tell of changes.
+/// The logs that carry change notifications.
 const LOGS: [Source; 2] = [Source::Efforts, Source::Authorizations];
 /// 2012-12-30T00:00:00Z
 const FIRST_SECOND: i64 = 1_356_825_600;
 
-/// Everything that was taken in, and when.
+/// Every ingested row, with the state after each change.
 #[derive(Debug)]
 pub struct Ledger {
     rng: SmallRng,
     /// The state after each change; the first is empty.
     states: Vec<Truth>,
-    /// By state, log and partition: where the log ended once it was told.
+    /// By state, log and partition: the end of the log once the state's notifications were
+    /// published.
     ends: Vec<[Vec<i64>; 2]>,
-    /// The first state that a log may not have been told of.
+    /// The first state whose notifications may be unpublished.
     untold: Option<usize>,
     sent: Vec<(Source, String)>,
 }
 
 impl Ledger {
-    /// Rows that are the same for the same seed.
+    /// Returns a ledger that generates the same rows for the same seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -73,13 +74,13 @@ impl Ledger {
         }
     }
 
-    /// What is stored now.
+    /// Returns the current state.
     #[must_use]
     pub fn now(&self) -> &Truth {
         self.states.last().expect("a state")
     }
 
-    /// Takes the applications in, whose capacity nobody reaches.
+    /// Ingests applications with a capacity that is never reached.
     pub async fn ingest_applications(&self, world: &World) {
         let application = |id: i64| {
             let row =
@@ -90,7 +91,7 @@ impl Ledger {
         world.ingest_into(Source::Applications, &lines).await;
     }
 
-    /// Takes some rows of one source in, as a user does.
+    /// Ingests some rows of one source, as a user does.
     pub async fn ingest(&mut self, world: &World) {
         let (source, lines) = self.lines();
         let taken = world.ingest_into(source, &lines).await;
@@ -112,20 +113,20 @@ impl Ledger {
         self.change(world, Source::Efforts, &lines).await;
     }
 
-    /// Commits rows of one source, and dies before the log is told.
+    /// Commits rows of one source and stops before their notifications are published.
     pub async fn ingest_untold(&mut self, world: &World) {
         let (source, lines) = self.lines();
         let rows: Vec<_> = lines
             .iter()
             .map(|line| parse(source, line.as_bytes()).expect("a row"))
             .collect();
-        let canon = &world.stores.canon;
+        let canon = &world.stores.entities;
         canon.apply(&rows, 1).await.expect("applying");
         self.untold.get_or_insert(self.states.len());
         self.change(world, source, &lines).await;
     }
 
-    /// What was left in the outbox has been told.
+    /// Records that the outbox has been published.
     pub async fn all_told(&mut self, world: &World) {
         self.note_ends(world).await;
         let now = self.ends.last().cloned().unwrap_or_default();
@@ -134,7 +135,7 @@ impl Ledger {
         }
     }
 
-    /// Appends notifications that others had sent already, late and in any order.
+    /// Appends duplicates of published notifications, late and in any order.
     pub async fn repeat(&mut self, world: &World) {
         world.intake(Source::Efforts).await;
         for _ in 0..self.rng.random_range(1..8) {
@@ -227,7 +228,7 @@ impl Ledger {
                 let id = rng.random_range(1..30_i64);
                 let mut row = json!({
                     "id": id,
-                    // Mostly the same for the same id: a row does not move.
+                    // The same id mostly keeps its application, because a row must not move.
                     "application_id": 1 + id % APPLICATIONS,
                     "athlete_id": 1 + (id / APPLICATIONS) % ATHLETES,
                     "created_at": "2013-01-01T00:00:00Z",
@@ -268,7 +269,7 @@ fn effort(rng: &mut SmallRng) -> Value {
     let at = at + rng.random_range(0..3_i64).milliseconds();
     let mut row = json!({
         "id": id,
-        // Mostly the same for the same id: a row does not move.
+        // The same id mostly keeps its segment, because a row must not move.
         "segment_id": 1 + id % SEGMENTS,
         "athlete_id": 1 + (id / SEGMENTS) % ATHLETES,
         "activity_id": id * 10,

@@ -1,14 +1,14 @@
-//! Catalogs of a newer build: the views that are built in, and more.
+//! Catalogs with more views than the built-in ones, as of a newer build.
 
 use std::path::Path;
 
 use jobs::Catalog;
 
-/// The views that are built in and others, each by the name of its folder, its definition and its
-/// query; one that is called as a built-in one takes its place.
+/// Builds a catalog of the built-in views and `more`, each given by its folder name, definition and
+/// query. A view with the name of a built-in one replaces it.
 ///
 /// # Panics
-/// If a folder can't be written, or one of them is wrong.
+/// If a folder cannot be written or a definition is invalid.
 #[must_use]
 pub fn catalog_with(more: &[(&str, &str, &str)]) -> Catalog {
     let views = Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");

@@ -1,5 +1,5 @@
-//! The plain truth about achievements: each change of a group is looked at by sorting the board before
-//! and after it. It shares no code with the jobs or the layers.
+//! Expected achievements: sorts the board before and after each change of a group. Shares no code
+//! with the jobs or the layers.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use serde_json::{Value, json};
 
 use crate::standings::{Asked, Truth};
 
-/// The boards on which something is achieved; personal records on the first.
+/// The boards with achievements; personal records are on the first.
 pub const BOARDS: [&str; 3] = ["overall", "gender:F", "gender:M"];
 
-/// What athletes have achieved, as the changes of groups came one after the other.
+/// The achievements of athletes after a sequence of group changes.
 #[derive(Debug, Default)]
 pub struct Feats {
-    /// By segment and board: the entries of athletes, as they stood after the changes so far.
+    /// The current entries of athletes, by segment and board.
     rows: BTreeMap<(i64, &'static str), BTreeMap<i64, Value>>,
     told: BTreeMap<i64, Vec<Value>>,
 }
 
-/// A board of a segment, of all time.
+/// Returns a board of a segment for all time.
 #[must_use]
 pub fn board_of(truth: &Truth, segment: i64, board: &str) -> Vec<Value> {
     truth.board(&Asked {
@@ -43,7 +43,7 @@ fn sorted(rows: &BTreeMap<i64, Value>) -> Vec<&Value> {
 }
 
 impl Feats {
-    /// A group is as it is now, by a notification at this place of the log.
+    /// Records a change of a group to its state in `truth`, notified at this position of the log.
     pub fn change(
         &mut self,
         truth: &Truth,
@@ -78,7 +78,7 @@ impl Feats {
         }
     }
 
-    /// Everything that an athlete has achieved, in an order of its own.
+    /// Returns all achievements of an athlete, sorted independently of the system.
     #[must_use]
     pub fn of(&self, athlete: i64) -> Vec<Value> {
         let mut told = self.told.get(&athlete).cloned().unwrap_or_default();
@@ -86,7 +86,7 @@ impl Feats {
         told
     }
 
-    /// How many there are of a kind.
+    /// Returns the number of achievements of a kind.
     #[must_use]
     pub fn count(&self, kind: &str) -> usize {
         let all = self.told.values().flatten();

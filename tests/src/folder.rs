@@ -1,4 +1,4 @@
-//! Folders with all that is in them.
+//! Folders with their contents.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Copies a folder.
 ///
 /// # Panics
-/// If something can't be read or written.
+/// If a file cannot be read or written.
 pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
     for entry in fs::read_dir(from).expect("a folder").flatten() {
@@ -20,10 +20,10 @@ pub fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The files of a folder and of those below it, by their paths.
+/// Returns the paths of all files in a folder and its subfolders.
 ///
 /// # Panics
-/// If a folder can't be read.
+/// If a folder cannot be read.
 #[must_use]
 pub fn files(folder: &Path) -> Vec<PathBuf> {
     let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
@@ -42,11 +42,12 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Waits until this process has no file of a folder open any more: connections to SQLite are closed on threads of their own, some time
-/// after they were dropped, and the last one deletes what is beside its file by name.
+/// Waits until this process has closed all files of a folder. SQLite connections close on threads
+/// of their own some time after they are dropped, and the last one deletes the files next to its
+/// database by name.
 ///
 /// # Panics
-/// If one stays open.
+/// If a file stays open.
 pub async fn let_go(folder: &Path) {
     let ends = Instant::now() + Duration::from_secs(30);
     loop {

@@ -1,4 +1,4 @@
-//! What somebody does to the servers by hand, past all of the system.
+//! Direct access to the servers that bypasses the system, as by an operator.
 
 use futures::TryStreamExt;
 use redis::aio::MultiplexedConnection;
@@ -11,14 +11,14 @@ use stores::namespace::Namespace;
 
 use crate::servers;
 
-/// CQL on the keyspace of an installation, as of whoever types it.
+/// CQL on the keyspace of an installation.
 #[derive(Debug)]
 pub struct Cql {
     session: Session,
 }
 
 impl Cql {
-    /// A session of an installation's keyspace.
+    /// Opens a session on an installation's keyspace.
     ///
     /// # Panics
     /// If Cassandra does not answer.
@@ -33,10 +33,10 @@ impl Cql {
         }
     }
 
-    /// What the tables of a view end in.
+    /// Returns the suffix of the tables of a view.
     ///
     /// # Panics
-    /// If there is no such view.
+    /// If the view does not exist.
     pub async fn id(&self, view: &str) -> String {
         let found = self
             .read::<(String,)>("SELECT id FROM views WHERE name = ?", (view,))
@@ -44,10 +44,10 @@ impl Cql {
         found.into_iter().next().expect("a view").0
     }
 
-    /// All rows of a statement.
+    /// Returns all rows of a query.
     ///
     /// # Panics
-    /// If there are none of this type.
+    /// If the query fails or its rows have another type.
     pub async fn read<R>(&self, text: &str, values: impl SerializeRow) -> Vec<R>
     where
         R: 'static + Send + for<'f, 'm> DeserializeRow<'f, 'm>,
@@ -60,7 +60,7 @@ impl Cql {
     /// Runs a statement.
     ///
     /// # Panics
-    /// If the server refuses.
+    /// If the server refuses it.
     pub async fn run(&self, text: &str, values: impl SerializeRow) {
         let ran = self.session.query_unpaged(text, values).await;
         ran.unwrap_or_else(|e| panic!("{text}: {e}"));
@@ -79,12 +79,12 @@ impl Cql {
     }
 }
 
-/// Commands of Redis.
+/// A Redis connection.
 #[derive(Debug)]
 pub struct Redis(MultiplexedConnection);
 
 impl Redis {
-    /// A connection.
+    /// Opens a connection.
     ///
     /// # Panics
     /// If Redis does not answer.
@@ -95,7 +95,7 @@ impl Redis {
         Self(connection.expect("a connection"))
     }
 
-    /// The keys that begin and end with these bytes, in their order.
+    /// Returns the sorted keys that begin and end with these bytes.
     ///
     /// # Panics
     /// If Redis does not answer.
@@ -117,10 +117,10 @@ impl Redis {
         }
     }
 
-    /// What a command answers.
+    /// Runs a command and returns its reply.
     ///
     /// # Panics
-    /// If Redis refuses it, or the answer is of another type.
+    /// If Redis refuses the command, or the reply has another type.
     pub async fn ask<T: redis::FromRedisValue>(&mut self, name: &str, args: &[&[u8]]) -> T {
         let mut command = redis::cmd(name);
         for arg in args {

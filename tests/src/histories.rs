@@ -1,9 +1,10 @@
-//! The random histories that a law tries.
+//! Seeds of random histories.
 
 use std::ops::Range;
 
-/// The seeds of the histories: one in `divisor` of `usual`, at least one. `BACKSTITCH_TEST_HISTORIES` replaces `usual`,
-/// and `BACKSTITCH_TEST_SEED` sets where the seeds begin; `deploy/soak` sets both.
+/// Returns the seeds of the histories: `usual / divisor` of them, at least one.
+/// `BACKSTITCH_TEST_HISTORIES` replaces `usual`, and `BACKSTITCH_TEST_SEED` sets the first seed;
+/// `deploy/soak` sets both.
 ///
 /// # Panics
 /// If a variable is not a number.

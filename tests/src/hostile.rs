@@ -1,7 +1,8 @@
-//! What bytes and texts of strangers meet first: each check takes any, and ends the test where something does not hold.
+//! Checks of the functions that read untrusted bytes and texts: each check accepts any input and
+//! panics if a property does not hold.
 //!
-//! They are called with kept cases, with what is made of them by chance (`tests/it/hostile.rs`), and with what a fuzzer makes of
-//! them while it sees which code each reaches (`fuzz/`).
+//! Inputs are stored cases, random mutations of them (`tests/it/hostile.rs`), and mutations by a
+//! coverage-guided fuzzer (`fuzz/`).
 
 use std::env;
 use std::fs;
@@ -13,8 +14,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use batch::RunRequest;
 use jobs::Catalog;
-use schemas::avro::{Writers, schema_ids};
-use schemas::entities::{self, Miss, Notifications, parse_notification};
+use schemas::avro::{WriterSchemas, schema_ids};
+use schemas::entities::{self, CacheMiss, Notifications, parse_notification};
 use schemas::key::{KeyKind, KeyShape, KeyValue};
 use schemas::plays::{Decoder, Line, check_line, check_records};
 use schemas::source::{Source, SourceKind};
@@ -25,52 +26,52 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::world::World;
 
-/// A way in.
+/// An entry point for untrusted input.
 #[derive(Debug, Clone, Copy)]
 pub struct WayIn {
-    /// Takes any bytes.
+    /// Checks any bytes.
     pub check: fn(&[u8]),
-    /// What is kept for it.
+    /// Returns its stored cases.
     pub cases: fn() -> Vec<Vec<u8>>,
 }
 
-/// Records of any source, as lines and as Avro.
+/// Records of any source, as JSON lines and as Avro.
 pub const RECORDS: WayIn = WayIn {
     check: records,
     cases: record_cases,
 };
-/// Keys of rows, of each view's shape.
+/// Row keys of each view's shape.
 pub const KEYS: WayIn = WayIn {
     check: keys,
     cases: key_cases,
 };
-/// Definitions of views: `job.toml` and `query.sql`.
+/// View definitions: `job.toml` and `query.sql`.
 pub const DEFINITIONS: WayIn = WayIn {
     check: definitions,
     cases: definition_cases,
 };
-/// Paths of the API and of the pages with what is asked, cursors too.
+/// Paths of the API and the pages with query strings, including cursors.
 pub const QUESTIONS: WayIn = WayIn {
     check: questions,
     cases: question_cases,
 };
-/// Manifests of an installation: a first byte says which.
+/// Manifests of an installation; the first byte selects the manifest.
 pub const MANIFESTS: WayIn = WayIn {
     check: manifests,
     cases: manifest_cases,
 };
 
-/// The folder of a fuzzer, where one is at work.
+/// Returns the fuzzer's folder if a fuzzer runs.
 fn fuzz_folder() -> Option<PathBuf> {
     env::var_os("BACKSTITCH_FUZZ_FOLDER").map(PathBuf::from)
 }
 
 impl WayIn {
-    /// Writes what is kept into the folder `kept` of a fuzzer's (`BACKSTITCH_FUZZ_FOLDER`), each into a file of its own; nothing if there is
-    /// none.
+    /// Writes each stored case into a file in the folder `kept` of `BACKSTITCH_FUZZ_FOLDER`; does
+    /// nothing if the variable is not set.
     ///
     /// # Panics
-    /// If a file can't be written.
+    /// If a file cannot be written.
     pub fn write_cases(&self) {
         let Some(folder) = fuzz_folder() else {
             return;
@@ -82,13 +83,13 @@ impl WayIn {
     }
 }
 
-/// What stands between the two files of a definition.
+/// Separator between the two files of a definition.
 const BETWEEN_FILES: &str = "\n-- query.sql\n";
-/// How long anything may take.
+/// Maximum time for any check.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// A cursor with what it holds, as it stands there.
+/// A cursor with its contents in plain text.
 const OPEN_CURSOR: &str = "cursor=~";
-/// What has a second page.
+/// Paths that have a second page.
 const PAGED: [&str; 6] = [
     "/api/v1/stats/plays/breakdown?owner_id=1&by=track&limit=1",
     "/api/v1/applications?limit=1",
@@ -97,7 +98,7 @@ const PAGED: [&str; 6] = [
     "/api/v1/dead-letters?source=plays&limit=1",
     "/api/v1/reconciliations?limit=1",
 ];
-/// Goes on until who asked goes away.
+/// A stream that continues until the client disconnects.
 const ENDLESS: &str = "/live";
 
 const PLAYS: &str = include_str!("../../schemas/avro/plays.avsc");
@@ -107,7 +108,7 @@ const AUTHORIZATIONS: &str = include_str!("../../schemas/avro/authorizations.avs
 static CATALOG: LazyLock<Catalog> =
     LazyLock::new(|| Catalog::built_in().expect("the built-in views"));
 
-/// An installation that answers.
+/// A running installation.
 struct Answering {
     runtime: Runtime,
     serving: Serving,
@@ -129,8 +130,8 @@ static ANSWERING: LazyLock<Answering> = LazyLock::new(|| {
     }
 });
 
-/// A folder that an installation with runs has left. Files that its manifests name have names by chance, so a fuzzer goes on with the one
-/// that it had.
+/// A folder left by an installation with runs. The file names in its manifests are random, so a
+/// fuzzer keeps using the folder that it has.
 static LEFT: LazyLock<PathBuf> = LazyLock::new(|| {
     let kept = fuzz_folder().map(|folder| folder.join("installation"));
     if let Some(kept) = kept.as_ref().filter(|kept| kept.exists()) {
@@ -151,7 +152,7 @@ static LEFT: LazyLock<PathBuf> = LazyLock::new(|| {
     kept
 });
 
-/// Some plays, a run over the first of them, and newer ones.
+/// Ingests plays, runs a batch over them, and ingests newer ones.
 async fn filled(world: &World) {
     let play = |number: i64| {
         format!(
@@ -185,16 +186,16 @@ async fn filled(world: &World) {
     }
 }
 
-/// The schemas of these records: of each id the same.
-fn writers(record: &[u8], schema: &str) -> Writers {
-    let mut writers = Writers::default();
+/// Resolves every schema id to the schema of these records.
+fn writers(record: &[u8], schema: &str) -> WriterSchemas {
+    let mut writers = WriterSchemas::default();
     for id in schema_ids([record]) {
         writers.insert(id, Ok(Arc::from(schema)));
     }
     writers
 }
 
-/// Taken whole or with a reason, in each way of reading them alike.
+/// A record is accepted or rejected with a reason, identically in each way of reading it.
 fn records(bytes: &[u8]) {
     let line = Line {
         offset: 0,
@@ -230,11 +231,11 @@ fn records(bytes: &[u8]) {
         if bytes.first() != Some(&0) {
             assert_eq!(group, parse_notification(source, bytes));
         }
-        drop(Miss::read(source, bytes));
+        drop(CacheMiss::decode(source, bytes));
     }
 }
 
-/// Each that can be read is the one that its values make.
+/// Every key that can be decoded equals the encoding of its values.
 fn keys(bytes: &[u8]) {
     for job in CATALOG.jobs() {
         let shape: &KeyShape = job.row();
@@ -253,7 +254,7 @@ fn keys(bytes: &[u8]) {
     }
 }
 
-/// Both files with [`BETWEEN_FILES`] between them: a fault names its file.
+/// Both files with [`BETWEEN_FILES`] between them: an error names its file.
 fn definitions(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (definition, sql) = text.split_once(BETWEEN_FILES).unwrap_or((&text, ""));
@@ -268,7 +269,7 @@ fn definitions(bytes: &[u8]) {
     }
 }
 
-/// None is a fault of ours, and what is wrong is said as JSON.
+/// No answer is an internal error, and every error is JSON.
 fn questions(bytes: &[u8]) {
     let path = with_cursor(&String::from_utf8_lossy(bytes));
     if path.starts_with(ENDLESS) {
@@ -278,7 +279,7 @@ fn questions(bytes: &[u8]) {
         runtime, serving, ..
     } = &*ANSWERING;
     let answer = runtime.block_on(async { timeout(ANSWER_MAX, serving.get(&path)).await });
-    // What is no path does not get as far.
+    // An invalid path does not reach the service.
     let Ok((status, body)) = answer.expect("an answer in time") else {
         return;
     };
@@ -289,7 +290,7 @@ fn questions(bytes: &[u8]) {
     }
 }
 
-/// A path whose open cursor is closed, as the API gives them.
+/// Encodes the plain cursor of a path as the API does.
 fn with_cursor(path: &str) -> String {
     match path.split_once(OPEN_CURSOR) {
         None => path.to_owned(),
@@ -297,7 +298,7 @@ fn with_cursor(path: &str) -> String {
     }
 }
 
-/// Paths with open cursors, each of a second page.
+/// Returns paths with plain cursors, each of a second page.
 fn open_cursors() -> impl Iterator<Item = String> {
     let Answering {
         runtime, serving, ..
@@ -314,7 +315,7 @@ fn open_cursors() -> impl Iterator<Item = String> {
     PAGED.iter().map(open)
 }
 
-/// The lines of a file of cases.
+/// Returns the lines of a file of cases.
 fn lines(cases: &str) -> impl Iterator<Item = Vec<u8>> {
     cases.lines().map(|line| line.as_bytes().to_vec())
 }
@@ -326,7 +327,7 @@ fn record_cases() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Bytes that are written as two digits each.
+/// Decodes bytes from two hexadecimal digits each.
 fn of_hex(line: &str) -> Vec<u8> {
     let at = (0..line.len()).step_by(2);
     let bytes = at.map(|at| u8::from_str_radix(&line[at..at + 2], 16));
@@ -340,7 +341,8 @@ fn question_cases() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The views that there are, but over no other one: there is none, so that would be refused.
+/// Returns the built-in definitions, but without a base view: the check has none and would refuse
+/// them.
 fn definition_cases() -> Vec<Vec<u8>> {
     let views = Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");
     let views = fs::read_dir(views).expect("the views").flatten();
@@ -357,7 +359,7 @@ fn definition_cases() -> Vec<Vec<u8>> {
     cases.collect()
 }
 
-/// Keys of rows of each view.
+/// Returns row keys of each view.
 fn key_cases() -> Vec<Vec<u8>> {
     let jobs = CATALOG.jobs().iter();
     let made = jobs.filter_map(|job| {
@@ -373,7 +375,7 @@ fn key_cases() -> Vec<Vec<u8>> {
     made.collect()
 }
 
-/// What each of the manifests says, after the byte that says which it is.
+/// Returns the contents of each manifest, after the byte that selects it.
 fn manifest_cases() -> Vec<Vec<u8>> {
     let all = manifest_files(&LEFT);
     assert!(all.len() > 3, "{all:?}");
@@ -385,7 +387,8 @@ fn manifest_cases() -> Vec<Vec<u8>> {
     (0..).zip(all).map(case).collect()
 }
 
-/// One of the manifests says what the others are, under a right checksum: the next run comes to its end, well or with an error.
+/// Replaces one manifest of an installation, with a valid checksum. The next run ends with a report
+/// or an error.
 fn manifests(bytes: &[u8]) {
     let Some((which, body)) = bytes.split_first() else {
         return;
@@ -406,7 +409,7 @@ fn manifests(bytes: &[u8]) {
     });
 }
 
-/// The manifests of an installation, in an order that does not change.
+/// Returns the manifests of an installation in a fixed order.
 fn manifest_files(folder: &Path) -> Vec<PathBuf> {
     let all = crate::folder::files(&folder.join("archive")).into_iter();
     let found = all.filter(|path| fs::read(path).is_ok_and(|bytes| has_checksum(&bytes)));

@@ -13,7 +13,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server at `base`, as `http://HOST:PORT`.
+    /// Creates a client of the server at `base`, given as `http://HOST:PORT`.
     #[must_use]
     pub fn new(base: &str) -> Self {
         let agent = Agent::config_builder()
@@ -26,13 +26,13 @@ impl Client {
         }
     }
 
-    /// Host and port of the server.
+    /// Returns host and port of the server.
     #[must_use]
     pub fn address(&self) -> &str {
         self.base.strip_prefix("http://").unwrap_or(&self.base)
     }
 
-    /// Asks, and expects an answer.
+    /// Gets a path and expects JSON, without blocking the runtime.
     ///
     /// # Panics
     /// If the answer is not 200 and JSON.
@@ -43,7 +43,7 @@ impl Client {
         answer.unwrap_or_else(|e| panic!("{path}: {e}"))
     }
 
-    /// Gets a path that must answer with JSON.
+    /// Gets a path and expects JSON.
     ///
     /// # Panics
     /// If the answer is not 200 and JSON.
@@ -54,7 +54,7 @@ impl Client {
         serde_json::from_str(&body).unwrap_or_else(|e| panic!("{path}: {e}: {body}"))
     }
 
-    /// Gets a path; status and body.
+    /// Gets a path; returns status and body.
     ///
     /// # Panics
     /// If the server does not answer.
@@ -70,7 +70,7 @@ impl Client {
         (status, answer.body_mut().read_to_string().expect("a body"))
     }
 
-    /// Posts a body to a path; status and body.
+    /// Posts a body to a path; returns status and body.
     ///
     /// # Panics
     /// If the server does not answer.
@@ -86,7 +86,7 @@ impl Client {
         (status, answer.body_mut().read_to_string().expect("a body"))
     }
 
-    /// Posts to a path as one who wants answers of a kind; status, kind and body.
+    /// Posts to a path with an `Accept` header; returns status, content type and body.
     ///
     /// # Panics
     /// If the server does not answer.
@@ -102,7 +102,7 @@ impl Client {
         (status, kind, body)
     }
 
-    /// Patches a path with a body; status and body.
+    /// Patches a path with a body; returns status and body.
     ///
     /// # Panics
     /// If the server does not answer.
@@ -115,7 +115,7 @@ impl Client {
         (status, answer.body_mut().read_to_string().expect("a body"))
     }
 
-    /// Deletes a path; status and body.
+    /// Deletes a path; returns status and body.
     ///
     /// # Panics
     /// If the server does not answer.

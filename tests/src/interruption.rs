@@ -1,10 +1,11 @@
-//! Work that is cut off somewhere.
+//! Interruption of work at a random point.
 
 use std::time::Duration;
 
 use rand::Rng;
 
-/// Runs work, and `beside` again and again meanwhile; half of the time the work is cut off within `wait_ms_max`.
+/// Runs work while repeating `beside`. In half of the cases the work is dropped within
+/// `wait_ms_max`.
 pub async fn cut_at_any_point<R: Rng>(
     work: impl Future<Output = ()> + Send + 'static,
     wait_ms_max: u64,

@@ -1,5 +1,5 @@
-//! What tests that cross crates stand on: the plain recount, a whole installation in one process,
-//! the binary as processes, and the conformance suite of the stores.
+//! Shared test library: an independent recount, an installation in one process, the binary as
+//! processes, and the conformance suite of the stores.
 
 #![expect(clippy::panic, reason = "what does not hold ends the test")]
 

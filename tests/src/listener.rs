@@ -1,5 +1,5 @@
-//! A listener for webhooks on loopback that takes, refuses, hangs or hangs up as it is told, and
-//! keeps what it was sent.
+//! A webhook receiver on loopback that accepts, refuses, hangs or disconnects as instructed, and
+//! keeps the requests that it received.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,62 +13,62 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::Value;
 use sha2::Sha256;
 
-/// Posts come sooner.
+/// Maximum wait for expected posts.
 const WAIT: Duration = Duration::from_secs(120);
 
-/// What becomes of a post.
+/// The reaction to a post.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
-    /// It is answered with a status.
+    /// Answers with a status.
     Status(u16),
-    /// It is answered with 503 and `Retry-After`, in seconds.
+    /// Answers with 503 and `Retry-After` in seconds.
     After(u64),
-    /// It is read and never answered.
+    /// Reads it and never answers.
     Hang,
-    /// The connection is closed unanswered.
+    /// Closes the connection without an answer.
     Close,
 }
 
-/// A post.
+/// A received post.
 #[derive(Debug, Clone)]
 pub struct Post {
-    /// Headers by their names in small letters.
+    /// Headers by lowercase name.
     pub headers: BTreeMap<String, String>,
     /// The body's bytes.
     pub body: Vec<u8>,
-    /// What became of it.
+    /// The reaction to it.
     pub reply: Reply,
 }
 
 impl Post {
-    /// The header `webhook-id`.
+    /// Returns the header `webhook-id`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the header is missing.
     #[must_use]
     pub fn id(&self) -> &str {
         self.headers.get("webhook-id").expect("an id")
     }
 
-    /// The body as JSON.
+    /// Parses the body as JSON.
     ///
     /// # Panics
-    /// If it is none.
+    /// If it is not JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).expect("JSON")
     }
 
-    /// Whether it was taken.
+    /// Whether the post was accepted.
     #[must_use]
     pub const fn is_taken(&self) -> bool {
         matches!(self.reply, Reply::Status(200..=299))
     }
 
-    /// Whether one of its signatures was made with a secret, as who gets a webhook finds out.
+    /// Whether one of its signatures verifies with a secret, by the receiver's algorithm.
     ///
     /// # Panics
-    /// If the secret is none.
+    /// If the secret is malformed.
     #[must_use]
     pub fn is_signed(&self, secret: &str) -> bool {
         let key = secret.strip_prefix("whsec_").expect("a secret");
@@ -92,7 +92,7 @@ struct State {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Told of each post.
+    /// Notified of each post.
     came: Condvar,
 }
 
@@ -102,19 +102,19 @@ impl Shared {
     }
 }
 
-/// A listener. Its thread ends with the test's process.
+/// A webhook receiver. Its thread ends with the test process.
 #[derive(Debug, Clone)]
 pub struct Listener {
-    /// Where it listens.
+    /// The URL that it listens on.
     pub url: String,
     shared: Arc<Shared>,
 }
 
 impl Listener {
-    /// Starts it. Posts become what `replies` say, one after the other, and are taken once there are no more.
+    /// Starts a receiver. It reacts to posts by `replies` in order, and accepts all further ones.
     ///
     /// # Panics
-    /// If it can't listen.
+    /// If it cannot listen.
     #[must_use]
     pub fn new(replies: &[Reply]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -140,21 +140,21 @@ impl Listener {
         }
     }
 
-    /// What becomes of the next posts.
+    /// Adds reactions to the next posts.
     pub fn reply(&self, replies: &[Reply]) {
         self.shared.locked().replies = replies.iter().copied().collect();
     }
 
-    /// All posts so far.
+    /// Returns all posts so far.
     #[must_use]
     pub fn posts(&self) -> Vec<Post> {
         self.shared.locked().posts.clone()
     }
 
-    /// The posts, once so many have come.
+    /// Waits for this many posts and returns all of them.
     ///
     /// # Panics
-    /// If they don't come within half a minute.
+    /// If they do not arrive within two minutes.
     #[must_use]
     pub fn wait_for(&self, posts: usize) -> Vec<Post> {
         let few = |state: &mut State| state.posts.len() < posts;
@@ -166,7 +166,7 @@ impl Listener {
     }
 }
 
-/// Takes one post of a connection, which ends with it.
+/// Handles one post and closes its connection.
 fn take(mut client: TcpStream, shared: &Shared) {
     let Some((_, headers, body)) = read(&client) else {
         return;
@@ -186,7 +186,7 @@ fn take(mut client: TcpStream, shared: &Shared) {
         Reply::Status(status) => (status, String::new()),
         Reply::After(seconds) => (503, format!("Retry-After: {seconds}\r\n")),
         Reply::Hang => {
-            // Until the client has enough of it.
+            // Blocks until the client disconnects.
             drop(client.read(&mut [0]));
             return;
         }
@@ -194,11 +194,12 @@ fn take(mut client: TcpStream, shared: &Shared) {
     };
     let answer =
         format!("HTTP/1.1 {status} Said\r\nContent-Length: 0\r\n{more}Connection: close\r\n\r\n");
-    // Who was killed does not read it.
+    // A killed client does not read the answer.
     drop(client.write_all(answer.as_bytes()));
 }
 
-/// The first line, the headers and the body of a request; nothing if it breaks off.
+/// Returns the first line, the headers and the body of a request, or `None` if the connection
+/// breaks.
 pub(crate) fn read(client: &TcpStream) -> Option<(String, BTreeMap<String, String>, Vec<u8>)> {
     let mut request = BufReader::new(client);
     let (mut first, mut line, mut headers) = (String::new(), String::new(), BTreeMap::new());

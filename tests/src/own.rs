@@ -1,4 +1,4 @@
-//! Servers of a test's own, which may be killed, stopped and started again. They end with the test.
+//! Servers that belong to one test, which can kill, stop and restart them. They end with the test.
 
 use std::net::TcpListener;
 use std::ops::Range;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// How long one may take until it answers.
+/// Maximum startup time.
 const START_MAX: Duration = Duration::from_secs(240);
-/// So many lines of the log of one that does not start are told.
+/// Number of log lines in the message about a server that does not start.
 const LOG_LINES: usize = 20;
 
-/// A server that `deploy/servers` knows, on ports and in a folder of its own.
+/// A server started by `deploy/servers` with its own ports and folder.
 #[derive(Debug)]
 pub struct OwnServer {
     name: &'static str,
@@ -26,36 +26,36 @@ pub struct OwnServer {
 }
 
 impl OwnServer {
-    /// A Redis with its append-only file.
+    /// Starts a Redis with its append-only file.
     #[must_use]
     pub fn redis() -> Self {
         Self::start("redis", "REDIS_PORT", Vec::new())
     }
 
-    /// A Cassandra of one node.
+    /// Starts a Cassandra of one node.
     #[must_use]
     pub fn cassandra() -> Self {
         Self::start("cassandra", "CASSANDRA_PORT", Vec::new())
     }
 
-    /// A Kafka of one broker. Clients that come to [`OwnServer::behind_proxy`] are told to go on at
-    /// `proxy`, which must be a port that leads there.
+    /// Starts a Kafka of one broker. Clients of [`OwnServer::behind_proxy`] are directed to
+    /// `proxy`, the port of a proxy in front of it.
     #[must_use]
     pub fn kafka(proxy: Option<u16>) -> Self {
         let proxy = proxy.map(|port| ("KAFKA_PROXY_PORT", port.to_string()));
         Self::start("kafka", "KAFKA_PORT", Vec::from_iter(proxy))
     }
 
-    /// A Kafka that speaks TLS at [`OwnServer::secure`] and lets the user `backstitch` in, whose password is
-    /// the same. `pem` is a file with its key and certificate.
+    /// Starts a Kafka with TLS at [`OwnServer::secure`] for the user `backstitch` with the same
+    /// password. `pem` is a file with its key and certificate.
     #[must_use]
     pub fn secure_kafka(pem: &str) -> Self {
         let pem = ("TLS_PEM", pem.to_owned());
         Self::start("kafka", "KAFKA_PORT", vec![pem])
     }
 
-    /// A Cassandra that speaks TLS and lets the user `cassandra` in, whose password is the same. `pem` is a
-    /// file with its key and certificate.
+    /// Starts a Cassandra with TLS for the user `cassandra` with the same password. `pem` is a file
+    /// with its key and certificate.
     #[must_use]
     pub fn secure_cassandra(pem: &str) -> Self {
         let pem = ("TLS_PEM", pem.to_owned());
@@ -84,34 +84,34 @@ impl OwnServer {
         server
     }
 
-    /// Where it listens.
+    /// Returns its address.
     #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Where a Kafka listens for those that come through a proxy.
+    /// Returns the address at which a Kafka serves clients behind a proxy.
     #[must_use]
     pub fn behind_proxy(&self) -> String {
         format!("127.0.0.1:{}", self.port + 2)
     }
 
-    /// Where a Kafka listens for those that speak TLS.
+    /// Returns the TLS address of a Kafka.
     #[must_use]
     pub fn secure(&self) -> String {
         format!("127.0.0.1:{}", self.port + 3)
     }
 
-    /// Its data.
+    /// Returns its data folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Kills it, as the kernel does when there is no memory left.
+    /// Kills it with SIGKILL, as the kernel does when memory runs out.
     ///
     /// # Panics
-    /// If it was not there any more.
+    /// If it is not running.
     pub fn kill(&mut self) {
         let ended = self.child.try_wait().expect("its state");
         assert!(ended.is_none(), "{} had ended: {ended:?}", self.name);
@@ -119,16 +119,16 @@ impl OwnServer {
         self.child.wait().expect("its end");
     }
 
-    /// Starts it again after it was killed, and waits until it answers.
+    /// Restarts it after it was killed, and waits until it answers.
     pub fn start_again(&mut self) {
         self.child = spawn(self.name, &self.variables);
         self.wait();
     }
 
-    /// What a Redis answers.
+    /// Runs a command on a Redis and returns the reply.
     ///
     /// # Panics
-    /// If there is no client of it.
+    /// If `redis-cli` is not installed.
     #[must_use]
     pub fn ask_redis(&self, command: &[&str]) -> String {
         let ran = Command::new("redis-cli")
@@ -151,7 +151,7 @@ impl OwnServer {
             if ended.is_some() || begun.elapsed() > START_MAX {
                 let log = self.folder.path().join("log").join(self.name);
                 let log = std::fs::read_to_string(log.with_extension("log")).unwrap_or_default();
-                // The last lines say why.
+                // The last lines contain the reason.
                 let last = log.lines().rev().take(LOG_LINES).collect::<Vec<_>>();
                 let last = last.into_iter().rev().collect::<Vec<_>>().join("\n");
                 panic!(
@@ -171,7 +171,7 @@ impl OwnServer {
 
 impl Drop for OwnServer {
     fn drop(&mut self) {
-        // One that was killed is gone already.
+        // The server may have been killed already.
         let _gone = self.child.kill();
         let _gone = self.child.wait();
     }
@@ -182,7 +182,7 @@ fn deploy(arguments: &[&str], variables: &[(&'static str, String)]) -> Command {
     let mut command = Command::new(script);
     command
         .args(arguments)
-        // It may be killed, and must know what it knew.
+        // The server may be killed and must not lose acknowledged writes.
         .env_remove("BACKSTITCH_SERVERS_FOR_TESTS")
         .envs(variables.iter().map(|(name, value)| (*name, value)))
         .stdin(Stdio::null());
@@ -195,24 +195,24 @@ fn spawn(name: &str, variables: &[(&'static str, String)]) -> Child {
     child.expect("deploy/servers")
 }
 
-/// Ports that are given out: below those that the system takes for the near end of a connection. There a
-/// server that was killed might find its port taken when it starts again, even by a client of its own
-/// that asks for it all the time.
+/// Ports for servers, below the range of ephemeral ports. Otherwise a restarting server could find
+/// its port used by an outgoing connection, even one of its own clients that keeps connecting.
 const PORTS: Range<u16> = 12_000..22_000;
 
-/// The first of so many ports in a row that nobody listens at, and that nobody else here was given.
+/// Returns the first of `count` consecutive ports that are unused and were not returned before in
+/// this process.
 ///
 /// # Panics
 /// If there are no ports.
 #[must_use]
 pub fn free_ports(count: u16) -> u16 {
     static NEXT: OnceLock<AtomicU16> = OnceLock::new();
-    // Two processes with tests begin at different places.
+    // Two test processes begin at different ports.
     let next = NEXT.get_or_init(|| AtomicU16::new(rand::random_range(PORTS)));
     for _ in 0..PORTS.len() / usize::from(count) {
         let first = next.fetch_add(count, Ordering::Relaxed) % (PORTS.end - PORTS.start - count);
         let mut ports = PORTS.skip(first.into()).take(count.into());
-        // The ports of a cluster's own connections lie 10,000 above.
+        // The cluster bus of Redis uses the port 10,000 above.
         let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
         if ports.all(|port| is_free(port) && is_free(port + 10_000)) {
             return PORTS.start + first;

@@ -1,4 +1,4 @@
-//! Where an installation of processes is: embedded in a data folder, or on servers.
+//! Installations run by processes: embedded in a data folder, or on servers.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use crate::process::{CONFIG, command, run_with_input, succeeded};
 use crate::servers::{self, Addresses};
 use crate::world::World;
 
-/// How long a server may take for a part of a migration, in milliseconds.
+/// Server timeout during a migration, in milliseconds.
 const MIGRATE_MS: &str = "60000";
 
-/// A folder for an installation, with what its processes are told.
+/// A folder of an installation, with the configuration of its processes.
 #[derive(Debug)]
 pub struct Place {
     folder: TempDir,
@@ -31,10 +31,10 @@ impl Drop for Place {
 }
 
 impl Place {
-    /// An installation in a data folder.
+    /// Creates an installation in a data folder.
     ///
     /// # Panics
-    /// If there can be no folder.
+    /// If the folder cannot be created.
     #[must_use]
     pub fn embedded() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
@@ -47,29 +47,29 @@ impl Place {
         }
     }
 
-    /// An installation on servers, migrated.
+    /// Creates and migrates an installation on servers.
     ///
     /// # Panics
-    /// If a server is not there.
+    /// If a server is unavailable.
     #[must_use]
     pub fn on_servers() -> Self {
         let at = Addresses::default();
         Self::on_these(&at, "")
     }
 
-    /// An installation on servers, migrated; `more` are lines of its configuration.
+    /// Creates and migrates an installation on servers; `more` is appended to its configuration.
     ///
     /// # Panics
-    /// If a server is not there.
+    /// If a server is unavailable.
     #[must_use]
     pub fn on_these(at: &Addresses, more: &str) -> Self {
         Self::with_partitions(2, at, more)
     }
 
-    /// An installation on servers, migrated, whose topics have so many partitions.
+    /// Creates and migrates an installation on servers with this many partitions in each topic.
     ///
     /// # Panics
-    /// If a server is not there.
+    /// If a server is unavailable.
     #[must_use]
     pub fn with_partitions(partitions: u32, at: &Addresses, more: &str) -> Self {
         let mut place = Self::embedded();
@@ -81,7 +81,7 @@ impl Place {
         place
     }
 
-    /// Makes everything, with more patience than a test may have with what it tries.
+    /// Creates all tables and topics, with a longer timeout than the configuration under test has.
     fn migrate(&self) {
         let args = ["migrate"];
         let mut migrate = command(&self.data, &args);
@@ -94,18 +94,18 @@ impl Place {
         succeeded(&mut migrate, &args);
     }
 
-    /// Writes one more configuration of an installation on servers, for processes that reach them
-    /// elsewhere.
+    /// Writes another configuration of an installation on servers, for processes that reach them at
+    /// other addresses.
     ///
     /// # Panics
-    /// If it can't be written, or the installation is an embedded one.
+    /// If it cannot be written, or the installation is embedded.
     pub fn configure(&self, name: &str, at: &Addresses, more: &str) {
         let options = self.options.as_ref().expect("servers");
         let config = servers::configuration(&options.namespace, at, self.partitions) + more;
         std::fs::write(self.data.join(name), config).expect("a configuration");
     }
 
-    /// The data folder.
+    /// Returns the data folder.
     #[must_use]
     pub fn data(&self) -> &Path {
         &self.data
@@ -117,19 +117,19 @@ impl Place {
         self.options.is_none()
     }
 
-    /// What its servers are told.
+    /// Returns the options of its stores.
     ///
     /// # Panics
-    /// If the installation is an embedded one.
+    /// If the installation is embedded.
     #[must_use]
     pub const fn options(&self) -> &StoresOptions {
         self.options.as_ref().expect("servers")
     }
 
-    /// What the topic of a source is called on Kafka.
+    /// Returns the name of a source's Kafka topic.
     ///
     /// # Panics
-    /// If the installation is an embedded one.
+    /// If the installation is embedded.
     #[must_use]
     pub fn topic(&self, source: Source) -> String {
         self.options().namespace.topic(source.topic())
@@ -144,16 +144,16 @@ impl Place {
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// A folder beside it.
+    /// Returns a folder for other files.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The same installation in this process.
+    /// Opens the same installation in this process.
     ///
     /// # Panics
-    /// If a store can't be opened.
+    /// If a store cannot be opened.
     pub async fn world(&self) -> World {
         let Some(options) = &self.options else {
             return World::open(&self.data).await;

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde_json::{Value, json};
 
-/// A play with an id of its own; `fields` are added, or take the place of those that every play has.
+/// Returns a play with the given event id; `fields` are added or replace the default ones.
 pub fn play(event: impl Display, fields: Value) -> String {
     let mut play = json!({
         "event_id": event.to_string(), "track_id": 1, "owner_id": 1, "kind": "play",

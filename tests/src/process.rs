@@ -1,4 +1,4 @@
-//! The binary as processes, on a data folder of their own; ended by their own ids.
+//! The binary as processes on a data folder. Processes are ended by their own ids.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use tempfile::NamedTempFile;
 
 use crate::http::Client;
 
-/// The binary that was built together with this test.
+/// Returns the path of the binary that was built with this test.
 ///
 /// # Panics
-/// If it is not there.
+/// If it does not exist.
 #[must_use]
 pub fn binary() -> PathBuf {
     let test = std::env::current_exe().expect("the test's own path");
@@ -29,19 +29,19 @@ pub fn binary() -> PathBuf {
     binary
 }
 
-/// The configuration in a data folder: where it is there, commands are told of it.
+/// The configuration file in a data folder; commands use it if it exists.
 pub const CONFIG: &str = "servers.toml";
 
-/// More than a process needs until it says what it is waited for.
+/// Maximum wait for an expected output.
 const SAID_WAIT: Duration = Duration::from_secs(120);
 
-/// A command of the binary on a data folder.
+/// Builds a command of the binary on a data folder.
 #[must_use]
 pub fn command(data: &Path, args: &[&str]) -> Command {
     command_with(data, CONFIG, args)
 }
 
-/// A command of the binary on a data folder, with one of the configurations there.
+/// Builds a command of the binary on a data folder, with one of the configurations there.
 #[must_use]
 pub fn command_with(data: &Path, config: &str, args: &[&str]) -> Command {
     let mut command = Command::new(binary());
@@ -57,7 +57,7 @@ pub fn command_with(data: &Path, config: &str, args: &[&str]) -> Command {
 /// Runs a command to its end.
 ///
 /// # Panics
-/// If it can't be started.
+/// If it cannot be started.
 #[must_use]
 pub fn run(data: &Path, args: &[&str]) -> Output {
     command(data, args)
@@ -66,7 +66,7 @@ pub fn run(data: &Path, args: &[&str]) -> Output {
         .expect("starting the binary")
 }
 
-/// Runs a command that must succeed; its standard output.
+/// Runs a command that must succeed; returns its standard output.
 ///
 /// # Panics
 /// If it fails.
@@ -74,7 +74,7 @@ pub fn done(data: &Path, args: &[&str]) -> String {
     succeeded(&mut command(data, args), args)
 }
 
-/// Runs a command of these arguments that must succeed; its standard output.
+/// Runs a command with these arguments that must succeed; returns its standard output.
 pub(crate) fn succeeded(command: &mut Command, args: &[&str]) -> String {
     let output = command.stdin(Stdio::null()).output();
     let output = output.expect("starting the binary");
@@ -86,7 +86,7 @@ pub(crate) fn succeeded(command: &mut Command, args: &[&str]) -> String {
 /// Runs a command with bytes on its standard input.
 ///
 /// # Panics
-/// If it can't be started or does not take them.
+/// If it cannot be started or does not read them.
 #[must_use]
 pub fn run_with_input(data: &Path, args: &[&str], input: &[u8]) -> Output {
     let mut child = command(data, args)
@@ -96,22 +96,23 @@ pub fn run_with_input(data: &Path, args: &[&str], input: &[u8]) -> Output {
         .spawn()
         .expect("starting the binary");
     let mut stdin = child.stdin.take().expect("standard input");
-    // A command that ends before it has read everything is judged by its exit status.
+    // The exit status decides about a command that ends before it has read everything.
     drop(stdin.write_all(input));
     drop(stdin);
     child.wait_with_output().expect("waiting")
 }
 
-/// What a process took.
+/// Resource usage of a process.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Measured {
-    /// The most memory that it had, in bytes.
+    /// Peak resident memory in bytes.
     pub memory_bytes: u64,
-    /// The time of processors, in seconds.
+    /// CPU time in seconds.
     pub cpu_s: f64,
 }
 
-/// The time of processors in what Linux says of a process in `stat`: of user and system, in hundredths of seconds.
+/// Parses the CPU time from Linux's `stat` of a process: user and system time in hundredths of a
+/// second.
 fn cpu_s(stat: &str) -> Option<f64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace().skip(11);
@@ -119,13 +120,13 @@ fn cpu_s(stat: &str) -> Option<f64> {
     Some((next()? + next()?) / 100.0)
 }
 
-/// A process that is killed when this is dropped.
+/// A process that is killed on drop.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
     /// Standard output and standard error.
     said: [NamedTempFile; 2],
-    /// What it had taken when it was looked at last.
+    /// Resource usage at the last measurement.
     taken: Measured,
 }
 
@@ -133,7 +134,7 @@ impl Process {
     /// Starts a command in the background.
     ///
     /// # Panics
-    /// If it can't be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn start(data: &Path, args: &[&str]) -> Self {
         Self::start_with(data, CONFIG, args)
@@ -142,16 +143,16 @@ impl Process {
     /// Starts a command in the background, with one of the configurations in the data folder.
     ///
     /// # Panics
-    /// If it can't be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn start_with(data: &Path, config: &str, args: &[&str]) -> Self {
         Self::of(command_with(data, config, args))
     }
 
-    /// Starts this in the background.
+    /// Starts this command in the background.
     ///
     /// # Panics
-    /// If it can't be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn of(mut command: Command) -> Self {
         let said = [(); 2].map(|()| NamedTempFile::new().expect("a file"));
@@ -169,17 +170,17 @@ impl Process {
         }
     }
 
-    /// What it has written to standard output and standard error so far.
+    /// Returns the standard output and standard error so far.
     #[must_use]
     pub fn said(&self) -> [String; 2] {
         let read = |file: &NamedTempFile| std::fs::read(file.path()).unwrap_or_default();
         [0, 1].map(|of| String::from_utf8_lossy(&read(&self.said[of])).into_owned())
     }
 
-    /// Waits until it has said this on standard output or in its log; all that it has said.
+    /// Waits until its standard output or log contains this text; returns both outputs.
     ///
     /// # Panics
-    /// If it does not say it for long.
+    /// If the text does not appear in time.
     pub async fn until_said(&self, what: &str) -> String {
         let begun = Instant::now();
         loop {
@@ -192,10 +193,10 @@ impl Process {
         }
     }
 
-    /// Whether it has not ended yet.
+    /// Whether it is still running.
     ///
     /// # Panics
-    /// If its state can't be seen.
+    /// If its state cannot be read.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("its state").is_none()
     }
@@ -203,37 +204,37 @@ impl Process {
     /// Sends it a signal, such as `-STOP`.
     ///
     /// # Panics
-    /// If it is not there any more.
+    /// If it is not running.
     pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args([name, &id]).status();
         assert!(sent.expect("kill").success(), "{name}");
     }
 
-    /// The memory that it has now, and the most that it had, in bytes.
+    /// Returns its current and peak resident memory in bytes.
     ///
     /// # Panics
-    /// If it is not there any more.
+    /// If it is not running.
     #[must_use]
     pub fn memory_bytes(&self) -> (u64, u64) {
         memory_bytes(&self.child)
     }
 
-    /// Waits for its end; whether it succeeded, and what it had said.
+    /// Waits for its end; returns whether it succeeded, and its outputs.
     ///
     /// # Panics
-    /// If it can't be waited for.
+    /// If waiting fails.
     #[must_use]
     pub fn finish(mut self) -> (bool, [String; 2]) {
         let ended = self.child.wait().expect("its end");
         (ended.success(), self.said())
     }
 
-    /// The same, with what it took, as far as [`Self::take_stock`] was asked meanwhile; what it took within its last moments
-    /// is missing.
+    /// Waits for its end and returns its resource usage too, as of the last call of
+    /// [`Self::take_stock`]; usage after that call is missing.
     ///
     /// # Panics
-    /// If it can't be waited for.
+    /// If waiting fails.
     #[must_use]
     pub fn finish_measured(mut self) -> (bool, [String; 2], Measured) {
         while self.is_running() {
@@ -246,7 +247,7 @@ impl Process {
         (succeeded, said, taken)
     }
 
-    /// Notes what it has taken so far: once it has ended, nobody knows.
+    /// Measures its resource usage so far, which is unavailable once it has ended.
     pub fn take_stock(&mut self) {
         let of = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", self.child.id()));
         let status = of("status").unwrap_or_default();
@@ -257,20 +258,20 @@ impl Process {
         self.taken.cpu_s = cpu_s.unwrap_or(self.taken.cpu_s);
     }
 
-    /// Asks it to end, and waits for that; whether it succeeded, and what it had said.
+    /// Asks it to end and waits; returns whether it succeeded, and its outputs.
     ///
     /// # Panics
-    /// If it is not there any more.
+    /// If it is not running.
     #[must_use]
     pub fn end(self) -> (bool, [String; 2]) {
         self.signal("-TERM");
         self.finish()
     }
 
-    /// Kills it at once (SIGKILL), and waits until it is gone. Whether it was still running.
+    /// Kills it with SIGKILL and waits until it is gone; returns whether it was still running.
     ///
     /// # Panics
-    /// If it can't be waited for.
+    /// If waiting fails.
     pub fn kill(mut self) -> bool {
         let running = self.child.try_wait().expect("its state").is_none();
         self.child.kill().ok();
@@ -278,10 +279,10 @@ impl Process {
         running
     }
 
-    /// Waits for its end; whether it succeeded.
+    /// Waits for its end; returns whether it succeeded.
     ///
     /// # Panics
-    /// If it can't be waited for.
+    /// If waiting fails.
     #[must_use]
     pub fn wait(mut self) -> bool {
         self.child.wait().expect("its end").success()
@@ -295,11 +296,11 @@ impl Drop for Process {
     }
 }
 
-/// A server process with a client of it.
+/// A server process with a client.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    /// Asks it.
+    /// The client.
     pub client: Client,
 }
 
@@ -307,7 +308,7 @@ impl Server {
     /// Starts `serve` on a free port.
     ///
     /// # Panics
-    /// If it does not say where it listens.
+    /// If it does not print its address.
     #[must_use]
     pub fn start(data: &Path, extra: &[&str]) -> Self {
         Self::start_with(data, CONFIG, extra)
@@ -316,7 +317,7 @@ impl Server {
     /// Starts `serve` on a free port, with one of the configurations in the data folder.
     ///
     /// # Panics
-    /// If it does not say where it listens.
+    /// If it does not print its address.
     #[must_use]
     pub fn start_with(data: &Path, config: &str, extra: &[&str]) -> Self {
         let mut args = vec!["serve", "--listen", "127.0.0.1:0"];
@@ -342,7 +343,7 @@ impl Server {
             }
             said.push_str(&line);
         };
-        // Its output is read on, so that it never waits for someone to read it.
+        // Drains its output, so that it never blocks on a full pipe.
         std::thread::spawn(move || lines.read_to_end(&mut Vec::new()));
         Self {
             child,
@@ -350,17 +351,17 @@ impl Server {
         }
     }
 
-    /// The memory that it has now, and the most that it had, in bytes.
+    /// Returns its current and peak resident memory in bytes.
     ///
     /// # Panics
-    /// If it is not there any more.
+    /// If it is not running.
     #[must_use]
     pub fn memory_bytes(&self) -> (u64, u64) {
         memory_bytes(&self.child)
     }
 }
 
-/// What Linux says of the memory of a process: the resident part of it, and its peak.
+/// Reads the resident memory of a process and its peak from Linux.
 fn memory_bytes(child: &Child) -> (u64, u64) {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
     let status = status.expect("its status");

@@ -1,5 +1,5 @@
-//! TCP proxies between the system and its servers: they pass bytes on, hold them back, or cut
-//! connections. Several share one gate, so that all traffic of a process stops at one moment.
+//! TCP proxies between the system and its servers: they forward, hold or disconnect traffic.
+//! Several can share one gate, so that all traffic of a process stops at one moment.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,14 +10,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// What is held back.
+/// The traffic that a gate holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
     /// Nothing.
     Nothing,
-    /// What clients send.
+    /// Data from clients.
     Requests,
-    /// What servers send.
+    /// Data from servers.
     Answers,
     /// Everything.
     Everything,
@@ -40,21 +40,21 @@ impl Holds {
     }
 }
 
-/// What proxies obey.
+/// Shared control of proxies.
 #[derive(Debug)]
 pub struct Gate {
     holds: watch::Sender<Holds>,
-    /// Rises when all connections are to end.
+    /// Incremented to close all connections.
     cuts: watch::Sender<u64>,
-    /// Pieces that may pass before what is to be held then is held; negative if nothing is to be.
+    /// Number of chunks that may pass before the delayed hold begins; negative if none is planned.
     left: AtomicI64,
     then: Mutex<Holds>,
-    /// What requests hold that are to get no answer.
+    /// A text in requests whose answers are to be held.
     unanswered: Mutex<Option<&'static str>>,
-    /// What clients have sent, while it is recorded.
+    /// Data from clients while it is recorded.
     recorded: Mutex<Option<Vec<u8>>>,
     passed: AtomicU64,
-    /// Pieces that were held back.
+    /// Number of chunks that were held.
     held: watch::Sender<u64>,
 }
 
@@ -74,66 +74,66 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// From now on this is held back, and what was held back before and isn't any more goes on.
+    /// Holds this traffic from now on, and releases other held traffic.
     pub fn hold(&self, what: Holds) {
         self.left.store(-1, Ordering::SeqCst);
         *lock(&self.unanswered) = None;
         self.holds.send_replace(what);
     }
 
-    /// Holds all answers back once a request that has this text in it has passed.
+    /// Holds all answers once a request with this text has passed.
     pub fn hold_answer_to(&self, text: &'static str) {
         *lock(&self.unanswered) = Some(text);
     }
 
-    /// Records what clients send from now on.
+    /// Records data from clients from now on.
     pub fn record_requests(&self) {
         *lock(&self.recorded) = Some(Vec::new());
     }
 
-    /// What clients have sent since [`Gate::record_requests`].
+    /// Returns the data from clients since [`Gate::record_requests`].
     #[must_use]
     pub fn recorded_requests(&self) -> String {
         let recorded = lock(&self.recorded).take().unwrap_or_default();
         String::from_utf8_lossy(&recorded).into_owned()
     }
 
-    /// Holds this back once so many more pieces have passed. A piece is what came at once, about a
-    /// request or an answer.
+    /// Holds this traffic after `pieces` more chunks. A chunk is the result of one read, about one
+    /// request or answer.
     pub fn hold_after(&self, pieces: u64, what: Holds) {
         *lock(&self.then) = what;
         let pieces = i64::try_from(pieces).unwrap_or(i64::MAX);
         self.left.store(pieces, Ordering::SeqCst);
     }
 
-    /// Ends all connections, with what is held back in them. New ones may be made.
+    /// Closes all connections and drops their held traffic. New connections can be opened.
     pub fn cut(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// How many pieces have passed.
+    /// Returns the number of chunks that have passed.
     #[must_use]
     pub fn passed(&self) -> u64 {
         self.passed.load(Ordering::SeqCst)
     }
 
-    /// How many pieces were held back.
+    /// Returns the number of chunks that were held.
     #[must_use]
     pub fn held(&self) -> u64 {
         *self.held.borrow()
     }
 
-    /// Waits until more pieces were held back than `before`.
+    /// Waits until more than `before` chunks were held.
     ///
     /// # Panics
-    /// Never: the gate is there as long as it is asked.
+    /// Never: the gate exists as long as the call.
     pub async fn held_since(&self, before: u64) {
         let mut held = self.held.subscribe();
         let held = held.wait_for(|held| *held > before).await;
         drop(held.expect("the gate is there"));
     }
 
-    /// Waits until a piece may pass.
+    /// Waits until a chunk may pass.
     async fn pass(&self, way: Way, bytes: &[u8]) {
         if way == Way::ToServer
             && let Some(recorded) = &mut *lock(&self.recorded)
@@ -154,7 +154,7 @@ impl Gate {
         let mut holds = self.holds.subscribe();
         if holds.borrow().holds(way) {
             self.held.send_modify(|held| *held += 1);
-            // Its sender is this gate.
+            // This gate owns the sender.
             let _open = holds.wait_for(|holds| !holds.holds(way)).await;
         }
         self.passed.fetch_add(1, Ordering::SeqCst);
@@ -165,18 +165,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A way to one server.
+/// A proxy in front of one server.
 #[derive(Debug)]
 pub struct Proxy {
-    /// Where clients go.
+    /// The address for clients.
     pub address: String,
     server: Arc<Mutex<String>>,
     _tasks: JoinSet<()>,
 }
 
 impl Proxy {
-    /// A way to a server through a gate. Where the server takes no connection, those of clients end
-    /// at once.
+    /// Starts a proxy of a server, controlled by a gate. If the server accepts no connection, the
+    /// client's is closed immediately.
     ///
     /// # Panics
     /// If there is no free port.
@@ -185,7 +185,7 @@ impl Proxy {
         Self::on(listener, server, gate)
     }
 
-    /// The same at a port that is listened at already.
+    /// Starts a proxy on an existing listener.
     ///
     /// # Panics
     /// Never: a listener has an address.
@@ -210,7 +210,7 @@ impl Proxy {
         }
     }
 
-    /// The port that clients go to.
+    /// Returns the port for clients.
     ///
     /// # Panics
     /// Never: the address ends with it.
@@ -220,7 +220,7 @@ impl Proxy {
         port.and_then(|port| port.parse().ok()).expect("a port")
     }
 
-    /// New connections go to another server.
+    /// Forwards new connections to another server.
     pub fn lead_to(&self, server: &str) {
         server.clone_into(&mut lock(&self.server));
     }

@@ -1,4 +1,5 @@
-//! Made-up plays and made-up questions about them, small enough that everything collides.
+//! Generated plays with few distinct values, so that they collide often, and random queries about
+//! them.
 
 use std::fmt::Write as _;
 
@@ -13,7 +14,7 @@ use crate::http::Client;
 use crate::recount::{Question, Recount};
 use crate::world::World;
 
-/// Lines that are no plays, each in its own way.
+/// Lines that are invalid plays, each for another reason.
 pub const BAD_LINES: [&str; 8] = [
     "{",
     "[1,2]",
@@ -43,7 +44,7 @@ const BY: [(&str, &str); 5] = [
 const FIRST_SECOND: i64 = 1_772_064_000;
 const SECONDS: i64 = 7 * 86_400;
 
-/// Makes plays.
+/// A generator of plays.
 #[derive(Debug)]
 pub struct Traffic {
     rng: SmallRng,
@@ -52,7 +53,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Traffic that is the same for the same seed.
+    /// Returns a generator with the same plays for the same seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -62,7 +63,7 @@ impl Traffic {
         }
     }
 
-    /// Plays whose events no other traffic has.
+    /// Returns plays with event ids that no other generator uses.
     pub fn apart(&mut self, prefix: &str, count: usize) -> Vec<String> {
         let lines = self.lines(count).into_iter();
         lines
@@ -70,7 +71,7 @@ impl Traffic {
             .collect()
     }
 
-    /// Some lines: mostly new plays, some that were there before, some that are no plays.
+    /// Returns some lines: mostly new plays, some duplicates, some invalid lines.
     pub fn lines(&mut self, count: usize) -> Vec<String> {
         (0..count).map(|_| self.line()).collect()
     }
@@ -115,10 +116,10 @@ impl Traffic {
     }
 }
 
-/// A question, as the path of a request and in plain words.
+/// A query, as a request path and as the recount's question.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// What is asked for.
+    /// The request path.
     pub path: String,
     kind: Kind,
     question: Question,
@@ -141,12 +142,12 @@ enum Kind {
     Of(&'static str),
 }
 
-/// Asks one made-up question and compares the answer with a recount of everything before the
-/// position that it names. An answer holds all that was counted before the question; only where
-/// live state was lost it may say that it does not, or be refused.
+/// Runs one random query and compares the answer with a recount of everything before its position.
+/// An answer includes everything that was counted before the request. Only after live state was
+/// lost may it declare itself incomplete, or be refused.
 ///
 /// # Panics
-/// If the answer is not what the recount gives.
+/// If the answer differs from the recount.
 pub async fn ask_and_compare(world: &World, client: &Client, rng: &mut SmallRng) {
     let asked = Asked::make_up(rng);
     if matches!(asked.kind, Kind::Of("realtime")) && world.had_damaged_live() {
@@ -159,7 +160,7 @@ pub async fn ask_and_compare(world: &World, client: &Client, rng: &mut SmallRng)
     let provenance = &answer["provenance"];
     let position = position_of(&answer);
     if let Kind::Of(layer) = asked.kind {
-        // Of two runs at once, while one is being published.
+        // Two runs at once, while one is being published.
         if provenance["complete"] != json!(true) {
             return;
         }
@@ -170,7 +171,7 @@ pub async fn ask_and_compare(world: &World, client: &Client, rng: &mut SmallRng)
             asked.path
         );
         if source == "batch" {
-            // It is as old as the newest run.
+            // Its position is that of the newest run.
             let truth = world.recount(provenance, &position).await;
             asked.check(&answer, &truth);
             return;
@@ -189,10 +190,10 @@ pub async fn ask_and_compare(world: &World, client: &Client, rng: &mut SmallRng)
     asked.check(&answer, &truth);
 }
 
-/// Where in the log of plays an answer stands.
+/// Returns the position of an answer in the log of plays.
 ///
 /// # Panics
-/// If it does not say that.
+/// If the answer has no position.
 #[must_use]
 pub fn position_of(answer: &Value) -> Vec<i64> {
     let position = answer["provenance"]["position"]["plays"].clone();
@@ -200,7 +201,7 @@ pub fn position_of(answer: &Value) -> Vec<i64> {
 }
 
 impl Asked {
-    /// Any question about all that was counted, whichever layer counted it.
+    /// Generates a query over both layers.
     #[must_use]
     pub fn make_up_of_both(rng: &mut SmallRng) -> Self {
         loop {
@@ -211,7 +212,7 @@ impl Asked {
         }
     }
 
-    /// Any question.
+    /// Generates any query.
     #[must_use]
     pub fn make_up(rng: &mut SmallRng) -> Self {
         let filters = make_up_filters(rng);
@@ -270,7 +271,7 @@ impl Asked {
         }
     }
 
-    /// Whether plays of one of these owners may be among those that are asked for.
+    /// Whether plays of one of these owners can match the query.
     #[must_use]
     pub fn is_of(&self, owners: &[i64]) -> bool {
         let mut filters = self.question.filters.iter();
@@ -288,7 +289,7 @@ impl Asked {
             Kind::Total { before } => total(answer, truth, &self.question, before.as_ref()),
             Kind::Of(_) => total(answer, truth, &self.question, None),
             Kind::Listeners => {
-                // So few are told apart exactly.
+                // So few listeners are counted exactly.
                 let listeners = truth.breakdown(&self.question, "listener_id");
                 let count = |(key, sum): &&(Value, i64)| !key.is_null() && *sum > 0;
                 let count = listeners.iter().filter(count).count();
@@ -322,7 +323,7 @@ impl Asked {
     }
 }
 
-/// The answer; nothing if there is none since live state was lost.
+/// Returns the answer, or `None` if it is refused because live state was lost.
 async fn ask(world: &World, client: &Client, path: &str) -> Option<Value> {
     let (asker, asked) = (client.clone(), path.to_owned());
     let (status, body) = tokio::task::spawn_blocking(move || asker.get(&asked))
@@ -364,7 +365,7 @@ fn total(
     )
 }
 
-/// The stretch that is as long and ends where this one begins.
+/// Returns the question about the preceding period of the same length.
 fn earlier(question: &Question) -> Option<Question> {
     let (Some(from), Some(to)) = question.range else {
         return None;

@@ -1,6 +1,6 @@
-//! The plain truth: a recount of raw lines, one at a time, without any of the system's own parts.
+//! Independent recount of raw lines, one at a time.
 //!
-//! It shares no code with the jobs, the layers or serving. It is slow, and meant to be read.
+//! It shares no code with the jobs, the layers or serving. It is slow and written to be read.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, ToSpan, Zoned};
 use serde_json::Value;
 
-/// A play as it stands in a raw line.
+/// A play parsed from a raw line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Play {
-    /// The log partition that the line stands in.
+    /// The log partition of the line.
     pub partition: usize,
-    /// Its offset there.
+    /// The offset of the line.
     pub offset: i64,
-    /// When it happened.
+    /// The time of the event.
     pub at: Timestamp,
     /// The other fields, as JSON.
     pub fields: Value,
@@ -41,7 +41,7 @@ impl Play {
         })
     }
 
-    /// What makes two lines the same event.
+    /// Returns the identity of the event: two lines with the same one are duplicates.
     fn identity(&self) -> (String, String, Timestamp) {
         let text = |name: &str| self.field(name).to_string();
         (text("owner_id"), text("event_id"), self.at)
@@ -54,28 +54,28 @@ impl Play {
             .unwrap_or(1)
     }
 
-    /// A field; null where it is not there.
+    /// Returns a field; null if it is missing.
     #[must_use]
     pub fn field(&self, name: &str) -> Value {
         self.fields.get(name).cloned().unwrap_or(Value::Null)
     }
 }
 
-/// A question, in the words of the API.
+/// A question in the terms of the API.
 #[derive(Debug, Clone, Default)]
 pub struct Question {
-    /// Fields that must have these values.
+    /// Required values of fields.
     pub filters: Vec<(&'static str, Value)>,
     /// The first instant, and the one after the last.
     pub range: (Option<Timestamp>, Option<Timestamp>),
 }
 
-/// The lines of a log, read once for many recounts.
+/// The lines of a log, parsed once for many recounts.
 #[derive(Debug)]
 pub struct Lines(Vec<Vec<Option<Arc<Play>>>>);
 
 impl Lines {
-    /// The lines of each partition from offset 0 on.
+    /// Parses the lines of each partition, from offset 0.
     #[must_use]
     pub fn of(partitions: &[Vec<String>]) -> Self {
         let of_one = |(partition, lines): (usize, &Vec<String>)| {
@@ -87,8 +87,8 @@ impl Lines {
         Self(partitions.iter().enumerate().map(of_one).collect())
     }
 
-    /// Counts the lines before `position` only. Lines that are no plays are passed over; of the same
-    /// event only the first line counts.
+    /// Counts only the lines before `position`. Invalid plays are skipped, and duplicates count
+    /// once.
     #[must_use]
     pub fn until(&self, position: &[i64]) -> Recount {
         let mut seen = HashSet::new();
@@ -112,14 +112,13 @@ pub struct Recount {
 }
 
 impl Recount {
-    /// Counts the lines of each partition from offset 0 on, those before `position` only, as
-    /// [`Lines::until`].
+    /// Counts the lines of each partition, from offset 0 up to `position`, as [`Lines::until`].
     #[must_use]
     pub fn of(partitions: &[Vec<String>], position: &[i64]) -> Self {
         Lines::of(partitions).until(position)
     }
 
-    /// The plays that a question is about.
+    /// Returns the plays that match a question.
     pub fn matching<'a>(&'a self, question: &'a Question) -> impl Iterator<Item = &'a Play> {
         let plays = self.plays.iter().map(AsRef::as_ref);
         plays.filter(|play: &&Play| {
@@ -133,13 +132,14 @@ impl Recount {
         })
     }
 
-    /// The sum of the amounts.
+    /// Returns the sum of the amounts.
     #[must_use]
     pub fn total(&self, question: &Question) -> i64 {
         self.matching(question).map(Play::amount).sum()
     }
 
-    /// The sums by the value of a field, largest first, then by key, null last; sums of 0 are left out.
+    /// Returns the sums by the value of a field, largest first, then by key, null last, without
+    /// sums of 0.
     #[must_use]
     pub fn breakdown(&self, question: &Question, field: &str) -> Vec<(Value, i64)> {
         let mut sums: BTreeMap<(bool, i64, String), (Value, i64)> = BTreeMap::new();
@@ -158,10 +158,11 @@ impl Recount {
         rows
     }
 
-    /// The sums by local hour, day, week or month of the range: the start of each with its sum.
+    /// Returns the sums by local hour, day, week or month of the range: the start of each with its
+    /// sum.
     ///
     /// # Panics
-    /// If the range is open, or leaves the calendar.
+    /// If the range is open or leaves the calendar.
     #[must_use]
     pub fn series(
         &self,
@@ -186,7 +187,8 @@ impl Recount {
     }
 }
 
-/// The first instant after `at` at which a local hour, day, week (from Monday) or month begins.
+/// Returns the first instant after `at` at which a local hour, day, week (from Monday) or month
+/// begins.
 fn next_start(at: Timestamp, interval: &str, zone: &TimeZone) -> Timestamp {
     if interval == "hour" {
         return next_hour(at, zone);
@@ -219,7 +221,7 @@ fn first_instant(day: Zoned) -> Timestamp {
     day.start_of_day().expect("in range").timestamp()
 }
 
-/// The next instant at which the local clock shows a full hour, or shows another hour than before.
+/// Returns the next instant at which the local clock shows a full hour or changes its hour.
 fn next_hour(at: Timestamp, zone: &TimeZone) -> Timestamp {
     let hour_of = |at: Timestamp| {
         let local = at.to_zoned(zone.clone());

@@ -1,4 +1,4 @@
-//! A server that gives answers by a script, where a real one can't be made to.
+//! An HTTP server with scripted answers, for cases that a real server cannot be made to produce.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -6,22 +6,22 @@ use std::thread::JoinHandle;
 
 use crate::listener::read;
 
-/// A request's method, and what is answered to it: status and body.
+/// The expected request method, and the status and body of the answer.
 pub type Answer = (&'static str, u16, &'static str);
 
-/// A server of HTTP on loopback that expects some requests, one after the other.
+/// An HTTP server on loopback that expects requests in order.
 #[derive(Debug)]
 pub struct Scripted {
-    /// Where it listens, as `http://HOST:PORT`.
+    /// Its address, as `http://HOST:PORT`.
     pub address: String,
     serving: Option<JoinHandle<()>>,
 }
 
 impl Scripted {
-    /// Starts it.
+    /// Starts the server.
     ///
     /// # Panics
-    /// If it can't listen.
+    /// If it cannot listen.
     #[must_use]
     pub fn new(script: &'static [Answer]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -38,7 +38,7 @@ impl Scripted {
         }
     }
 
-    /// Waits until every answer was given.
+    /// Waits until every answer was sent.
     ///
     /// # Panics
     /// If a request was not the expected one.
@@ -49,7 +49,7 @@ impl Scripted {
     }
 }
 
-/// Answers one request on a connection, which ends with it.
+/// Answers one request and closes its connection.
 fn give(mut client: &TcpStream, (method, status, body): Answer) {
     let (first, ..) = read(client).expect("a request");
     assert!(first.starts_with(method), "{first} instead of {method}");

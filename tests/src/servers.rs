@@ -1,5 +1,6 @@
-//! Addresses, options and clients of the servers that all tests share. A server starts when its address
-//! is first asked for (`shared_servers`). Ports come from the variables that `deploy/servers` reads, too.
+//! Addresses, options and clients of the servers that all tests share. A server starts when its
+//! address is first requested (`shared_servers`). Ports come from the variables of
+//! `deploy/servers`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -30,46 +31,47 @@ fn port_of(address: &str) -> u16 {
     port.expect("a port")
 }
 
-/// Kafka.
+/// Returns the address of Kafka.
 #[must_use]
 pub fn kafka() -> String {
     SharedServer::Kafka.start()
 }
 
-/// Cassandra.
+/// Returns the address of Cassandra.
 #[must_use]
 pub fn cassandra() -> String {
     SharedServer::Cassandra.start()
 }
 
-/// A Redis that is alone.
+/// Returns the address of a single Redis.
 #[must_use]
 pub fn redis() -> String {
     SharedServer::Redis.start()
 }
 
-/// The first node of a Redis Cluster.
+/// Returns the address of the first node of a Redis Cluster.
 #[must_use]
 pub fn redis_cluster() -> String {
     SharedServer::RedisCluster.start()
 }
 
-/// PostgreSQL: user `backstitch`, no password.
+/// Returns the address of PostgreSQL: user `backstitch`, no password.
 #[must_use]
 pub fn postgres() -> String {
     SharedServer::Postgres.start()
 }
 
-/// MariaDB: user `backstitch`, no password.
+/// Returns the address of MariaDB: user `backstitch`, no password.
 #[must_use]
 pub fn mariadb() -> String {
     SharedServer::MariaDb.start()
 }
 
-/// Runs statements on PostgreSQL, as an app would; answers the values that come back, a line a row.
+/// Runs statements on PostgreSQL as an application would; returns the values, one line for each
+/// row.
 ///
 /// # Errors
-/// What the server says.
+/// The server's message.
 pub fn run_on_postgres(statements: &str) -> Result<String, String> {
     answer(&mut psql(), statements)
 }
@@ -77,18 +79,18 @@ pub fn run_on_postgres(statements: &str) -> Result<String, String> {
 /// Runs statements on MariaDB, as [`run_on_postgres`] does.
 ///
 /// # Errors
-/// What the server says.
+/// The server's message.
 pub fn run_on_mariadb(statements: &str) -> Result<String, String> {
     answer(&mut mariadb_client(), statements)
 }
 
-/// A session on PostgreSQL.
+/// Opens a session on PostgreSQL.
 #[must_use]
 pub fn session_on_postgres() -> Session {
     Session::of(&mut psql())
 }
 
-/// A session on MariaDB.
+/// Opens a session on MariaDB.
 #[must_use]
 pub fn session_on_mariadb() -> Session {
     Session::of(&mut mariadb_client())
@@ -131,8 +133,8 @@ fn mariadb_client() -> Command {
     client
 }
 
-/// A session of an app that stays open between statements. It ends, and takes back what was not
-/// committed, when it is dropped.
+/// An application's session that stays open between statements. Dropping it ends the session and
+/// rolls back uncommitted work.
 #[derive(Debug)]
 pub struct Session {
     client: Child,
@@ -154,7 +156,7 @@ impl Session {
         }
     }
 
-    /// Runs statements; answers the values that come back, a line a row.
+    /// Runs statements; returns the values, one line for each row.
     ///
     /// # Panics
     /// If one fails.
@@ -191,7 +193,7 @@ fn answer(client: &mut Command, statements: &str) -> Result<String, String> {
         .spawn()
         .expect("the server's client is installed");
     let mut input = client.stdin.take().expect("an input");
-    // A client that ends early says why by itself.
+    // A client that ends early reports the reason itself.
     let _written = input.write_all(statements.as_bytes());
     drop(input);
     let done = client.wait_with_output().expect("an output");
@@ -201,23 +203,23 @@ fn answer(client: &mut Command, statements: &str) -> Result<String, String> {
     Err(String::from_utf8_lossy(&done.stderr).into_owned())
 }
 
-/// S3: any key.
+/// Returns the address of S3, which accepts any key.
 #[must_use]
 pub fn s3() -> String {
     SharedServer::S3.start()
 }
 
-/// A namespace that nobody else has, so that tests share servers.
+/// Returns a new namespace, so that tests can share servers.
 ///
 /// # Panics
-/// Never: the name is one.
+/// Never: the name is valid.
 #[must_use]
 pub fn namespace() -> Namespace {
     let id = Uuid::new_v4().simple().to_string();
     format!("t{}", &id[..12]).parse().expect("a namespace")
 }
 
-/// Where each server is reached.
+/// The addresses of the servers.
 #[derive(Debug, Clone)]
 pub struct Addresses {
     /// Kafka.
@@ -228,7 +230,7 @@ pub struct Addresses {
     pub cassandra: String,
     /// PostgreSQL.
     pub postgres: String,
-    /// S3; without one, the archive is in the data folder.
+    /// S3; without it, the archive is in the data folder.
     pub s3: Option<String>,
 }
 
@@ -245,7 +247,7 @@ impl Default for Addresses {
     }
 }
 
-/// All stores on servers, in a namespace of their own; what is not on one is in the folder.
+/// Returns options with all stores on servers, in a new namespace; the rest is in the folder.
 #[must_use]
 pub fn options(folder: &Path, at: &Addresses) -> StoresOptions {
     StoresOptions {
@@ -272,8 +274,8 @@ pub fn options(folder: &Path, at: &Addresses) -> StoresOptions {
     }
 }
 
-/// The Cassandra at an address. Keyspaces of the one that all tests share are not in its log: for each table that is
-/// dropped it would flush the tables of all others.
+/// Returns the options of a Cassandra. Keyspaces of the shared server bypass its commit log:
+/// otherwise each dropped table would flush the tables of all others.
 #[must_use]
 pub fn cassandra_options(at: &str) -> CassandraOptions {
     CassandraOptions {
@@ -302,7 +304,8 @@ fn s3_options(at: &str) -> S3Options {
     }
 }
 
-/// The same as a configuration file, to which lines may be added; new topics have so many partitions.
+/// Returns the same options as a configuration file, to which lines may be appended, with this many
+/// partitions for new topics.
 #[must_use]
 pub fn configuration(namespace: &Namespace, at: &Addresses, partitions: u32) -> String {
     let Addresses {
@@ -342,11 +345,11 @@ s3.secret_access_key = "test"
     )
 }
 
-/// Deletes what an installation has on the servers that tests share, so that these stay quick: topics,
-/// tables and live state. What can't be deleted stays.
+/// Deletes an installation's topics, tables and live state from the shared servers, so that they
+/// stay fast. Failures are ignored.
 pub fn forget(options: &StoresOptions) {
     let options = options.clone();
-    // Who is dropped may be in a runtime already.
+    // The caller may drop it inside a runtime.
     let work = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -374,10 +377,10 @@ pub fn forget(options: &StoresOptions) {
     drop(work.join());
 }
 
-/// A way to do to Kafka what its operators do.
+/// Returns a Kafka admin client.
 ///
 /// # Panics
-/// If there can be no client.
+/// If the client cannot be created.
 #[must_use]
 pub fn kafka_admin() -> AdminClient<DefaultClientContext> {
     let mut config = ClientConfig::new();
@@ -388,7 +391,7 @@ pub fn kafka_admin() -> AdminClient<DefaultClientContext> {
 /// Deletes the topics of an installation.
 ///
 /// # Panics
-/// If Kafka does not say which there are, or refuses.
+/// If Kafka does not list them or refuses.
 pub async fn delete_topics(namespace: &Namespace) {
     let admin = kafka_admin();
     let prefix = namespace.topic("");
@@ -402,8 +405,7 @@ pub async fn delete_topics(namespace: &Namespace) {
     }
 }
 
-/// Deletes the records of each partition of a topic before an offset, as Kafka does with those that are
-/// older than it keeps them.
+/// Deletes the records of each partition of a topic before an offset, as Kafka's retention does.
 ///
 /// # Panics
 /// If Kafka refuses.
@@ -413,27 +415,27 @@ pub async fn delete_records(topic: &str, before: &[i64]) {
         list.add_partition_offset(topic, partition, Offset::Offset(*offset))
             .expect("an offset");
     }
-    // Kept until there is an answer: one that was dropped before never gives one.
+    // Kept until the answer arrives: a dropped client never gets one.
     let admin = kafka_admin();
     let deleted = admin.delete_records(&list, &AdminOptions::new()).await;
     deleted.expect("deleting");
 }
 
-/// Deletes the live state of an installation, as `FLUSHALL` on a Redis of its own would.
+/// Deletes the live state of an installation, as `FLUSHALL` on a dedicated Redis would.
 ///
 /// # Panics
-/// If Redis can't be reached.
+/// If Redis is unavailable.
 pub fn forget_live(namespace: &Namespace) {
     let deleted = delete_keys(&format!("{{{namespace}:*"));
     assert!(deleted >= 0, "a number of keys");
 }
 
-/// Deletes keys of Redis by a pattern; how many there were.
+/// Deletes Redis keys by a pattern; returns their number.
 ///
 /// # Panics
-/// If the server does not do it.
+/// If the server fails.
 pub fn delete_keys(pattern: &str) -> i64 {
-    // Keys hold any bytes, so they stay on the server.
+    // Keys are arbitrary bytes, so they stay on the server.
     let script = "local cursor, deleted = '0', 0 repeat \
         local page = redis.call('SCAN', cursor, 'MATCH', ARGV[1], 'COUNT', 1000) cursor = page[1] \
         for _, key in ipairs(page[2]) do deleted = deleted + redis.call('UNLINK', key) end \
@@ -442,10 +444,10 @@ pub fn delete_keys(pattern: &str) -> i64 {
     deleted.trim().parse().expect("a number of keys")
 }
 
-/// What Redis answers to a command.
+/// Runs a Redis command and returns the reply.
 ///
 /// # Panics
-/// If it can't be reached, or refuses.
+/// If Redis is unavailable or refuses.
 #[must_use]
 pub fn ask_redis(command: &[&str]) -> String {
     let address = redis();

@@ -55,7 +55,7 @@ impl SharedServer {
         }
     }
 
-    /// The address, without starting the server.
+    /// Returns the address without starting the server.
     ///
     /// # Panics
     /// If the variable of the port is not a port.
@@ -69,11 +69,12 @@ impl SharedServer {
         format!("127.0.0.1:{port}")
     }
 
-    /// Starts the server unless it runs, and keeps it running until this process ends. Returns its address.
+    /// Starts the server unless it runs, and keeps it running until this process ends. Returns its
+    /// address.
     ///
     /// # Panics
-    /// If the server cannot be started, with what `deploy/servers` printed: a package that is missing, a port that is
-    /// taken.
+    /// If the server cannot be started; the message contains the output of `deploy/servers`, such
+    /// as a missing package or a port in use.
     #[must_use]
     pub fn start(self) -> String {
         let address = self.address();
@@ -96,7 +97,7 @@ impl SharedServer {
     }
 }
 
-/// The folder of `deploy/servers`, by the rules of that script.
+/// Returns the folder of `deploy/servers`, by the rules of that script.
 fn servers_folder() -> PathBuf {
     if let Some(folder) = std::env::var_os("BACKSTITCH_SERVERS_DIR").filter(|set| !set.is_empty()) {
         let folder = PathBuf::from(folder);

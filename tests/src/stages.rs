@@ -1,4 +1,4 @@
-//! What happens when a stage of a run begins.
+//! Actions at the beginning of a run's stage.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ pub fn cancel_at(stage: &'static str, token: &CancellationToken) -> impl Progres
     })
 }
 
-/// Waits for a future within a function that is not async, on a runtime of several threads.
+/// Blocks on a future from synchronous code, on a multithreaded runtime.
 pub fn wait_for<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Handle::current();
     tokio::task::block_in_place(|| runtime.block_on(future))

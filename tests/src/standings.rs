@@ -1,6 +1,6 @@
-//! The plain truth about boards: a sort of the raw lines, without any of the system's own parts.
+//! Expected boards: a sort of the raw lines.
 //!
-//! It shares no code with the jobs, the layers or serving. It is slow, and meant to be read.
+//! It shares no code with the jobs, the layers or serving. It is slow and written to be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use serde_json::{Value, json};
 
-/// A board, in the words of the API.
+/// A board query in the terms of the API.
 #[derive(Debug, Clone, Default)]
 pub struct Asked {
     /// The segment.
@@ -17,16 +17,16 @@ pub struct Asked {
     pub board: String,
     /// `all`, `year`, `month` or `day`.
     pub window: String,
-    /// The day whose year, month or day it is.
+    /// A day within the year, month or day.
     pub date: Date,
     /// Only athletes of this club.
     pub club: Option<i64>,
-    /// Only this athlete and those that this athlete follows.
+    /// Only this athlete and the athletes that this athlete follows.
     pub following: Option<i64>,
 }
 
 impl Asked {
-    /// The question as a query of the API.
+    /// Returns the query string for the API.
     #[must_use]
     pub fn query(&self) -> String {
         let mut query = format!(
@@ -45,7 +45,7 @@ impl Asked {
     }
 }
 
-/// The canonical rows, as the lines leave them.
+/// The expected rows of the entity store after the ingested lines.
 #[derive(Debug, Clone, Default)]
 pub struct Truth {
     efforts: BTreeMap<i64, Value>,
@@ -63,14 +63,14 @@ fn is_deleted(row: &Value) -> bool {
     row.get("deleted") == Some(&json!(true))
 }
 
-/// Whether an athlete's efforts are on no board.
+/// Whether an athlete's efforts are excluded from all boards.
 fn is_out(athlete: &Value) -> bool {
     is_deleted(athlete) || athlete.get("disqualified") == Some(&json!(true))
 }
 
 impl Truth {
-    /// Takes a line as a user would expect: a row with an older version changes nothing, one that
-    /// would move to another group is refused. Answers whether it was taken.
+    /// Applies a line by the documented rules: a row with an older version changes nothing, one
+    /// that would move to another group is rejected. Returns whether it was accepted.
     pub fn take(&mut self, source: &str, line: &str) -> bool {
         let row: Value = serde_json::from_str(line).expect("a line");
         let id = |name: &str| int(&row, name).expect(name);
@@ -112,12 +112,12 @@ impl Truth {
         true
     }
 
-    /// All efforts, also deleted ones.
+    /// Returns all efforts, including deleted ones.
     pub fn efforts(&self) -> impl Iterator<Item = &Value> {
         self.efforts.values()
     }
 
-    /// Takes over who is in a club and who follows whom.
+    /// Copies club memberships and follows.
     pub fn take_lists_of(&mut self, other: &Self) {
         self.clubs.clone_from(&other.clubs);
         self.follows.clone_from(&other.follows);
@@ -130,7 +130,7 @@ impl Truth {
             && !athlete.is_some_and(is_out)
     }
 
-    /// Efforts and different athletes of a segment.
+    /// Returns the number of efforts and of distinct athletes of a segment.
     #[must_use]
     pub fn counts(&self, segment: i64) -> (u64, u64) {
         let visible = self
@@ -142,7 +142,7 @@ impl Truth {
         (athletes.len() as u64, different.len() as u64)
     }
 
-    /// Efforts of an athlete on a segment.
+    /// Returns the number of an athlete's efforts on a segment.
     #[must_use]
     pub fn efforts_of(&self, segment: i64, athlete: i64) -> u64 {
         let own = self.efforts.values().filter(|effort| {
@@ -153,13 +153,13 @@ impl Truth {
         own.count() as u64
     }
 
-    /// How many different athletes are connected to an application.
+    /// Returns the number of distinct athletes connected to an application.
     #[must_use]
     pub fn connected(&self, application: i64) -> u64 {
         self.connected_to(application).len() as u64
     }
 
-    /// Whether an athlete is.
+    /// Whether an athlete is connected to an application.
     #[must_use]
     pub fn is_connected(&self, application: i64, athlete: i64) -> bool {
         self.connected_to(application).contains(&athlete)
@@ -176,7 +176,7 @@ impl Truth {
             .collect()
     }
 
-    /// The entries of a board in the order of ranks, as the API shows them.
+    /// Returns the entries of a board by rank, as the API shows them.
     #[must_use]
     pub fn board(&self, asked: &Asked) -> Vec<Value> {
         let mut best: BTreeMap<i64, (i64, i64, &Value)> = BTreeMap::new();
@@ -262,7 +262,7 @@ impl Truth {
                 let age = f64::from(day.year()) - born;
                 lowest <= age && age <= highest
             }),
-            // A class reaches to just below the first kg of the next.
+            // A class ends just below the first kg of the next one.
             _ => number("weight_kg").is_some_and(|kg| lowest <= kg && kg < highest + 1.0),
         }
     }

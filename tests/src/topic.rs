@@ -1,16 +1,16 @@
-//! Topics as whoever follows them sees them.
+//! Topics as consumers see them.
 
 use serde_json::Value;
 use stores::Result;
 use stores::log::{FetchLimit, LogRead};
 
-/// All messages of a topic by partition, each with its offset.
+/// Returns all messages of a topic by partition, each with its offset.
 ///
 /// # Errors
-/// If there is no such topic.
+/// If the topic does not exist.
 ///
 /// # Panics
-/// If one can't be read or is no JSON.
+/// If a message cannot be read or is not JSON.
 pub async fn messages(log: &dyn LogRead, topic: &str) -> Result<Vec<Vec<(i64, Value)>>> {
     let mut all = Vec::new();
     for (partition, span) in (0..).zip(log.spans(topic).await?) {

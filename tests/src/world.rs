@@ -1,22 +1,22 @@
-//! A whole installation in this process: embedded stores in a temporary folder, every layer, and
-//! the API on a port of its own.
+//! A complete installation in this process: embedded stores in a temporary folder, every layer, and
+//! the API on its own port.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use batch::{
-    Batch, BatchOptions, BatchPorts, EditionOptions, ErasePorts, Eraser, RunReport, RunRequest,
+    Batch, BatchOptions, BatchPorts, ErasePorts, Eraser, RunReport, RunRequest, VersionOptions,
 };
 use jobs::{Catalog, Engine, EngineOptions, tree};
 use schemas::clock::FixedClock;
-use schemas::draws::SeededDraws;
 use schemas::plays::{BEFORE_THE_LOG, Decoder, Line};
+use schemas::random::SeededRandom;
 use schemas::source::Source;
 use serving::{Serving, ServingOptions, ServingPorts};
 use speed::{Speed, SpeedOptions, SpeedPorts, SpeedReport};
 use stores::erasures::Suppressions;
-use stores::intake::{Intake, IntakePorts, Taken};
+use stores::intake::{Intake, IntakePorts, IntakeReport};
 use stores::log::{FetchLimit, LogWrite, NewRecords};
 use stores::namespace::Namespace;
 use stores::{Stores, StoresOptions};
@@ -28,16 +28,16 @@ use crate::http::Client;
 use crate::recount::Recount;
 use crate::servers::{self, Addresses};
 
-/// The world's partitions.
+/// Default number of partitions.
 pub const PARTITIONS: u32 = 2;
-/// More than any test has.
+/// More partitions than any test uses.
 const PARTITIONS_MAX: u32 = 8;
-/// No lease lasts so long once nobody renews it.
+/// Longer than any lease that is not renewed.
 const LEASE_MAX: Duration = Duration::from_secs(120);
-/// When the world's clock stands at the beginning: 2026-03-05T12:00:00Z.
+/// Initial time of the clock: 2026-03-05T12:00:00Z.
 pub const NOW_MS: i64 = 1_772_712_000_000;
 
-/// A whole installation.
+/// A complete installation.
 #[derive(Debug)]
 pub struct World {
     folder: Folder,
@@ -48,14 +48,14 @@ pub struct World {
     engine: Engine,
     /// Its clock.
     pub clock: Arc<FixedClock>,
-    /// What the speed layer works with.
+    /// Options of the speed layer.
     pub speed_options: SpeedOptions,
-    /// What the batch layer works with.
+    /// Options of the batch layer.
     pub batch_options: BatchOptions,
     counted: Arc<Mutex<Counted>>,
-    /// What it is called on servers, where it is on any.
+    /// Its namespace, if it is on servers.
     namespace: Option<Namespace>,
-    /// Deletes what it has on servers that are its own.
+    /// Deletes its data from the shared servers on drop.
     own: Option<Arc<OwnNamespace>>,
     backfills: Arc<Mutex<Backfills>>,
 }
@@ -63,20 +63,21 @@ pub struct World {
 /// The lines of backfills.
 #[derive(Debug, Default)]
 struct Backfills {
-    /// Of those that came to their end, in their order.
+    /// The lines of each finished backfill, in order.
     done: Vec<Vec<String>>,
-    /// Of the last one, which was cut off. Its last step may still be under way on a thread of its own.
+    /// The lines of the last backfill if it was interrupted. Its last step may still run on a
+    /// thread of its own.
     last: Option<Vec<String>>,
 }
 
-/// What is known of live state.
+/// Expectations about live state.
 #[derive(Debug, Default)]
 struct Counted {
-    /// By partition: the furthest position that was seen.
+    /// The furthest position seen, by partition.
     positions: Vec<i64>,
-    /// Whether live state was deleted, or something else is wrong with the stores.
+    /// Whether live state was deleted or a store was disturbed.
     disturbed: bool,
-    /// Whether something else was counted live once than there was: that is kept beside the batch rows.
+    /// Whether live counts were ever wrong: drift from them is stored next to the batch rows.
     miscounted: bool,
 }
 
@@ -86,7 +87,7 @@ enum Folder {
     Given(PathBuf),
 }
 
-/// What nobody needs any more after the last of its worlds.
+/// Deletes an installation from shared servers when its last `World` is dropped.
 #[derive(Debug)]
 struct OwnNamespace(StoresOptions);
 
@@ -106,7 +107,7 @@ impl Folder {
 }
 
 impl World {
-    /// An empty installation.
+    /// Creates an empty installation.
     pub async fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         Self::on(
@@ -116,7 +117,7 @@ impl World {
         .await
     }
 
-    /// An installation on a folder that may hold one already.
+    /// Opens an installation in a folder, which may exist already.
     pub async fn open(folder: &Path) -> Self {
         let catalog = Catalog::built_in().expect("the built-in views");
         Self::on(Folder::Given(folder.to_owned()), catalog).await
@@ -128,7 +129,7 @@ impl World {
         Self::over(folder, stores, catalog)
     }
 
-    /// An empty installation on servers.
+    /// Creates an empty installation on servers.
     pub async fn on_servers() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let options = servers::options(folder.path(), &Addresses::default());
@@ -144,7 +145,7 @@ impl World {
         }
     }
 
-    /// An installation on servers that may be there already.
+    /// Opens an installation on servers, which may exist already.
     #[must_use]
     pub fn of_servers(folder: &Path, stores: Stores, namespace: Namespace) -> Self {
         let catalog = Catalog::built_in().expect("the built-in views");
@@ -194,8 +195,8 @@ impl World {
                 publish_rows: 9,
                 scan_rows: 5,
                 check_rows_min: 1_000,
-                // A few rows make a tree of several levels, and a key that is written in parts.
-                editions: EditionOptions {
+                // A few rows create a tree of several levels, and a key that is written in parts.
+                versions: VersionOptions {
                     tree: tree::Options {
                         leaf_items_mean: 3,
                         inner_children_mean: 3,
@@ -212,7 +213,7 @@ impl World {
         }
     }
 
-    /// The same installation with other views: a process of a newer build.
+    /// Returns the same installation with other views, as in a process of a newer build.
     #[must_use]
     pub fn with_catalog(&self, catalog: Catalog) -> Self {
         Self {
@@ -230,23 +231,23 @@ impl World {
         }
     }
 
-    /// The data folder.
+    /// Returns the data folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What it is called on servers, where it is on any.
+    /// Returns its namespace, if it is on servers.
     #[must_use]
     pub const fn namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref()
     }
 
-    /// The way in for the lines of a source.
+    /// Returns the intake of a source.
     pub async fn intake(&self, source: Source) -> Intake {
         let ports = IntakePorts {
             log: Arc::clone(&self.stores.log) as _,
-            canon: Arc::clone(&self.stores.canon) as _,
+            entities: Arc::clone(&self.stores.entities) as _,
             suppressions: Suppressions::new(Arc::clone(&self.stores.erasures)),
             clock: Arc::clone(&self.clock) as _,
         };
@@ -254,33 +255,33 @@ impl World {
         intake.expect("an intake")
     }
 
-    /// What erases people.
+    /// Returns an eraser of people.
     #[must_use]
     pub fn eraser(&self) -> Eraser {
         let ports = ErasePorts {
             log: Arc::clone(&self.stores.log),
-            canon: Arc::clone(&self.stores.canon) as _,
-            canon_erase: Arc::clone(&self.stores.canon_erase),
+            entities: Arc::clone(&self.stores.entities) as _,
+            entity_eraser: Arc::clone(&self.stores.entity_eraser),
             achievements: Arc::clone(&self.stores.achievements),
             data_folder: self.stores.data_folder.clone(),
             partitions: PARTITIONS,
         };
-        Eraser::build(self.batch(), ports)
+        Eraser::new(self.batch(), ports)
     }
 
-    /// Takes plays in.
-    pub async fn ingest(&self, lines: &[String]) -> Taken {
+    /// Ingests plays.
+    pub async fn ingest(&self, lines: &[String]) -> IntakeReport {
         self.ingest_into(Source::Plays, lines).await
     }
 
-    /// Takes lines of a source in.
-    pub async fn ingest_into(&self, source: Source, lines: &[String]) -> Taken {
+    /// Ingests lines of a source.
+    pub async fn ingest_into(&self, source: Source, lines: &[String]) -> IntakeReport {
         let numbered = (1..).zip(lines.iter().map(|line| line.as_bytes()));
-        let taken = self.intake(source).await.take("test", numbered).await;
+        let taken = self.intake(source).await.ingest("test", numbered).await;
         taken.expect("ingesting")
     }
 
-    /// Appends records to the log as another producer would, unchecked.
+    /// Appends unchecked records to the log, as another producer would.
     pub async fn append_raw(&self, partition: u32, lines: &[&[u8]]) {
         let keys = lines.iter().map(|_| Some(b"x".as_slice())).collect();
         let records = NewRecords {
@@ -298,9 +299,9 @@ impl World {
             .expect("appending");
     }
 
-    /// Takes events straight into the archive: all of them, or none.
+    /// Backfills events directly into the archive, all or none.
     pub fn backfill(&self, lines: &[String]) -> impl Future<Output = ()> + Send + 'static {
-        // The one before has come to its end by now, or never will.
+        // The previous backfill has finished by now or never will.
         self.backfills.lock().expect("no panic").last = None;
         let (batch, lines) = (self.batch(), lines.to_vec());
         async move {
@@ -316,7 +317,7 @@ impl World {
         }
     }
 
-    /// Notes the lines of a backfill that may have been cut off: they count if it came to its end.
+    /// Records the lines of a backfill that may have been interrupted: they count if it finished.
     pub async fn settle_backfill(&self, lines: Vec<String>) {
         self.look_for_backfills().await;
         self.backfills.lock().expect("no panic").last = Some(lines);
@@ -335,7 +336,7 @@ impl World {
         }
     }
 
-    /// The plain truth of plays up to a position, with the backfills that an answer names.
+    /// Recounts plays up to a position, including the backfills that an answer names.
     pub async fn recount(&self, provenance: &serde_json::Value, position: &[i64]) -> Recount {
         let held = provenance["backfills"].as_u64().unwrap_or(0);
         let held = usize::try_from(held).expect("few backfills");
@@ -352,7 +353,7 @@ impl World {
         Recount::of(&partitions, &until)
     }
 
-    /// Every record of the log, by partition, from offset 0 on.
+    /// Returns every record of the log by partition, from offset 0.
     pub async fn raw_log(&self) -> Vec<Vec<String>> {
         let topic = Source::Plays.topic();
         let spans = self.stores.log.spans(topic).await.expect("the log");
@@ -380,11 +381,14 @@ impl World {
         partitions
     }
 
-    /// How far the speed layer has counted, by partition: every answer to a later question holds
-    /// that much, or says that it does not.
+    /// Returns the counted position by partition. Every answer to a later query includes it, or
+    /// declares itself incomplete.
     pub async fn counted(&self) -> Vec<i64> {
-        let read = self.stores.live.read(Source::Plays, PARTITIONS_MAX, &[]);
-        let slots = read.await.expect("live state").slots;
+        let read = self
+            .stores
+            .live
+            .read_deltas(Source::Plays, PARTITIONS_MAX, &[]);
+        let slots = read.await.expect("live state").partition_states;
         let mut counted = self.counted.lock().expect("no panic");
         counted.positions.resize(slots.len(), 0);
         for (furthest, slot) in counted.positions.iter_mut().zip(&slots) {
@@ -396,7 +400,7 @@ impl World {
 
     /// Deletes live state.
     pub fn lose_live(&self) {
-        // What was lost before may not have been made again yet.
+        // Live state that was lost before may not be rebuilt yet.
         let was_lost = self.counted.lock().expect("no panic").disturbed;
         self.disturb();
         if let Some(namespace) = &self.namespace {
@@ -407,57 +411,58 @@ impl World {
         for entry in std::fs::read_dir(self.path()).expect("the data folder") {
             let entry = entry.expect("an entry");
             if entry.file_name().to_string_lossy().starts_with("live.db") {
-                // A process may clear away what is left at the same moment.
+                // Another process may remove leftovers at the same moment.
                 deleted += usize::from(std::fs::remove_file(entry.path()).is_ok());
             }
         }
         assert!(deleted > 0 || was_lost, "there is no live.db");
     }
 
-    /// Something is wrong with the stores: questions may find no answer, or an earlier one.
+    /// Declares a disturbance of the stores: queries may be refused or return an earlier answer.
     pub fn disturb(&self) {
         self.counted.lock().expect("no panic").disturbed = true;
     }
 
-    /// Live state is as it was some time ago: what was counted since is not any more.
+    /// Declares that live state was reset to an earlier time and lost later counts.
     pub fn live_fell_back(&self) {
         self.counted.lock().expect("no panic").positions.clear();
     }
 
-    /// Whether questions may find no answer, or an earlier one.
+    /// Whether queries may be refused or return an earlier answer.
     #[must_use]
     pub fn is_disturbed(&self) -> bool {
         self.counted.lock().expect("no panic").disturbed
     }
 
-    /// Somebody has changed what was counted live: what it had been is told for ever where that is asked for.
+    /// Declares that live counts were modified: drift queries report the earlier values from then
+    /// on.
     pub fn live_was_damaged(&self) {
         self.counted.lock().expect("no panic").miscounted = true;
     }
 
-    /// Whether somebody has ever changed what was counted live.
+    /// Whether live counts were ever modified.
     #[must_use]
     pub fn had_damaged_live(&self) -> bool {
         self.counted.lock().expect("no panic").miscounted
     }
 
-    /// The speed layer has caught up: from here on everything must be answered again.
+    /// Declares that the speed layer has caught up: from now on every query must be answered.
     pub fn live_is_back(&self) {
         self.counted.lock().expect("no panic").disturbed = false;
     }
 
-    /// The speed layer of plays.
+    /// Returns the speed layer of plays.
     pub async fn speed(&self) -> Speed {
         self.speed_of(Source::Plays).await
     }
 
-    /// The speed layer of a source.
+    /// Returns the speed layer of a source.
     pub async fn speed_of(&self, source: Source) -> Speed {
         self.speed_writing(source, Arc::clone(&self.stores.log) as _)
             .await
     }
 
-    /// The speed layer of a source with another way to write the log.
+    /// Returns the speed layer of a source with another log writer.
     pub async fn speed_writing(&self, source: Source, log_writes: Arc<dyn LogWrite>) -> Speed {
         let ports = SpeedPorts {
             log_writes,
@@ -466,27 +471,27 @@ impl World {
         self.speed_over(source, ports).await
     }
 
-    /// What a speed layer works on.
+    /// Returns the ports of a speed layer.
     #[must_use]
     pub fn speed_ports(&self) -> SpeedPorts {
         SpeedPorts {
             schemas: Arc::clone(&self.stores.schemas) as _,
             log: Arc::clone(&self.stores.log) as _,
             log_writes: Arc::clone(&self.stores.log) as _,
-            canon: Arc::clone(&self.stores.canon) as _,
+            entities: Arc::clone(&self.stores.entities) as _,
             live: Arc::clone(&self.stores.live) as _,
             views: Arc::clone(&self.stores.views) as _,
             achievements: Arc::clone(&self.stores.achievements) as _,
             hook: self.stores.hook.clone(),
-            recounts: Arc::clone(&self.stores.canon) as _,
+            recounts: Arc::clone(&self.stores.entities) as _,
             records: Arc::clone(&self.stores.records),
             suppressions: Suppressions::new(Arc::clone(&self.stores.erasures)),
             clock: Arc::clone(&self.clock) as _,
-            draws: Arc::new(SeededDraws::new(1)),
+            draws: Arc::new(SeededRandom::new(1)),
         }
     }
 
-    /// The speed layer of a source on ports of its own.
+    /// Returns the speed layer of a source on given ports.
     pub async fn speed_over(&self, source: Source, ports: SpeedPorts) -> Speed {
         let options = self.speed_options.clone();
         Speed::build(ports, &self.catalog, &self.engine, source, options)
@@ -494,49 +499,49 @@ impl World {
             .expect("a speed layer")
     }
 
-    /// Counts all plays that are in the log.
+    /// Counts all plays in the log.
     pub async fn catch_up(&self) -> SpeedReport {
         let done = self.catch_up_on(Source::Plays).await;
         self.live_is_back();
         done
     }
 
-    /// Lets the speed layer of a source come to the end of its log.
+    /// Runs the speed layer of a source until the end of its log.
     pub async fn catch_up_on(&self, source: Source) -> SpeedReport {
         let speed = self.speed_of(source).await;
         let done = speed.run(true, CancellationToken::new()).await;
         done.expect("catching up")
     }
 
-    /// A batch layer.
+    /// Returns a batch layer.
     #[must_use]
     pub fn batch(&self) -> Batch {
         let ports = batch_ports(&self.stores, Arc::clone(&self.clock));
         let options = self.batch_options.clone();
-        Batch::build(ports, self.catalog.clone(), self.engine.clone(), options)
+        Batch::new(ports, self.catalog.clone(), self.engine.clone(), options)
     }
 
-    /// One batch run of plays.
+    /// Runs one batch of plays.
     ///
     /// # Errors
-    /// Those of the run.
+    /// Errors of the run.
     pub async fn run(&self, request: &RunRequest) -> batch::Result<RunReport> {
         self.run_on(Source::Plays, request).await
     }
 
-    /// One batch run of a source.
+    /// Runs one batch of a source.
     ///
     /// # Errors
-    /// Those of the run.
+    /// Errors of the run.
     pub async fn run_on(&self, source: Source, request: &RunRequest) -> batch::Result<RunReport> {
         let stop = CancellationToken::new();
         self.batch().run(source, request, &(), &stop).await
     }
 
-    /// One batch run of a source, once the lease of one that was cut off in the middle is over.
+    /// Runs one batch of a source, waiting for the lease of an interrupted run to expire.
     ///
     /// # Panics
-    /// If the run does not succeed, or the lease does not end.
+    /// If the run fails or the lease does not expire.
     pub async fn run_once_free(&self, source: Source, request: &RunRequest) -> RunReport {
         let begun = Instant::now();
         loop {
@@ -550,16 +555,16 @@ impl World {
         }
     }
 
-    /// The API, without a socket.
+    /// Returns the API without a socket.
     ///
     /// # Panics
-    /// If it can't be built.
+    /// If it cannot be built.
     #[must_use]
     pub fn serving(&self) -> Serving {
         let ports = ServingPorts {
             log: Arc::clone(&self.stores.log) as _,
             ingest: Arc::clone(&self.stores.log) as _,
-            canon: Arc::clone(&self.stores.canon) as _,
+            entities: Arc::clone(&self.stores.entities) as _,
             live: Arc::clone(&self.stores.live) as _,
             views: Arc::clone(&self.stores.views) as _,
             achievements: Arc::clone(&self.stores.achievements) as _,
@@ -574,7 +579,7 @@ impl World {
             partitions: PARTITIONS,
             ..ServingOptions::default()
         };
-        Serving::build(ports, self.catalog.clone(), options, None).expect("serving")
+        Serving::new(ports, self.catalog.clone(), options, None).expect("serving")
     }
 
     /// Starts the API.
@@ -601,7 +606,7 @@ impl World {
     }
 }
 
-/// The ports of a batch layer over an installation's stores.
+/// Returns the ports of a batch layer on an installation's stores.
 #[must_use]
 pub fn batch_ports(stores: &Stores, clock: Arc<FixedClock>) -> BatchPorts {
     BatchPorts {
@@ -610,7 +615,7 @@ pub fn batch_ports(stores: &Stores, clock: Arc<FixedClock>) -> BatchPorts {
         live: Arc::clone(&stores.live) as _,
         views: Arc::clone(&stores.views) as _,
         counts: Arc::clone(&stores.counts) as _,
-        canon: Arc::clone(&stores.canon) as _,
+        entities: Arc::clone(&stores.entities) as _,
         records: Arc::clone(&stores.records),
         archive: stores.archive.clone(),
         leases: Arc::clone(&stores.leases) as _,
@@ -622,7 +627,7 @@ pub fn batch_ports(stores: &Stores, clock: Arc<FixedClock>) -> BatchPorts {
 /// A running API.
 #[derive(Debug)]
 pub struct Served {
-    /// Asks it.
+    /// A client of it.
     pub client: Client,
     stop: CancellationToken,
     task: JoinHandle<Result<(), String>>,
@@ -636,7 +641,7 @@ impl Served {
     }
 }
 
-/// The newest version of the archive of plays; null if there is none.
+/// Returns the newest version of the archive of plays; null if there is none.
 ///
 /// # Panics
 /// If the archive cannot be read.

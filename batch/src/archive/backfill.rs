@@ -1,8 +1,10 @@
-//! Backfills: events of the past that never were in the log. They count as if they stood before its first record.
+//! Backfills: past events that never were in the log. They count as if they preceded its first
+//! record.
 //!
-//! A backfill reserves the number of the version in which it begins, and the names of all its files begin with that number.
-//! One more version lists them and ends all reservations. A lease keeps two backfills apart, but nothing depends on it: of
-//! several, the first that ends counts, and the others have lost their reservation.
+//! A backfill reserves a version number, with which the names of all its files begin. One later
+//! version lists these files and ends all reservations. A lease keeps two backfills apart, but
+//! correctness does not depend on it: the first one that ends counts, and the others lose their
+//! reservation.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,20 +14,20 @@ use schemas::clock::Clock;
 use schemas::source::Source;
 use serde::Serialize;
 use stores::archive::Archive;
-use stores::erasures::{Suppressed, Suppressions};
-use stores::lease::Held as Lease;
+use stores::erasures::{SuppressedPeople, Suppressions};
+use stores::lease::LeaseGuard as Lease;
 
 use super::file_entry::FileEntry;
-use super::version::{Due, Version, collect_garbage, files_folder, new_path, objects};
-use super::without;
-use super::write::encoded;
-use crate::run::lease_lost;
+use super::remove_listeners;
+use super::version::{GarbageScope, Version, collect_garbage, files_folder, new_path, objects};
+use super::write::encode_events;
+use crate::run::lost_lease_error;
 use crate::{Batch, Error, Result};
 
-/// The result of a backfill.
+/// The report of a backfill.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct BackfillReport {
-    /// Its number, from 1 on; 0 if there was no event.
+    /// The number of the backfill, from 1; 0 if it had no event.
     pub backfill: u64,
     /// Events that were written.
     pub events: u64,
@@ -33,46 +35,46 @@ pub struct BackfillReport {
     pub files: u64,
 }
 
-/// An open backfill. Nothing of it counts before [`Backfill::finish`].
+/// An open backfill. Its events do not count before [`Backfill::finish`].
 #[derive(Debug)]
 pub struct Backfill {
     archive: Archive,
     source: Source,
     clock: Arc<dyn Clock>,
-    /// The number that it reserved.
+    /// The reserved version number.
     reserved: u64,
     rows_max: usize,
     bytes_max: usize,
     buffer: Vec<RecordBatch>,
     files: Vec<FileEntry>,
     events: u64,
-    /// Whether a version may list the files although the store reported an error.
-    is_unknown: bool,
-    /// The listeners whom its events do not name.
-    suppressed: Arc<Suppressed>,
+    /// True if a version may list the files although the store returned an error.
+    is_outcome_unknown: bool,
+    /// The erased people that were removed from its events.
+    suppressed: Arc<SuppressedPeople>,
     suppressions: Suppressions,
     lease: Box<dyn Lease>,
 }
 
 impl Batch {
-    /// Begins a backfill of an event source.
+    /// Starts a backfill of an event source.
     ///
     /// # Errors
     /// [`Error::Busy`] if another one is open, and those of the stores.
     pub async fn backfill(&self, source: Source) -> Result<Backfill> {
         let lease = format!("backfill-{source}");
         let what = format!("a backfill is under way for {source}");
-        let lease = self.acquire(&lease, &what).await?;
+        let lease = self.acquire_lease(&lease, &what).await?;
         let archive = self.ports.archive.clone();
         let clock = Arc::clone(&self.ports.clock);
         let reserved = async {
-            let suppressed = self.ports.suppressions.now().await?;
+            let suppressed = self.ports.suppressions.current().await?;
             Ok((reserve(&archive, source, &*clock).await?, suppressed))
         };
         let (reserved, suppressed) = match reserved.await {
             Ok(reserved) => reserved,
             Err(error) => {
-                lease.let_go().await;
+                lease.release().await;
                 return Err(error);
             }
         };
@@ -86,7 +88,7 @@ impl Batch {
             buffer: Vec::new(),
             files: Vec::new(),
             events: 0,
-            is_unknown: false,
+            is_outcome_unknown: false,
             suppressed,
             suppressions: self.ports.suppressions.clone(),
             lease,
@@ -94,11 +96,11 @@ impl Batch {
     }
 }
 
-/// Reserves a number for the files of a backfill.
+/// Reserves a version number for the files of a backfill.
 async fn reserve(archive: &Archive, source: Source, clock: &dyn Clock) -> Result<u64> {
     loop {
         let newest = Version::newest(archive, source).await?;
-        expect_all_events(&newest, archive, source).await?;
+        check_no_expired_events(&newest, archive, source).await?;
         let mut next = newest.next(clock.now_ms());
         next.open_backfills.insert(next.number);
         if newest.commit(archive, source, &next).await? {
@@ -108,15 +110,16 @@ async fn reserve(archive: &Archive, source: Source, clock: &dyn Clock) -> Result
 }
 
 impl Backfill {
-    /// Adds events, with the columns of [`schemas::plays::schema`] and places in the log that no record has
-    /// ([`schemas::plays::BEFORE_THE_LOG`]).
+    /// Adds events with the columns of [`schemas::plays::schema`]. Their partition and offset must
+    /// precede the log ([`schemas::plays::BEFORE_THE_LOG`]).
     ///
     /// # Errors
-    /// Those of the archive, and a lost lease; only [`Backfill::abandon`] can follow.
+    /// Errors of the archive, and a lost lease. After an error only [`Backfill::abandon`] may be
+    /// called.
     pub async fn add(&mut self, events: RecordBatch) -> Result<()> {
-        self.expect_lease()?;
+        self.check_lease()?;
         self.events += events.num_rows() as u64;
-        self.buffer.push(without(&self.suppressed, events));
+        self.buffer.push(remove_listeners(&self.suppressed, events));
         let rows: usize = self.buffer.iter().map(RecordBatch::num_rows).sum();
         let bytes = self.buffer.iter().map(RecordBatch::get_array_memory_size);
         if rows >= self.rows_max || bytes.sum::<usize>() >= self.bytes_max {
@@ -125,19 +128,19 @@ impl Backfill {
         Ok(())
     }
 
-    /// Without the lease another backfill most likely ends first.
-    fn expect_lease(&self) -> Result<()> {
+    /// Fails if the lease is lost, since another backfill probably ends first then.
+    fn check_lease(&self) -> Result<()> {
         if self.lease.lost().is_cancelled() {
-            return Err(lease_lost(&*self.lease, "a backfill"));
+            return Err(lost_lease_error(&*self.lease, "a backfill"));
         }
         Ok(())
     }
 
     async fn write(&mut self) -> Result<()> {
-        let (bytes, days) = encoded(std::mem::take(&mut self.buffer)).await?;
+        let (bytes, days) = encode_events(std::mem::take(&mut self.buffer)).await?;
         let Some(bytes) = bytes else { return Ok(()) };
         let path = new_path(&files_folder(self.source), self.reserved);
-        // The object may exist although the store reports an error.
+        // The object may exist although the store returns an error, so list the file first.
         self.files.push(FileEntry {
             path: Some(path.clone()),
             days,
@@ -147,22 +150,23 @@ impl Backfill {
         Ok(self.archive.put(&path, bytes).await?)
     }
 
-    /// Ends the backfill: the next batch run counts its events.
+    /// Completes the backfill. The next batch run counts its events.
     ///
     /// # Errors
-    /// Those of the archive, and that another backfill began meanwhile or the lease was lost. Then nothing of this one
-    /// counts, or the message says that this is unknown.
+    /// Errors of the archive, a lost lease, and another backfill that started meanwhile. Then no
+    /// event of this one counts, or the message says that this is unknown.
     pub async fn finish(mut self) -> Result<BackfillReport> {
         let backfill = match self.commit().await {
             Ok(backfill) => backfill,
             Err(error) => return Err(self.fail(error).await),
         };
         let now_ms = self.clock.now_ms();
-        let collected = collect_garbage(&self.archive, self.source, Due::DEAD, now_ms).await;
+        let collected =
+            collect_garbage(&self.archive, self.source, GarbageScope::DEAD, now_ms).await;
         if let Err(error) = collected {
-            tracing::warn!(%error, "files of backfills that did not end stay until the next run");
+            tracing::warn!(%error, "cannot delete files of unfinished backfills; the next run does");
         }
-        self.lease.let_go().await;
+        self.lease.release().await;
         Ok(BackfillReport {
             backfill,
             events: self.events,
@@ -172,10 +176,10 @@ impl Backfill {
 
     /// Deletes the files, unless a version may list them.
     async fn fail(self, error: Error) -> Error {
-        if self.is_unknown {
-            self.lease.let_go().await;
+        if self.is_outcome_unknown {
+            self.lease.release().await;
             return Error::Request(format!(
-                "{error}; it is unknown whether this backfill counts: run it again, events that come twice count once"
+                "{error}. It is unknown whether this backfill counts; run it again, since repeated events count once"
             ));
         }
         self.abandon().await;
@@ -187,38 +191,40 @@ impl Backfill {
         files.any(|file| version.files.iter().any(|listed| listed.path == file.path))
     }
 
-    /// Gives the backfill up: nothing of it counts, and its files are deleted.
+    /// Abandons the backfill: its events do not count, and its files are deleted.
     pub async fn abandon(self) {
         for path in self.files.iter().filter_map(|file| file.path.as_ref()) {
             if let Err(error) = self.archive.delete(path).await {
-                tracing::warn!(%error, path, "a file of an abandoned backfill stays until the next backfill ends");
+                tracing::warn!(%error, path, "cannot delete a file of an abandoned backfill; the next backfill or run does");
             }
         }
-        self.lease.let_go().await;
+        self.lease.release().await;
     }
 
-    /// Creates the version that lists the files. Returns the number of the backfill; 0 if it has no event.
+    /// Creates the version that lists the files. Returns the number of the backfill; 0 if it has no
+    /// event.
     async fn commit(&mut self) -> Result<u64> {
-        self.expect_lease()?;
+        self.check_lease()?;
         self.write().await?;
         loop {
             let newest = Version::newest(&self.archive, self.source).await?;
             if self.is_listed(&newest) {
                 return Ok(newest.backfills);
             }
-            self.is_unknown = false;
-            self.expect_committable(&newest).await?;
+            self.is_outcome_unknown = false;
+            self.check_committable(&newest).await?;
             let mut next = newest.next(self.clock.now_ms());
             if self.files.is_empty() {
                 next.open_backfills.remove(&self.reserved);
             } else {
                 next.open_backfills.clear();
                 next.backfills += 1;
-                let at = next.log_begins_at();
+                let at = next.log_start_index();
                 drop(next.files.splice(at..at, self.files.iter().cloned()));
             }
-            // Until the newest version is read again: another writer may already have built on this one.
-            self.is_unknown = !self.files.is_empty();
+            // The outcome is unknown until the newest version is read again, because another writer
+            // may already have built on this one.
+            self.is_outcome_unknown = !self.files.is_empty();
             if newest.commit(&self.archive, self.source, &next).await? {
                 return Ok(if self.files.is_empty() {
                     0
@@ -229,10 +235,10 @@ impl Backfill {
         }
     }
 
-    async fn expect_committable(&self, newest: &Version) -> Result<()> {
+    async fn check_committable(&self, newest: &Version) -> Result<()> {
         if !newest.open_backfills.contains(&self.reserved) {
             return Err(Error::Request(
-                "another backfill ended meanwhile, or another archive has taken the place of this one. Nothing of this backfill counts; run it again".to_owned(),
+                "another backfill ended meanwhile, or the archive was replaced. No event of this backfill counts; run it again".to_owned(),
             ));
         }
         let present: BTreeSet<String> = objects(&self.archive, self.source)
@@ -247,27 +253,31 @@ impl Backfill {
         let missing = self.files.iter().find(is_missing);
         if let Some(path) = missing.and_then(|file| file.path.as_ref()) {
             return Err(Error::Request(format!(
-                "{path} is gone, which this backfill has written: the archive was changed. Nothing of this backfill counts; run it again"
+                "{path}, a file of this backfill, was deleted: the archive was changed. No event of this backfill counts; run it again"
             )));
         }
-        expect_all_events(newest, &self.archive, self.source).await?;
-        // Listeners who were erased since it began may be in its files, and the erasure has searched the archive without them.
-        let suppressed = self.suppressions.now().await?;
+        check_no_expired_events(newest, &self.archive, self.source).await?;
+        // An erasure that started since the backfill began has not searched its files.
+        let suppressed = self.suppressions.current().await?;
         if suppressed.newest_listener() != self.suppressed.newest_listener() {
             return Err(Error::Request(
-                "a listener was erased while this backfill was written, and its files may name them. Nothing of it counts; run it again".to_owned(),
+                "a listener was erased during this backfill, and its files may name the listener. No event of this backfill counts; run it again".to_owned(),
             ));
         }
-        self.expect_lease()
+        self.check_lease()
     }
 }
 
-/// A backfill begins tables of its own from all events. Where some expired, no run could compute these.
-async fn expect_all_events(version: &Version, archive: &Archive, source: Source) -> Result<()> {
+/// Fails if events expired: a backfill starts new tables, which are computed from all events.
+async fn check_no_expired_events(
+    version: &Version,
+    archive: &Archive,
+    source: Source,
+) -> Result<()> {
     if version.expired_bounds(archive, source).await?.is_none() {
         return Ok(());
     }
     Err(Error::Request(format!(
-        "a backfill counts all events of {source} again, and some are no longer in the archive: they expired by retention.archive_days. Restore from a copy the files that the newest object in archive/{source}/versions marks as expired; a small number of events can be ingested into the log instead"
+        "a backfill counts all events of {source} again, but some expired because of retention.archive_days. Restore from a copy the files that the newest object in archive/{source}/versions marks as expired, or ingest a small number of events into the log instead"
     )))
 }

@@ -1,7 +1,8 @@
-//! Compaction: neighboring files with few events become one.
+//! Compaction: merges neighboring small files.
 //!
-//! An archiver that writes a file a minute leaves half a million files a year, and every run opens those of the days that it
-//! reads. Compaction runs after a run under its lease. Its inputs stay for a while for readers of earlier versions.
+//! An archiver that writes a file a minute leaves half a million files a year, and every run opens
+//! those of the days that it reads. Compaction happens after a run, under the run's lease. Its
+//! inputs remain for a while for readers of earlier versions.
 
 use std::ops::Range;
 
@@ -11,31 +12,31 @@ use schemas::seam::Cut;
 use schemas::source::Source;
 use schemas::time::day_of;
 use stores::archive::Archive;
-use stores::erasures::Suppressed;
+use stores::erasures::SuppressedPeople;
 use tokio_util::sync::CancellationToken;
 
 use super::file_entry::FileEntry;
 use super::rewrite::Rewriter;
 use super::version::{Version, objects};
 use crate::Result;
-use crate::run::go_on;
+use crate::run::check_stop;
 
-/// Fewer inputs would be written again too often.
+/// Minimum inputs of a compaction, so that events are not rewritten too often.
 const INPUTS_MIN: usize = 8;
-/// The newest files stay, since archivers continue from them.
-const NEWEST_LEFT_ALONE: usize = 2;
-/// Files that one run writes, at most, so that it does not take long.
+/// The newest files are skipped, since archivers continue from them.
+const NEWEST_SKIPPED: usize = 2;
+/// Maximum files that one run writes, which bounds its duration.
 const OUTPUTS_MAX: usize = 8;
-/// Files that one run reads, at most.
+/// Maximum files that one run reads.
 const INPUTS_MAX: usize = 1_024;
-/// The newest days of the inputs lie within this many days, so that the output expires nearly as soon as each of them. More
-/// than [`INPUTS_MIN`], since some installations run once a day.
+/// The newest days of the inputs lie within this many days, so that the output expires nearly as
+/// soon as each of them. This exceeds [`INPUTS_MIN`], since some installations run once a day.
 const DAYS_MAX: i64 = 14;
 
-/// What a compaction may do.
+/// Limits and resources of a compaction.
 #[derive(Clone, Copy)]
 pub(crate) struct CompactionLimits<'a> {
-    /// Files below these cuts are eligible.
+    /// Only files below these cuts are eligible.
     pub(crate) cuts: &'a [Cut],
     pub(crate) size: CompactedSize,
     pub(crate) clock: &'a dyn Clock,
@@ -43,29 +44,30 @@ pub(crate) struct CompactionLimits<'a> {
     pub(crate) memory: &'a MemoryReservation,
 }
 
-/// The size of a compacted file.
+/// The maximum size of a compacted file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CompactedSize {
-    /// Events, at most.
+    /// Maximum number of events.
     pub(crate) rows_max: u64,
-    /// Bytes of its inputs, at most.
+    /// Maximum bytes of its inputs.
     pub(crate) bytes_max: u64,
 }
 
-/// Compacts files of a source. Returns the number of inputs and of outputs.
+/// Compacts files of a source. Returns the numbers of inputs and outputs.
 ///
 /// # Errors
-/// Those of the archive, and [`crate::Error::Stopped`]. A group of files that cannot be compacted is left alone.
+/// Errors of the archive, and [`crate::Error::Stopped`]. A group of files that cannot be compacted
+/// is skipped.
 pub(crate) async fn compact(
     archive: &Archive,
     source: Source,
     limits: CompactionLimits<'_>,
-    suppressed: &Suppressed,
+    suppressed: &SuppressedPeople,
     stop: &CancellationToken,
 ) -> Result<(usize, usize)> {
     let newest = Version::newest(archive, source).await?;
     let log_files = newest.log_files();
-    let candidates = candidates(archive, source, log_files, limits).await?;
+    let candidates = find_candidates(archive, source, log_files, limits).await?;
     let rewriter = Rewriter {
         archive,
         suppressed,
@@ -73,7 +75,7 @@ pub(crate) async fn compact(
         stop,
     };
     let (mut inputs, mut outputs) = (0, 0);
-    for group in groups(&candidates, limits.size)
+    for group in plan_groups(&candidates, limits.size)
         .into_iter()
         .take(OUTPUTS_MAX)
     {
@@ -82,18 +84,18 @@ pub(crate) async fn compact(
         if files.len() < INPUTS_MIN {
             break;
         }
-        go_on(stop)?;
+        check_stop(stop)?;
         match compact_group(&rewriter, source, files, limits.clock).await {
             Ok(true) => {
                 inputs += files.len();
                 outputs += 1;
             }
-            // Another writer replaced an input.
+            // Another writer has replaced an input.
             Ok(false) => {}
             Err(error) => {
-                go_on(stop)?;
-                // Other groups may be readable.
-                tracing::warn!(%source, %error, "a group of archive files was not compacted");
+                check_stop(stop)?;
+                // Other groups may still be readable.
+                tracing::warn!(%source, %error, "cannot compact a group of archive files");
             }
         }
         limits.memory.free();
@@ -101,7 +103,8 @@ pub(crate) async fn compact(
     Ok((inputs, outputs))
 }
 
-/// Replaces neighboring files by one, in a version of its own. Returns false if the newest version does not list all of them.
+/// Replaces neighboring files by one in a new version. Returns false if the newest version does not
+/// list all of them.
 async fn compact_group(
     rewriter: &Rewriter<'_>,
     source: Source,
@@ -142,7 +145,7 @@ async fn compact_group(
     Ok(false)
 }
 
-async fn candidates(
+async fn find_candidates(
     archive: &Archive,
     source: Source,
     files: &[FileEntry],
@@ -158,7 +161,7 @@ async fn candidates(
         newest_day = newest_day.max(newest.map(|day| (*day).min(today)));
         CompactionCandidate {
             rows: file.rows(),
-            bytes: object.flatten().map_or(0, |object| object.bytes),
+            bytes: object.flatten().map_or(0, |object| object.size_bytes),
             newest_day,
             // An expired file has no events to write, and a missing one cannot be read.
             is_eligible: file.is_below(limits.cuts)
@@ -169,7 +172,7 @@ async fn candidates(
     Ok(parts.collect())
 }
 
-/// What decides whether a file is compacted.
+/// The properties of a file that decide whether it is compacted.
 #[derive(Debug, Clone, Copy)]
 struct CompactionCandidate {
     rows: u64,
@@ -178,7 +181,7 @@ struct CompactionCandidate {
     is_eligible: bool,
 }
 
-/// Neighbors that may become one file.
+/// The size of neighbors that may become one file.
 #[derive(Debug, Clone, Default)]
 struct GroupSize {
     rows: u64,
@@ -206,10 +209,10 @@ impl GroupSize {
     }
 }
 
-/// The neighbors that become one file, by index.
-fn groups(parts: &[CompactionCandidate], size: CompactedSize) -> Vec<Range<usize>> {
+/// Returns the neighbors to merge, by index.
+fn plan_groups(parts: &[CompactionCandidate], size: CompactedSize) -> Vec<Range<usize>> {
     let mut groups = Vec::new();
-    let end = parts.len().saturating_sub(NEWEST_LEFT_ALONE);
+    let end = parts.len().saturating_sub(NEWEST_SKIPPED);
     let (mut first, mut sum) = (0, GroupSize::default());
     for (index, part) in parts.iter().enumerate().take(end) {
         let is_small = part.rows <= size.rows_max / 2 && part.bytes <= size.bytes_max / 2;
@@ -227,10 +230,10 @@ fn groups(parts: &[CompactionCandidate], size: CompactedSize) -> Vec<Range<usize
     groups.push(first..end);
     for group in &mut groups {
         let rows = |group: &Range<usize>| {
-            let among = parts.get(group.clone()).unwrap_or_default();
-            among.iter().map(|part| part.rows).sum::<u64>()
+            let group_parts = parts.get(group.clone()).unwrap_or_default();
+            group_parts.iter().map(|part| part.rows).sum::<u64>()
         };
-        // A file that is larger than all that follow is not worth writing again.
+        // A file that is larger than all following ones is not worth rewriting.
         while group.start < group.end && rows(&(group.start..group.start + 1)) > rows(group) / 2 {
             group.start += 1;
         }
@@ -258,12 +261,12 @@ mod tests {
     }
 
     fn chosen(parts: &[CompactionCandidate], size: CompactedSize) -> Vec<(usize, usize)> {
-        let groups = groups(parts, size).into_iter();
+        let groups = plan_groups(parts, size).into_iter();
         groups.map(|group| (group.start, group.end)).collect()
     }
 
     #[test]
-    fn small_neighbors_become_one() {
+    fn merges_small_neighbors() {
         let small = |count: usize| vec![part(1); count];
         let of_20 = CompactedSize {
             rows_max: 20,
@@ -278,7 +281,7 @@ mod tests {
             ..SIZE
         };
         assert_eq!(chosen(&small(42), of_20_bytes), [(0, 20), (20, 40)]);
-        // A large file ends a row of small ones, and stays; so does one that is not eligible.
+        // A large file or an ineligible one ends a group, and is not part of any.
         let mut parts = small(30);
         parts[12].rows = 80;
         assert_eq!(chosen(&parts, SIZE), [(0, 12), (13, 28)]);
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_waits_until_as_much_came_after_it() {
+    fn skips_a_file_until_as_many_events_follow() {
         let grown = |since: usize| {
             let mut parts = vec![part(20)];
             parts.extend(vec![part(1); since]);
@@ -300,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn days_that_lie_apart_stay_apart() {
+    fn does_not_merge_files_of_distant_days() {
         let mut parts = Vec::new();
         for day in 0..20 {
             let of_day = CompactionCandidate {
@@ -310,7 +313,7 @@ mod tests {
             parts.extend([of_day; 2]);
         }
         assert_eq!(chosen(&parts, SIZE), [(0, 28), (28, 38)]);
-        // A stretch without events has no day.
+        // A file entry without events has no day.
         for part in &mut parts {
             part.newest_day = None;
         }

@@ -1,7 +1,9 @@
-//! Expired files of events: each leaves the identities of its events, hashes of 16 bytes, by day.
+//! Expiry of event files. An expired file is replaced by the identities of its events, which are
+//! hashes of 16 bytes, by day.
 //!
-//! The results still count these events, and the identities tell a late record of such a day from a repeated one. Work that
-//! would need the events themselves is refused. An expired file that is restored from a copy counts again.
+//! Results still count these events, and the identities distinguish a late record from a repeated
+//! one. Work that needs the events themselves is refused. An expired file that is restored from a
+//! copy counts again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -10,7 +12,7 @@ use arrow::array::{Array, ArrayRef, AsArray, FixedSizeBinaryArray, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use bytes::Bytes;
 use futures::TryStreamExt;
-use schemas::plays::identities;
+use schemas::plays::event_identities;
 use schemas::seam::{Cut, Offset};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
@@ -29,79 +31,79 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     Arc::new(Schema::new(vec![hash]))
 });
 
-/// What is left of an expired file.
+/// The remains of an expired file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ExpiredFile {
     /// The file of identities.
     pub(super) identities: String,
-    /// By UTC day: where the identities of its events are.
+    /// By UTC day, the row groups of the identities.
     pub(super) days: BTreeMap<i64, DayRows>,
-    /// The size of the file of events.
+    /// The size of the event file.
     pub(super) size_bytes: u64,
     /// Milliseconds since the Unix epoch.
     pub(super) at_ms: i64,
 }
 
 impl ExpiredFile {
-    /// The path of the file of identities.
+    /// Returns the path of the file of identities.
     pub(crate) fn identities(&self) -> &str {
         &self.identities
     }
 }
 
-/// The days without all their events, and what the archive has of these.
+/// The days with expired events, and their files of identities.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ExpiredDays {
-    /// By day: files of identities and their row groups.
+    /// By day, the files of identities and their row groups.
     days: BTreeMap<i64, Vec<(String, Vec<usize>)>>,
-    /// By day: the number of identities.
+    /// By day, the number of identities.
     rows: BTreeMap<i64, u64>,
-    /// Stretches of the log without their file.
-    stretches: Vec<FileEntry>,
+    /// The entries whose files expired.
+    entries: Vec<FileEntry>,
 }
 
 impl ExpiredDays {
     pub(super) fn add(&mut self, file: &FileEntry, expired: &ExpiredFile) {
         for (day, rows) in &expired.days {
             let groups = rows.row_groups.clone().collect();
-            let of_day = self.days.entry(*day).or_default();
-            of_day.push((expired.identities.clone(), groups));
+            let day_files = self.days.entry(*day).or_default();
+            day_files.push((expired.identities.clone(), groups));
             let sum = self.rows.entry(*day).or_default();
             *sum = sum.saturating_add(rows.rows);
         }
-        self.stretches.push(file.clone());
+        self.entries.push(file.clone());
     }
 
-    /// Whether events of a day expired.
+    /// Returns whether events of a day expired.
     pub(crate) fn contains(&self, day: i64) -> bool {
         self.days.contains_key(&day)
     }
 
-    /// The first and the last day.
+    /// Returns the first and the last day.
     pub(crate) fn bounds(&self) -> Option<(i64, i64)> {
-        self.within(|_| true)
+        self.bounds_where(|_| true)
     }
 
-    /// The first and the last of the days that a condition selects.
-    pub(crate) fn within(&self, is_among: impl Fn(i64) -> bool) -> Option<(i64, i64)> {
+    /// Returns the first and the last day that satisfy a condition.
+    pub(crate) fn bounds_where(&self, is_among: impl Fn(i64) -> bool) -> Option<(i64, i64)> {
         let mut days = self.days.keys().copied().filter(|day| is_among(*day));
         let first = days.next()?;
         Some((first, days.next_back().unwrap_or(first)))
     }
 
-    /// Whether an event expired that lies between the cuts of a result and later cuts.
-    pub(crate) fn reaches_beyond(&self, since: &[Cut], cuts: &[Cut]) -> bool {
-        let mut stretches = self.stretches.iter();
-        stretches.any(|stretch| stretch.overlaps(since, cuts))
+    /// Returns whether an event between the cuts of a result and later cuts expired.
+    pub(crate) fn overlaps(&self, since: &[Cut], cuts: &[Cut]) -> bool {
+        let mut entries = self.entries.iter();
+        entries.any(|entry| entry.overlaps(since, cuts))
     }
 
-    /// The number of identities of some days.
+    /// Returns the number of identities of some days.
     pub(crate) fn rows(&self, days: &[i64]) -> u64 {
         let rows = days.iter().filter_map(|day| self.rows.get(day));
         rows.fold(0, |sum, rows| sum.saturating_add(*rows))
     }
 
-    /// Files of identities of some days, with their row groups.
+    /// Returns the files of identities of some days, with their row groups.
     pub(crate) fn files(&self, days: &[i64]) -> Vec<(String, Vec<usize>)> {
         let mut files: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (path, groups) in days.iter().filter_map(|day| self.days.get(day)).flatten() {
@@ -114,15 +116,17 @@ impl ExpiredDays {
     }
 }
 
-/// Replaces files of events, given with their sizes in bytes, by the identities of their events, in one new version. Files
-/// that are no longer listed are left out, and all are if there are other backfills than `backfills`. Returns the paths of those that were replaced; the caller deletes them.
+/// Replaces event files, given with their sizes in bytes, by the identities of their events, in one
+/// new version. Skips files that are no longer listed, and does nothing if the number of backfills
+/// is not `backfills`. Returns the paths of the replaced files, which the caller deletes.
 ///
 /// # Errors
-/// Those of the archive, and [`Error::Damaged`] if a file does not hold what its entry says.
+/// Errors of the archive, and [`Error::Damaged`] if a file does not match its entry.
 pub(crate) async fn expire(
     archive: &Archive,
     source: Source,
-    (files, backfills): (&BTreeMap<String, u64>, u64),
+    files: &BTreeMap<String, u64>,
+    backfills: u64,
     now_ms: i64,
 ) -> Result<BTreeSet<String>> {
     loop {
@@ -163,7 +167,8 @@ pub(crate) async fn expire(
     }
 }
 
-/// Writes the identities of a file's events, by day, and reads them back: nothing else has them once the file is deleted.
+/// Writes the identities of a file's events, by day, and verifies them by reading them back: they
+/// are the only copy once the file is deleted.
 async fn write_identities(
     archive: &Archive,
     file: &FileEntry,
@@ -174,11 +179,11 @@ async fn write_identities(
     for (day, rows) in &file.days {
         let groups = rows.row_groups.clone().collect();
         let batches = archive.rows(path, groups, BATCH_ROWS).await?;
-        let hashes = batches.map_ok(|batch| identities(&batch));
+        let hashes = batches.map_ok(|batch| event_identities(&batch));
         let hashes: Vec<Vec<u128>> = hashes.try_collect().await?;
         let hashes = hashes.concat();
         if hashes.len() as u64 != rows.rows {
-            let what = "it holds another number of events than its entry says";
+            let what = "its number of events differs from its entry";
             return Err(Error::damaged(path, what));
         }
         by_day.insert(*day, hashes);
@@ -191,10 +196,10 @@ async fn write_identities(
         let groups = days.get(day).map(|rows| rows.row_groups.clone());
         let groups = groups.unwrap_or_default().collect();
         let batches = archive.rows(to, groups, BATCH_ROWS).await?;
-        let found = batches.map_ok(|batch| batch.num_rows());
-        let found: Vec<usize> = found.try_collect().await?;
-        if found.iter().sum::<usize>() as u64 != rows.rows {
-            let what = "it was just written, and does not hold what was written";
+        let counts = batches.map_ok(|batch| batch.num_rows());
+        let counts: Vec<usize> = counts.try_collect().await?;
+        if counts.iter().sum::<usize>() as u64 != rows.rows {
+            let what = "its content differs from the data just written";
             return Err(Error::damaged(to, what));
         }
     }
@@ -209,12 +214,12 @@ fn encode(
         let column: ArrayRef = Arc::new(FixedSizeBinaryArray::try_from_iter(bytes)?);
         RecordBatch::try_new(Arc::clone(&SCHEMA), vec![column])
     };
-    let of_days = by_day.iter().map(|(day, hashes)| (*day, rows(hashes)));
-    encode_days(Arc::clone(&SCHEMA), of_days)
+    let batches = by_day.iter().map(|(day, hashes)| (*day, rows(hashes)));
+    encode_days(Arc::clone(&SCHEMA), batches)
 }
 
-/// The identities in a batch; none if the batch is of another kind of file.
-pub(super) fn hashes(batch: &RecordBatch) -> Option<Vec<u128>> {
+/// Returns the identities in a batch; `None` if it is not from a file of identities.
+pub(super) fn identity_hashes(batch: &RecordBatch) -> Option<Vec<u128>> {
     if batch.schema_ref().fields() != SCHEMA.fields() {
         return None;
     }
@@ -223,12 +228,12 @@ pub(super) fn hashes(batch: &RecordBatch) -> Option<Vec<u128>> {
     hashes.map(|hash| hash.map(u128::from_le_bytes)).collect()
 }
 
-/// By partition, the offsets of cuts.
-pub(crate) fn offsets(cuts: &[Cut]) -> Vec<Offset> {
+/// Returns the offsets of cuts, by partition.
+pub(crate) fn cut_offsets(cuts: &[Cut]) -> Vec<Offset> {
     cuts.iter().map(|cut| cut.next_offset).collect()
 }
 
-/// A day since the Unix epoch as a date.
+/// Formats a day since the Unix epoch as a date.
 pub(crate) fn format_day(day: i64) -> String {
     let at = jiff::Timestamp::from_second(day.saturating_mul(86_400));
     at.map_or_else(
@@ -242,13 +247,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identities_are_read_back() {
+    fn identities_round_trip_through_parquet() {
         let by_day = BTreeMap::from([(-3, vec![1, u128::MAX]), (20_000, vec![7])]);
         let (bytes, days) = encode(&by_day).expect("a file");
         let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(bytes);
         let reader = reader.expect("a file").build().expect("a reader");
         let found: Vec<u128> = reader
-            .flat_map(|batch| hashes(&batch.expect("rows")).expect("hashes"))
+            .flat_map(|batch| identity_hashes(&batch.expect("rows")).expect("hashes"))
             .collect();
         assert_eq!(found, [1, u128::MAX, 7]);
         let rows: Vec<(i64, u64)> = days.iter().map(|(day, rows)| (*day, rows.rows)).collect();

@@ -1,4 +1,5 @@
-//! One entry of an archive version: a stretch of the log, or a part of a backfill, and its file of events.
+//! One entry of an archive version: an offset range of the log or a part of a backfill, and its
+//! file of events.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,32 +9,32 @@ use serde::{Deserialize, Serialize};
 
 use super::expire::ExpiredFile;
 
-/// Events of one UTC day in a file.
+/// The events of one UTC day in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DayRows {
-    /// The row groups that hold them.
+    /// The row groups with these events.
     pub(crate) row_groups: Range<usize>,
     /// The number of events.
     pub(crate) rows: u64,
 }
 
-/// A stretch of the log, or a part of a backfill.
+/// An offset range of the log, or a part of a backfill.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileEntry {
-    /// By partition: the first offset of the stretch; empty for a backfill.
+    /// By partition: the first offset of the range; empty for a backfill.
     pub(crate) from: Vec<Offset>,
-    /// By partition: where the stretch ends; empty for a backfill.
+    /// By partition: the end of the range; empty for a backfill.
     pub(crate) to: Vec<Cut>,
-    /// The file of events; none if the stretch holds no event.
+    /// The file of events; none if there is no event.
     pub(crate) path: Option<String>,
-    /// By UTC day (days since 1970-01-01) of the events' time.
+    /// By UTC day of the event time, in days since 1970-01-01.
     pub(crate) days: BTreeMap<i64, DayRows>,
-    /// Records of the stretch that could not be decoded.
+    /// Records of the range that could not be decoded.
     pub(crate) rejected: u64,
-    /// The number of an erasure: the file holds no listener who was erased by it or before.
+    /// The number of an erasure: the file names no listener of this or an earlier erasure.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) redacted_through: u64,
-    /// What is left of the file if it expired.
+    /// The remains of the file if it expired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) expired: Option<ExpiredFile>,
 }
@@ -47,12 +48,12 @@ const fn is_zero(number: &u64) -> bool {
 }
 
 impl FileEntry {
-    /// Whether a backfill wrote it.
-    pub(crate) const fn is_of_backfill(&self) -> bool {
+    /// Returns whether it is part of a backfill.
+    pub(crate) const fn is_backfill(&self) -> bool {
         self.to.is_empty()
     }
 
-    /// Whether the stretch holds an offset in `[since, cuts)` of any partition.
+    /// Returns whether the range overlaps `[since, cuts)` in any partition.
     pub(crate) fn overlaps(&self, since: &[Cut], cuts: &[Cut]) -> bool {
         let at = |cuts: &[Cut], partition: usize| cuts.get(partition).map_or(0, |c| c.next_offset);
         self.to.iter().enumerate().any(|(partition, to)| {
@@ -61,56 +62,58 @@ impl FileEntry {
         })
     }
 
-    /// Whether all of the stretch lies below the cuts. A backfill lies before the log.
+    /// Returns whether the whole range is below the cuts. A backfill precedes the log.
     pub(crate) fn is_below(&self, cuts: &[Cut]) -> bool {
         let at = |partition: usize| cuts.get(partition).map_or(0, |cut| cut.next_offset);
         let mut ends = self.to.iter().enumerate();
         ends.all(|(partition, to)| to.next_offset <= at(partition))
     }
 
-    /// Whether it begins where `before` ends.
+    /// Returns whether it begins where `before` ends.
     pub(super) fn follows(&self, before: &Self) -> bool {
         let at = |partition: usize| before.to.get(partition).map_or(0, |cut| cut.next_offset);
         let mut from = self.from.iter().enumerate();
         self.from.len() >= before.to.len() && from.all(|(partition, from)| *from == at(partition))
     }
 
-    /// The number of events.
+    /// Returns the number of events.
     pub(crate) fn rows(&self) -> u64 {
         let days = self.days.values();
         days.fold(0, |sum, day| sum.saturating_add(day.rows))
     }
 
-    /// The row groups of all days.
+    /// Returns the row groups of all days.
     pub(super) fn row_groups(&self) -> Vec<usize> {
         let days = self.days.values();
         days.flat_map(|day| day.row_groups.clone()).collect()
     }
 }
 
-/// The number of records by UTC day, of the days with events between two cuts (without `since`: of all days) and of `others`.
+/// Counts records by UTC day, for the days with events between two cuts and for the `others`.
+/// Without `since`, all days are included.
 pub(crate) fn days_between(
     files: &[FileEntry],
     since: Option<&[Cut]>,
     cuts: &[Cut],
-    others: impl IntoIterator<Item = i64>,
+    additional_days: impl IntoIterator<Item = i64>,
 ) -> BTreeMap<i64, u64> {
-    let mut days: BTreeMap<i64, u64> = others.into_iter().map(|day| (day, 0)).collect();
+    let mut days: BTreeMap<i64, u64> = additional_days.into_iter().map(|day| (day, 0)).collect();
     for file in files {
-        // A backfill begins a table, so everything is computed then.
+        // A backfill starts new tables, so everything is computed and `since` is absent.
         if since.is_none_or(|since| file.overlaps(since, cuts)) {
             days.extend(file.days.keys().map(|day| (*day, 0)));
         }
     }
-    for (day, of_day) in files.iter().flat_map(|file| &file.days) {
+    for (day, day_rows) in files.iter().flat_map(|file| &file.days) {
         if let Some(rows) = days.get_mut(day) {
-            *rows += of_day.rows;
+            *rows += day_rows.rows;
         }
     }
     days
 }
 
-/// Divides days into tasks of at most `rows_max` records, unless one day has more; each with its number of records.
+/// Divides days into tasks of at most `rows_max` records, and more only for a single day. Each task
+/// has its number of records.
 pub(crate) fn day_tasks(days: &BTreeMap<i64, u64>, rows_max: u64) -> Vec<(Vec<i64>, u64)> {
     let mut tasks: Vec<(Vec<i64>, u64)> = Vec::new();
     for (day, rows) in days {
@@ -129,7 +132,7 @@ pub(crate) fn day_tasks(days: &BTreeMap<i64, u64>, rows_max: u64) -> Vec<(Vec<i6
 mod tests {
     use super::*;
 
-    fn stretch(to: &[i64]) -> FileEntry {
+    fn ending_at(to: &[i64]) -> FileEntry {
         let cut = |next_offset| Cut {
             next_offset,
             last: None,
@@ -142,13 +145,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_is_below_the_cuts_in_every_partition() {
-        let cuts = stretch(&[5, 7]).to;
-        assert!(stretch(&[5, 7]).is_below(&cuts));
-        assert!(stretch(&[5]).is_below(&cuts));
-        assert!(!stretch(&[5, 8]).is_below(&cuts));
-        assert!(!stretch(&[0, 0, 1]).is_below(&cuts));
-        assert!(!stretch(&[5, 7]).is_below(&[]));
-        assert!(stretch(&[]).is_below(&cuts), "a backfill");
+    fn range_is_below_the_cuts_if_it_is_in_every_partition() {
+        let cuts = ending_at(&[5, 7]).to;
+        assert!(ending_at(&[5, 7]).is_below(&cuts));
+        assert!(ending_at(&[5]).is_below(&cuts));
+        assert!(!ending_at(&[5, 8]).is_below(&cuts));
+        assert!(!ending_at(&[0, 0, 1]).is_below(&cuts));
+        assert!(!ending_at(&[5, 7]).is_below(&[]));
+        assert!(ending_at(&[]).is_below(&cuts), "a backfill");
     }
 }

@@ -1,9 +1,10 @@
-//! Takes over an archive of the older layout, in which five kinds of records said which files count: a manifest for each
-//! file, the newest record of merged files, the newest record of redacted files, a record of each expired file, and a
-//! manifest for each backfill.
+//! Migration of an archive of the older layout, in which five kinds of records listed the files: a
+//! manifest for each file, the newest record of merged files, the newest record of redacted files,
+//! a record of each expired file, and a manifest for each backfill.
 //!
-//! The first version lists the same files where they are. Before that, an object is put among each kind of records that makes
-//! processes of the older version stop with an error: they expect numbers as names, and a checksum.
+//! The first version lists the same files at their old paths. Before that, a marker object is
+//! written beside each kind of records. It makes processes of the older release stop with an error,
+//! because they expect a number as name, and a checksum.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,18 +22,18 @@ use super::version::{self, RetiredFile, Version};
 use crate::manifest_file::{from_bytes, read_listed};
 use crate::{Error, Result};
 
-const READS_AT_ONCE: usize = 16;
-/// The name of the object that stops older processes: they expect a number.
-const FENCE: &str = "archive-has-versions";
+const READ_CONCURRENCY: usize = 16;
+/// The name of the marker that stops older processes, which expect a number.
+const MARKER_NAME: &str = "archive-has-versions";
 const MANIFESTS: &str = "manifests";
 const BACKFILLS: &str = "backfill/manifests";
 const MERGED: &str = "merged/records";
 const SCRUBBED: &str = "scrubbed/records";
-/// Each process of the older version reads one of these before it writes.
-const FENCED: [&str; 4] = [MANIFESTS, BACKFILLS, MERGED, SCRUBBED];
+/// Every process of the older release reads one of these folders before it writes.
+const MARKED_FOLDERS: [&str; 4] = [MANIFESTS, BACKFILLS, MERGED, SCRUBBED];
 
 #[derive(Debug, Clone, Deserialize)]
-struct Manifest {
+struct LegacyManifest {
     #[serde(default)]
     seq: u64,
     #[serde(default)]
@@ -47,36 +48,36 @@ struct Manifest {
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Merged {
-    manifests: Vec<Manifest>,
-    replaced: Vec<Replaced>,
+struct LegacyCompaction {
+    manifests: Vec<LegacyManifest>,
+    replaced: Vec<LegacyReplacedFile>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Replaced {
+struct LegacyReplacedFile {
     path: String,
     at_ms: i64,
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Scrubbed {
-    files: BTreeMap<String, ScrubbedFile>,
+struct LegacyRedactions {
+    files: BTreeMap<String, LegacyRedactedFile>,
 }
 
 #[derive(Debug, Deserialize)]
-struct ScrubbedFile {
+struct LegacyRedactedFile {
     through: u64,
-    by: Option<File>,
+    by: Option<LegacyFile>,
 }
 
 #[derive(Debug, Deserialize)]
-struct File {
+struct LegacyFile {
     path: String,
     days: BTreeMap<i64, DayRows>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Reduced {
+struct LegacyExpiredFile {
     file: String,
     identities: String,
     days: BTreeMap<i64, DayRows>,
@@ -85,17 +86,17 @@ struct Reduced {
 }
 
 #[derive(Debug, Deserialize)]
-struct BackfillManifest {
+struct LegacyBackfill {
     seq: u64,
-    files: Vec<File>,
+    files: Vec<LegacyFile>,
     #[serde(default)]
     suppressed: u64,
 }
 
-/// Whether there are records of the older layout.
-pub(super) async fn exists(archive: &Archive, source: Source) -> Result<bool> {
+/// Returns whether the archive has records of the older layout.
+pub(super) async fn has_records(archive: &Archive, source: Source) -> Result<bool> {
     for records in [MANIFESTS, BACKFILLS] {
-        let paths = archive.list(&of(source, records)).await?;
+        let paths = archive.list(&legacy_path(source, records)).await?;
         if paths.iter().any(|path| path.ends_with(".json")) {
             return Ok(true);
         }
@@ -103,76 +104,78 @@ pub(super) async fn exists(archive: &Archive, source: Source) -> Result<bool> {
     Ok(false)
 }
 
-/// Creates the first version from the records of the older layout. Returns false if there are none. It may be killed and
-/// repeated, and several processes may do it at the same time.
+/// Creates the first version from the records of the older layout. Returns false if there are none.
+/// The migration may be interrupted and repeated, and several processes may run it at the same
+/// time.
 ///
 /// # Errors
-/// Those of the archive, and [`Error::Damaged`] if a record is missing or damaged.
-pub(super) async fn take_over(archive: &Archive, source: Source) -> Result<bool> {
-    if !exists(archive, source).await? {
+/// Errors of the archive, and [`Error::Damaged`] if a record is missing or damaged.
+pub(super) async fn migrate(archive: &Archive, source: Source) -> Result<bool> {
+    if !has_records(archive, source).await? {
         return Ok(false);
     }
-    let text = "The archive has versions now. Use the version of Backstitch that created them.\n";
-    for records in FENCED {
-        let fence = of(source, &format!("{records}/{FENCE}"));
+    let text = "This archive was migrated. Use the release of Backstitch that migrated it.\n";
+    for records in MARKED_FOLDERS {
+        let marker = legacy_path(source, &format!("{records}/{MARKER_NAME}"));
         let text = Bytes::from_static(text.as_bytes());
-        archive.put(&fence, text).await?;
+        archive.put(&marker, text).await?;
     }
-    let first = OlderRecords::read(archive, source).await?.into_version();
+    let first = LegacyRecords::read(archive, source).await?.into_version();
     version::create_first(archive, source, &first).await?;
-    tracing::info!(%source, files = first.files.len(), "the archive was taken over: its first version lists all files");
+    tracing::info!(%source, files = first.files.len(), "archive migrated: its first version lists all files");
     Ok(true)
 }
 
-/// Everything that the older layout says about the files of a source.
-struct OlderRecords {
-    backfills: Vec<BackfillManifest>,
-    /// Of the log, without those that a merged file replaces.
-    manifests: Vec<Manifest>,
-    replaced: Vec<Replaced>,
-    scrubbed: Scrubbed,
-    /// By the file of events.
-    reduced: BTreeMap<String, Reduced>,
-    /// The Parquet files that exist.
+/// All records of the older layout for a source.
+struct LegacyRecords {
+    backfills: Vec<LegacyBackfill>,
+    /// Manifests of the log, without those that a merged file replaces.
+    manifests: Vec<LegacyManifest>,
+    replaced: Vec<LegacyReplacedFile>,
+    scrubbed: LegacyRedactions,
+    /// Records of expired files, by the path of the event file.
+    reduced: BTreeMap<String, LegacyExpiredFile>,
+    /// The paths of existing Parquet files.
     present: BTreeSet<String>,
 }
 
-impl OlderRecords {
+impl LegacyRecords {
     async fn read(archive: &Archive, source: Source) -> Result<Self> {
-        let folder = of(source, BACKFILLS);
-        let backfills: Vec<BackfillManifest> = records(archive, &folder).await?;
+        let folder = legacy_path(source, BACKFILLS);
+        let backfills: Vec<LegacyBackfill> = read_records(archive, &folder).await?;
         for (number, backfill) in (1..).zip(&backfills) {
             if backfill.seq != number {
                 let what = format!("the manifest of backfill {number} is missing");
                 return Err(Error::damaged(&folder, what));
             }
         }
-        let folder = of(source, MANIFESTS);
-        let merged: Merged = newest(archive, &of(source, MERGED)).await?;
-        let mut manifests: Vec<Manifest> = records(archive, &folder).await?;
+        let folder = legacy_path(source, MANIFESTS);
+        let merged: LegacyCompaction = read_newest(archive, &legacy_path(source, MERGED)).await?;
+        let mut manifests: Vec<LegacyManifest> = read_records(archive, &folder).await?;
         let is_merged = |seq: u64| {
             let mut merged = merged.manifests.iter();
-            merged.any(|merged| (merged.first()..=merged.seq).contains(&seq))
+            merged.any(|merged| (merged.first_number()..=merged.seq).contains(&seq))
         };
         manifests.retain(|manifest| !is_merged(manifest.seq));
         manifests.extend(merged.manifests);
         manifests.sort_by_key(|manifest| manifest.seq);
         let mut next = 0;
         for manifest in &manifests {
-            if manifest.first() != next {
+            if manifest.first_number() != next {
                 let what = format!("manifest {next} is missing");
                 return Err(Error::damaged(&folder, what));
             }
             next = manifest.seq + 1;
         }
-        let reduced: Vec<Reduced> = records(archive, &of(source, "reduced/manifests")).await?;
-        let reduced = reduced.into_iter();
+        let expired: Vec<LegacyExpiredFile> =
+            read_records(archive, &legacy_path(source, "reduced/manifests")).await?;
+        let expired = expired.into_iter();
         Ok(Self {
             backfills,
             manifests,
             replaced: merged.replaced,
-            scrubbed: newest(archive, &of(source, SCRUBBED)).await?,
-            reduced: reduced.map(|one| (one.file.clone(), one)).collect(),
+            scrubbed: read_newest(archive, &legacy_path(source, SCRUBBED)).await?,
+            reduced: expired.map(|file| (file.file.clone(), file)).collect(),
             present: version::objects(archive, source)
                 .await?
                 .into_keys()
@@ -186,13 +189,13 @@ impl OlderRecords {
         let mut version = Version {
             number: 1,
             backfills: self.backfills.len() as u64,
-            retired: replaced.map(Replaced::into_retired).collect(),
+            retired: replaced.map(LegacyReplacedFile::into_retired).collect(),
             ..Version::default()
         };
-        let of_backfills = std::mem::take(&mut self.backfills).into_iter();
-        let of_backfills = of_backfills.flat_map(BackfillManifest::into_entries);
-        let of_log = std::mem::take(&mut self.manifests).into_iter();
-        for mut entry in of_backfills.chain(of_log.map(Manifest::into_entry)) {
+        let backfill_entries = std::mem::take(&mut self.backfills).into_iter();
+        let backfill_entries = backfill_entries.flat_map(LegacyBackfill::into_entries);
+        let log_manifests = std::mem::take(&mut self.manifests).into_iter();
+        for mut entry in backfill_entries.chain(log_manifests.map(LegacyManifest::into_entry)) {
             version.retired.extend(self.redact(&mut entry));
             entry.expired = self.expired(&entry);
             version.files.push(entry);
@@ -200,7 +203,7 @@ impl OlderRecords {
         version
     }
 
-    /// Lists the redacted file in place of the original, which is returned.
+    /// Replaces the original of a redacted file in its entry. Returns the original.
     fn redact(&self, entry: &mut FileEntry) -> Option<RetiredFile> {
         let scrubbed = self.scrubbed.files.get(entry.path.as_ref()?)?;
         entry.redacted_through = entry.redacted_through.max(scrubbed.through);
@@ -215,7 +218,7 @@ impl OlderRecords {
         })
     }
 
-    /// What is left of a file that was deleted for its age.
+    /// Returns the remains of an expired file.
     fn expired(&self, entry: &FileEntry) -> Option<ExpiredFile> {
         let path = entry.path.as_ref()?;
         let reduced = self
@@ -231,9 +234,9 @@ impl OlderRecords {
     }
 }
 
-impl Manifest {
-    /// The number of the first manifest that it replaces.
-    fn first(&self) -> u64 {
+impl LegacyManifest {
+    /// Returns the number of the first manifest that it replaces.
+    fn first_number(&self) -> u64 {
         self.first.unwrap_or(self.seq)
     }
 
@@ -250,7 +253,7 @@ impl Manifest {
     }
 }
 
-impl BackfillManifest {
+impl LegacyBackfill {
     fn into_entries(self) -> impl Iterator<Item = FileEntry> {
         let redacted_through = self.suppressed;
         self.files.into_iter().map(move |file| FileEntry {
@@ -262,7 +265,7 @@ impl BackfillManifest {
     }
 }
 
-impl Replaced {
+impl LegacyReplacedFile {
     fn into_retired(self) -> RetiredFile {
         RetiredFile {
             path: self.path,
@@ -272,29 +275,30 @@ impl Replaced {
     }
 }
 
-fn of(source: Source, folder: &str) -> String {
+fn legacy_path(source: Source, folder: &str) -> String {
     format!("archive/{source}/{folder}")
 }
 
-/// All records of a folder, in the order of their names.
-async fn records<T: DeserializeOwned>(archive: &Archive, folder: &str) -> Result<Vec<T>> {
+/// Reads all records of a folder, in the order of their names.
+async fn read_records<T: DeserializeOwned>(archive: &Archive, folder: &str) -> Result<Vec<T>> {
     let paths = archive.list(folder).await?.into_iter();
     let paths: Vec<String> = paths.filter(|path| path.ends_with(".json")).collect();
     let read = async |path: String| read_listed(archive, &path).await;
     futures::stream::iter(paths)
         .map(read)
-        .buffered(READS_AT_ONCE)
+        .buffered(READ_CONCURRENCY)
         .try_collect()
         .await
 }
 
-/// The newest record of a folder; the default if there is none.
-async fn newest<T: DeserializeOwned + Default>(archive: &Archive, folder: &str) -> Result<T> {
+/// Reads the newest record of a folder; the default if there is none.
+async fn read_newest<T: DeserializeOwned + Default>(archive: &Archive, folder: &str) -> Result<T> {
     let mut paths = archive.list(folder).await?.into_iter();
     let Some(path) = paths.rfind(|path| path.ends_with(".json")) else {
         return Ok(T::default());
     };
     let bytes = archive.get(&path).await?;
-    let bytes = bytes.ok_or_else(|| Error::damaged(&path, "it was listed, and is gone"))?;
+    let bytes =
+        bytes.ok_or_else(|| Error::damaged(&path, "it was listed, but no longer exists"))?;
     from_bytes(&bytes).map_err(|what| Error::damaged(&path, what))
 }

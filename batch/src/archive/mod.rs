@@ -1,4 +1,4 @@
-//! The master data set: the log's events as Parquet, never changed once written.
+//! The archive: all events of the log as immutable Parquet files.
 
 mod backfill;
 mod compact;
@@ -13,34 +13,34 @@ mod write;
 
 pub use backfill::{Backfill, BackfillReport};
 pub(crate) use compact::{CompactedSize, CompactionLimits, compact};
-pub(crate) use expire::{ExpiredDays, expire, format_day, offsets};
+pub(crate) use expire::{ExpiredDays, cut_offsets, expire, format_day};
 pub(crate) use file_entry::{FileEntry, day_tasks, days_between};
-pub(crate) use read::{Base, DayTotals, EventStream, Keep, Repeats};
+pub(crate) use read::{DayTotals, EventStream, ExpiredBase, RecordFilter, RepeatFilter};
 pub(crate) use redact::{fence_writers, for_each_listener, redact};
-pub(crate) use version::{Due, Version, collect_garbage, objects};
+pub(crate) use version::{GarbageScope, Version, collect_garbage, objects};
 pub(crate) use write::{Archiver, FileSize};
 
 use std::ops::AddAssign;
 
 use arrow::array::RecordBatch;
-use schemas::plays::without_listeners;
+use schemas::plays::redact_listeners;
 use serde::Serialize;
-use stores::erasures::Suppressed;
+use stores::erasures::SuppressedPeople;
 
 /// Removes erased listeners from rows that may name them.
-pub(crate) fn without(suppressed: &Suppressed, rows: RecordBatch) -> RecordBatch {
+pub(crate) fn remove_listeners(suppressed: &SuppressedPeople, rows: RecordBatch) -> RecordBatch {
     match suppressed.newest_listener() {
         0 => rows,
-        _ => without_listeners(&rows, |id| suppressed.has_listener(id)).unwrap_or(rows),
+        _ => redact_listeners(&rows, |id| suppressed.contains_listener(id)).unwrap_or(rows),
     }
 }
 
-/// What an archiver did.
+/// The report of an archiver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ArchiveReport {
     /// Events that were written.
     pub events: u64,
-    /// Records that could not be taken; the speed layer keeps them as dead letters.
+    /// Records that could not be decoded; the speed layer makes them dead letters.
     pub rejected: u64,
     /// Files that were written.
     pub files: u64,

@@ -1,5 +1,5 @@
-//! Events of some days, each event once: the first one in the log counts. Or the other way round: the records that
-//! repeat an event.
+//! Streams of archived events of some days: each event once, as its first record in the log, or
+//! only the records that repeat an event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,113 +16,117 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use futures::{StreamExt, TryStreamExt};
 use rustc_hash::{FxHashMap, FxHashSet};
-use schemas::plays::{self, EventIdentity, identities};
+use schemas::plays::{self, EventIdentity, event_identities};
 use schemas::seam::Offset;
 use schemas::time::day_of;
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 
 use super::FileEntry;
-use super::expire::{ExpiredDays, hashes};
-use crate::table::Rows;
+use super::expire::{ExpiredDays, identity_hashes};
+use crate::table::RowSource;
 
 const BATCH_ROWS: usize = 32_768;
 
-/// What a stream of events held.
+/// Totals of a stream of events.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DayTotals {
-    /// By UTC day: the sum of the amounts.
+    /// By UTC day, the sum of the amounts.
     pub(crate) amounts: BTreeMap<i64, i128>,
-    /// Events that counted.
+    /// Events that were counted.
     pub(crate) events: u64,
-    /// Records that were passed over as duplicates.
+    /// Records that were skipped as duplicates.
     pub(crate) duplicates: u64,
 }
 
-/// What is there already of the days of which events are gone: of such a day only what stands in the log from
-/// some offsets on comes, each event once that is neither among the hashes nor before these offsets.
+/// The published part of days with expired events. Of such a day, the stream yields only log
+/// records from `since` on, each event once, without those whose identity is among the expired
+/// ones.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Base {
+pub(crate) struct ExpiredBase {
     /// The days.
     pub(crate) days: BTreeSet<i64>,
-    /// By partition: below these offsets everything is held.
+    /// By partition: the published result includes everything below these offsets.
     pub(crate) since: Vec<Offset>,
     /// Files of identities and their row groups.
     identities: Vec<(String, Vec<usize>)>,
-    /// The number of these identities.
+    /// The number of identities in these files.
     rows: u64,
 }
 
-impl Base {
-    /// The base of those of some days of which events are gone.
-    pub(crate) fn of(expired: &ExpiredDays, days: &[i64], since: Vec<Offset>) -> Self {
-        let gone = days.iter().copied().filter(|day| expired.contains(*day));
+impl ExpiredBase {
+    /// Creates the base of those `days` that have expired events.
+    pub(crate) fn new(expired: &ExpiredDays, days: &[i64], since: Vec<Offset>) -> Self {
+        let expired_days = days.iter().copied().filter(|day| expired.contains(*day));
         Self {
-            days: gone.collect(),
+            days: expired_days.collect(),
             since,
             identities: expired.files(days),
             rows: expired.rows(days),
         }
     }
 
-    /// Whether a record was counted before.
-    fn holds(&self, day: i64, partition: Option<usize>, offset: Offset) -> bool {
+    /// Returns whether the published result includes a record.
+    fn includes(&self, day: i64, partition: Option<usize>, offset: Offset) -> bool {
         let since = partition.and_then(|partition| self.since.get(partition));
         self.days.contains(&day) && offset < since.copied().unwrap_or(0)
     }
 }
 
-/// Which records of the same event come.
+/// Selects among the records of one event.
 #[derive(Debug, Clone)]
-pub(crate) enum Keep {
-    /// The first one.
+pub(crate) enum RecordFilter {
+    /// The first record.
     First,
-    /// The first one, if it is from these offsets on, by partition; of a partition that is not named, always.
+    /// The first record, if it is not below these offsets of its partition. A partition without an
+    /// offset has no limit.
     FirstSince(Arc<Vec<Offset>>),
-    /// The others, of those from these offsets on, by partition; of a partition that is not named, all.
-    Repeats(Repeats, Arc<Vec<Offset>>),
+    /// The repeated records that are not below these offsets of their partition. A partition
+    /// without an offset has no limit.
+    Repeats(RepeatFilter, Arc<Vec<Offset>>),
 }
 
-/// Which records that repeat an event.
+/// Selects among the repeated records of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Repeats {
-    /// All of them.
+pub(crate) enum RepeatFilter {
+    /// All repeated records.
     All,
-    /// Those in another partition than the event's first record.
+    /// Records in another partition than the event's first one.
     InOtherPartition,
 }
 
-/// The part of the memory of all queries that the identities of one task may take.
-const IDENTITIES_SHARE: usize = 3;
+/// The identities of one task may use 1/3 of the query memory.
+const MEMORY_DIVISOR: usize = 3;
 
-/// The events that a stream has met.
+/// The identities of the events that a stream has read.
 #[derive(Debug)]
-struct SeenEvents {
+struct IdentitySet {
     /// Accounts for `events`.
     _memory: MemoryReservation,
     events: FxHashSet<EventIdentity>,
-    /// The partition of each event's first record, where records in other partitions are wanted.
+    /// The partition of each event's first record, for [`RepeatFilter::InOtherPartition`].
     partitions: FxHashMap<EventIdentity, i32>,
 }
 
-impl SeenEvents {
-    /// Room for some events. It is accounted for before their query begins, and queries that spill get less.
+impl IdentitySet {
+    /// Reserves memory for a number of events before their query starts, so that spilling operators
+    /// get less.
     fn with_capacity(
         events: usize,
-        keep: &Keep,
+        filter: &RecordFilter,
         context: &TaskContext,
     ) -> Result<Self, DataFusionError> {
         let mut bytes = table_bytes::<EventIdentity>(events);
-        if let Keep::Repeats(Repeats::InOtherPartition, _) = keep {
+        if let RecordFilter::Repeats(RepeatFilter::InOtherPartition, _) = filter {
             bytes = bytes.saturating_add(table_bytes::<(EventIdentity, i32)>(events));
         }
         let pool = context.memory_pool();
         if let MemoryLimit::Finite(limit) = pool.memory_limit()
-            && bytes > limit / IDENTITIES_SHARE
+            && bytes > limit / MEMORY_DIVISOR
         {
-            let needed = bytes.saturating_mul(IDENTITIES_SHARE);
+            let needed = bytes.saturating_mul(MEMORY_DIVISOR);
             return Err(DataFusionError::ResourcesExhausted(format!(
-                "the identities of {events} events of one task take {bytes} bytes; raise query.memory_bytes to at least {needed}"
+                "the identities of the {events} events of a task need {bytes} bytes of memory; raise query.memory_bytes to at least {needed}"
             )));
         }
         let memory = MemoryConsumer::new("event identities").register(pool);
@@ -135,28 +139,29 @@ impl SeenEvents {
     }
 }
 
-/// The size of a hash table: one byte beside each entry, and at most 7/8 full.
+/// Returns the size of a hash table, which has one extra byte for each entry and is at most 7/8
+/// full.
 fn table_bytes<T>(entries: usize) -> usize {
     let slots = (entries.saturating_mul(8) / 7).next_power_of_two();
     slots.saturating_mul(size_of::<T>() + 1)
 }
 
-/// The events of some days below the cuts. Files come in the order of the version and hold
-/// their days in the log's order, so of an event's records (which share partition and time) the
-/// first one in the log is met first.
+/// The events of some days below the cuts. Files are read in the version's order, and each has its
+/// days in log order. The records of one event have the same partition and time, so the first one
+/// in the log is read first.
 #[derive(Clone)]
 pub(crate) struct EventStream {
     archive: Archive,
-    /// Path and row groups.
+    /// Paths with row groups.
     files: Vec<(String, Vec<usize>)>,
     /// The number of records in these files.
     rows: u64,
     cuts: Arc<Vec<Offset>>,
     schema: SchemaRef,
-    /// The places of its columns among those of plays.
+    /// The indices of its columns in the schema of plays.
     columns: Arc<[usize]>,
-    keep: Keep,
-    base: Arc<Base>,
+    filter: RecordFilter,
+    base: Arc<ExpiredBase>,
     totals: Arc<Mutex<DayTotals>>,
 }
 
@@ -180,37 +185,37 @@ impl EventStream {
             })
             .collect();
         let present = entries.iter().filter(|entry| entry.path.is_some());
-        let of_days = present.flat_map(|entry| {
+        let rows_by_day = present.flat_map(|entry| {
             let days = days.iter().filter_map(|day| entry.days.get(day));
             days.map(|of_day| of_day.rows)
         });
         Self {
             archive: archive.clone(),
             files,
-            rows: of_days.fold(0, u64::saturating_add),
+            rows: rows_by_day.fold(0, u64::saturating_add),
             cuts: Arc::new(cuts),
             schema: plays::schema(),
             columns: (0..plays::schema().fields().len()).collect(),
-            keep: Keep::First,
+            filter: RecordFilter::First,
             base: Arc::default(),
             totals: Arc::default(),
         }
     }
 
-    /// The same, where events of some of the days are gone.
-    pub(crate) fn over(self, base: Base) -> Self {
+    /// Adds the published part of days with expired events.
+    pub(crate) fn with_base(self, base: ExpiredBase) -> Self {
         Self {
             base: Arc::new(base),
             ..self
         }
     }
 
-    /// The same, of which other records come than the first of each event.
-    pub(crate) fn keeping(self, keep: Keep) -> Self {
-        Self { keep, ..self }
+    /// Changes which records of each event are yielded.
+    pub(crate) fn with_filter(self, filter: RecordFilter) -> Self {
+        Self { filter, ..self }
     }
 
-    /// What the stream held, once it was read to its end.
+    /// Returns the totals after the stream was read to its end.
     pub(crate) fn totals(&self) -> DayTotals {
         self.totals
             .lock()
@@ -227,8 +232,8 @@ impl fmt::Debug for EventStream {
     }
 }
 
-impl Rows for EventStream {
-    fn narrowed(&self, columns: &[usize]) -> Result<Arc<dyn PartitionStream>, DataFusionError> {
+impl RowSource for EventStream {
+    fn project(&self, columns: &[usize]) -> Result<Arc<dyn PartitionStream>, DataFusionError> {
         Ok(Arc::new(Self {
             schema: Arc::new(plays::schema().project(columns)?),
             columns: columns.into(),
@@ -244,7 +249,7 @@ impl PartitionStream for EventStream {
 
     fn execute(&self, context: Arc<TaskContext>) -> SendableRecordBatchStream {
         let archive = self.archive.clone();
-        // What is gone comes before all that is there.
+        // Expired identities are read first, so that their late repetitions are recognized.
         let files = self.base.identities.iter().chain(&self.files).cloned();
         let files: Vec<(String, Vec<usize>)> = files.collect();
         let batches = futures::stream::iter(files)
@@ -254,55 +259,66 @@ impl PartitionStream for EventStream {
             })
             .try_flatten()
             .map_err(|error| DataFusionError::External(Box::new(error)));
-        let (cuts, keep) = (Arc::clone(&self.cuts), self.keep.clone());
+        let (cuts, record_filter) = (Arc::clone(&self.cuts), self.filter.clone());
         let base = Arc::clone(&self.base);
         let totals = Arc::clone(&self.totals);
         *totals.lock().unwrap_or_else(PoisonError::into_inner) = DayTotals::default();
         let (schema, columns) = (Arc::clone(&self.schema), Arc::clone(&self.columns));
         let rows = usize::try_from(self.rows.saturating_add(self.base.rows)).unwrap_or(usize::MAX);
-        let mut seen = match SeenEvents::with_capacity(rows, &keep, &context) {
-            Ok(seen) => seen,
+        let mut identities = match IdentitySet::with_capacity(rows, &record_filter, &context) {
+            Ok(identities) => identities,
             Err(error) => {
                 let failed = futures::stream::once(std::future::ready(Err(error)));
                 return Box::pin(RecordBatchStreamAdapter::new(schema, failed));
             }
         };
         let events = batches.and_then(move |batch| {
-            let kept = kept(&batch, (&cuts, &keep, &base), &mut seen, &totals);
-            let kept = kept.and_then(|filter| match filter {
+            let filter = filter_batch(
+                &batch,
+                &cuts,
+                &record_filter,
+                &base,
+                &mut identities,
+                &totals,
+            );
+            let events = filter.and_then(|filter| match filter {
                 None => Ok(RecordBatch::new_empty(Arc::clone(&schema))),
                 Some(filter) => Ok(filter_record_batch(&batch.project(&columns)?, &filter)?),
             });
-            async move { kept }
+            async move { events }
         });
         let schema = Arc::clone(&self.schema);
         Box::pin(RecordBatchStreamAdapter::new(schema, events))
     }
 }
 
-/// Which records of a batch come; nothing if it holds hashes of events that are gone.
-fn kept(
+/// Returns the filter of a batch of records; `None` if it has identities of expired events.
+fn filter_batch(
     batch: &RecordBatch,
-    (cuts, keep, base): (&[Offset], &Keep, &Base),
-    seen: &mut SeenEvents,
+    cuts: &[Offset],
+    record_filter: &RecordFilter,
+    base: &ExpiredBase,
+    identities: &mut IdentitySet,
     totals: &Mutex<DayTotals>,
 ) -> Result<Option<BooleanArray>, DataFusionError> {
-    if let Some(gone) = hashes(batch) {
-        seen.events.extend(gone);
+    if let Some(expired) = identity_hashes(batch) {
+        identities.events.extend(expired);
         return Ok(None);
     }
-    let wrong =
-        || DataFusionError::Execution("an archive file has not the columns of plays".into());
+    let schema_error = || {
+        let what = "an archive file does not have the columns of plays";
+        DataFusionError::Execution(what.into())
+    };
     if batch.schema_ref().fields() != plays::schema().fields() {
-        return Err(wrong());
+        return Err(schema_error());
     }
-    let column = |name: &str| batch.column_by_name(name).ok_or_else(wrong);
+    let column = |name: &str| batch.column_by_name(name).ok_or_else(schema_error);
     let partitions = column("partition")?.as_primitive::<Int32Type>();
     let offsets = column("offset")?.as_primitive::<Int64Type>();
     let amounts = column("amount")?.as_primitive::<Int64Type>();
     let at = column("at")?.as_primitive::<TimestampMicrosecondType>();
     let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
-    let filter: BooleanArray = identities(batch)
+    let filter: BooleanArray = event_identities(batch)
         .into_iter()
         .enumerate()
         .map(|(row, identity)| {
@@ -312,36 +328,36 @@ fn kept(
                 return Some(false);
             }
             let day = day_of(at.value(row).div_euclid(1_000_000));
-            let is_held = base.holds(day, partition, offsets.value(row));
+            let is_included = base.includes(day, partition, offsets.value(row));
             let is_since = |since: &[Offset]| {
                 let since = partition.and_then(|partition| since.get(partition));
                 since.is_none_or(|since| offsets.value(row) >= *since)
             };
-            let of_partition = partitions.value(row);
-            if !seen.events.insert(identity) {
-                totals.duplicates += u64::from(!is_held);
-                return Some(match keep {
-                    Keep::First | Keep::FirstSince(_) => false,
-                    Keep::Repeats(..) if is_held => false,
-                    Keep::Repeats(Repeats::All, since) => is_since(since),
-                    Keep::Repeats(Repeats::InOtherPartition, since) => {
-                        let first = seen.partitions.get(&identity);
-                        is_since(since) && first.is_some_and(|first| *first != of_partition)
+            let record_partition = partitions.value(row);
+            if !identities.events.insert(identity) {
+                totals.duplicates += u64::from(!is_included);
+                return Some(match record_filter {
+                    RecordFilter::First | RecordFilter::FirstSince(_) => false,
+                    RecordFilter::Repeats(..) if is_included => false,
+                    RecordFilter::Repeats(RepeatFilter::All, since) => is_since(since),
+                    RecordFilter::Repeats(RepeatFilter::InOtherPartition, since) => {
+                        let first = identities.partitions.get(&identity);
+                        is_since(since) && first.is_some_and(|first| *first != record_partition)
                     }
                 });
             }
-            if let Keep::Repeats(Repeats::InOtherPartition, _) = keep {
-                seen.partitions.insert(identity, of_partition);
+            if let RecordFilter::Repeats(RepeatFilter::InOtherPartition, _) = record_filter {
+                identities.partitions.insert(identity, record_partition);
             }
-            if is_held {
+            if is_included {
                 return Some(false);
             }
             totals.events += 1;
             *totals.amounts.entry(day).or_default() += i128::from(amounts.value(row));
-            Some(match keep {
-                Keep::First => true,
-                Keep::FirstSince(since) => is_since(since),
-                Keep::Repeats(..) => false,
+            Some(match record_filter {
+                RecordFilter::First => true,
+                RecordFilter::FirstSince(since) => is_since(since),
+                RecordFilter::Repeats(..) => false,
             })
         })
         .collect();
@@ -357,9 +373,10 @@ mod tests {
     use super::super::file_entry::DayRows;
     use super::*;
 
-    /// A million identities are accounted for before any file is read, and no more once the stream ends.
+    /// The memory of a million identities is reserved before any file is read, and released when
+    /// the stream ends.
     #[tokio::test]
-    async fn identities_are_accounted_for() {
+    async fn reserves_memory_for_identities_while_the_stream_lives() {
         let folder = tempfile::tempdir().expect("a folder");
         let archive = Archive::local(folder.path()).expect("an archive");
         let of_day = DayRows {

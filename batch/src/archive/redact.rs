@@ -1,8 +1,8 @@
-//! Removes listeners who were erased from files that were written before.
+//! Redaction: removes erased listeners from existing files.
 //!
-//! Files never change. A file that holds an erased listener is written again without the listener, and a new version lists
-//! the new file in its place. An entry says up to which erasure its file was searched, so an older copy of the archive that
-//! is restored is searched again.
+//! Files never change. A file that names an erased listener is rewritten without the listener, and
+//! a new version lists the new file instead. An entry records up to which erasure its file was
+//! searched, so a restored older copy of the archive is searched again.
 
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
@@ -10,37 +10,39 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use futures::TryStreamExt;
 use schemas::source::Source;
 use stores::archive::Archive;
-use stores::erasures::Suppressed;
+use stores::erasures::SuppressedPeople;
 use tokio_util::sync::CancellationToken;
 
 use super::file_entry::FileEntry;
 use super::rewrite::Rewriter;
 use super::version::Version;
 use crate::Result;
-use crate::run::go_on;
+use crate::run::check_stop;
 
 const BATCH_ROWS: usize = 32_768;
 
-/// Files whose search one version records, at most. A faster writer costs the search of these files only.
+/// Maximum files whose search one version records. If another writer is faster, only the search of
+/// these files is repeated.
 const FILES_AT_ONCE: u64 = 32;
 
-/// What a redaction does to a file.
+/// The outcome of redacting a file.
 enum RedactionOutcome {
     Unchanged,
-    /// The entry of the file that replaces it.
+    /// The entry of the new file.
     Replaced(FileEntry),
 }
 
-/// Removes erased listeners from the files of the newest version, and returns the version without them. Concurrent writers
-/// are tolerated. [`super::collect_garbage`] deletes the replaced files.
+/// Removes erased listeners from the files of the newest version, and returns the resulting
+/// version. Tolerates concurrent writers. [`super::collect_garbage`] deletes the replaced files.
 ///
 /// # Errors
-/// Those of the archive, and [`crate::Error::Stopped`].
+/// Errors of the archive, and [`crate::Error::Stopped`].
 pub(crate) async fn redact(
     archive: &Archive,
     source: Source,
-    suppressed: &Suppressed,
-    (memory, now_ms): (&MemoryReservation, i64),
+    suppressed: &SuppressedPeople,
+    memory: &MemoryReservation,
+    now_ms: i64,
     stop: &CancellationToken,
 ) -> Result<Version> {
     let through = suppressed.newest_listener();
@@ -52,7 +54,7 @@ pub(crate) async fn redact(
     };
     loop {
         let before = Version::newest(archive, source).await?;
-        // Identities name no listener. An expired file that is restored from a copy is searched then.
+        // Identities name no listener. An expired file is searched if it is restored from a copy.
         let (readable, _) = before.contents(archive, source).await?;
         let mut next = before.next(now_ms);
         let (mut searched, mut written, mut is_overtaken) = (0, Vec::new(), false);
@@ -89,7 +91,7 @@ pub(crate) async fn redact(
         if searched == 0 && !is_overtaken {
             return Ok(before);
         }
-        // Files that were retired before may name the same listeners.
+        // Files that were retired earlier may name the same listeners.
         for file in &mut next.retired {
             file.is_redacted = true;
         }
@@ -99,11 +101,11 @@ pub(crate) async fn redact(
     }
 }
 
-/// Creates a version with the same files. The files that other writers wrote for their next version are dead then, and open
-/// backfills cannot end.
+/// Creates a version with the same files. It makes files dead that other writers wrote for their
+/// next version, and ends the reservations of open backfills.
 ///
 /// # Errors
-/// Those of the archive.
+/// Errors of the archive.
 pub(crate) async fn fence_writers(archive: &Archive, source: Source, now_ms: i64) -> Result<()> {
     loop {
         let newest = Version::newest(archive, source).await?;
@@ -123,11 +125,11 @@ async fn redact_file(
     let Some(path) = &file.path else {
         return Ok(RedactionOutcome::Unchanged);
     };
-    go_on(rewriter.stop)?;
-    let mut is_held = false;
-    let note = |id| is_held |= rewriter.suppressed.has_listener(id);
-    for_each_listener(rewriter.archive, path, Some(file.row_groups()), note).await?;
-    if !is_held {
+    check_stop(rewriter.stop)?;
+    let mut is_named = false;
+    let visit = |id| is_named |= rewriter.suppressed.contains_listener(id);
+    for_each_listener(rewriter.archive, path, Some(file.row_groups()), visit).await?;
+    if !is_named {
         return Ok(RedactionOutcome::Unchanged);
     }
     let rewritten = rewriter.rewrite(std::slice::from_ref(file)).await?;
@@ -139,16 +141,16 @@ async fn redact_file(
     }))
 }
 
-/// Calls `note` with the listener of each event of a file, where it has one. Reads only that column, of all row groups
-/// unless some are named.
+/// Calls `visit` with the listener of each event that has one. Reads only this column, of all row
+/// groups unless `groups` names some.
 ///
 /// # Errors
-/// Those of the archive.
+/// Errors of the archive.
 pub(crate) async fn for_each_listener(
     archive: &Archive,
     path: &str,
     groups: Option<Vec<usize>>,
-    mut note: impl FnMut(i64),
+    mut visit: impl FnMut(i64),
 ) -> Result<()> {
     let column = Some("listener_id");
     let mut batches = archive.columns(path, groups, BATCH_ROWS, column).await?;
@@ -156,7 +158,7 @@ pub(crate) async fn for_each_listener(
         let listeners = batch.column_by_name("listener_id");
         let listeners = listeners.and_then(|column| column.as_primitive_opt::<Int64Type>());
         for id in listeners.iter().flat_map(|column| column.iter().flatten()) {
-            note(id);
+            visit(id);
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Writes the events of several files as one, without erased listeners: a batch of rows at a time, so that memory holds
-//! one row group and the compressed file.
+//! Rewrites the events of several files as one file without erased listeners. Works on one batch of
+//! rows at a time, so memory holds one row group and the compressed file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,42 +13,43 @@ use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
 use schemas::plays;
 use stores::archive::Archive;
-use stores::erasures::Suppressed;
+use stores::erasures::SuppressedPeople;
 use stores::parquet_file;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::file_entry::{DayRows, FileEntry};
-use super::without;
+use super::remove_listeners;
 use super::write::GROUP_ROWS_MAX;
-use crate::run::go_on;
+use crate::run::check_stop;
 use crate::{Error, Result};
 
 const BATCH_ROWS: usize = 32_768;
 
-/// A file that was written in memory.
+/// A rewritten file in memory.
 pub(super) struct RewrittenFile {
-    /// None without events.
+    /// `None` if there is no event.
     pub(super) bytes: Option<Bytes>,
     pub(super) days: BTreeMap<i64, DayRows>,
     checksum: u64,
 }
 
-/// Writes files again without erased listeners.
+/// Rewrites files without erased listeners.
 pub(super) struct Rewriter<'a> {
     pub(super) archive: &'a Archive,
-    pub(super) suppressed: &'a Suppressed,
+    pub(super) suppressed: &'a SuppressedPeople,
     /// Accounts for the memory.
     pub(super) memory: &'a MemoryReservation,
     pub(super) stop: &'a CancellationToken,
 }
 
 impl Rewriter<'_> {
-    /// Writes the events of `files` as one file, by day and within a day in the order of the files.
+    /// Writes the events of `files` as one file, sorted by day and within a day in the order of the
+    /// files.
     ///
     /// # Errors
-    /// Those of the archive, [`Error::Damaged`] if a file does not hold what its entry says, [`Error::Stopped`], and exhausted
-    /// memory.
+    /// Errors of the archive, [`Error::Damaged`] if a file does not match its entry,
+    /// [`Error::Stopped`], and exhausted memory.
     pub(super) async fn rewrite(&self, files: &[FileEntry]) -> Result<RewrittenFile> {
         let fault = |error: ParquetError| Error::fault("writing Parquet", error);
         let days = files.iter().flat_map(|file| file.days.keys().copied());
@@ -59,16 +60,16 @@ impl Rewriter<'_> {
         for day in all_days {
             let (begin, mut rows) = (writer.flushed_row_groups().len(), 0);
             for file in files {
-                let (Some(path), Some(of_day)) = (&file.path, file.days.get(&day)) else {
+                let (Some(path), Some(day_rows)) = (&file.path, file.days.get(&day)) else {
                     continue;
                 };
-                go_on(self.stop)?;
-                let groups = of_day.row_groups.clone().collect();
+                check_stop(self.stop)?;
+                let groups = day_rows.row_groups.clone().collect();
                 let mut batches = self.archive.rows(path, groups, BATCH_ROWS).await?;
-                let mut found = 0;
+                let mut count = 0;
                 while let Some(batch) = batches.try_next().await? {
-                    found += batch.num_rows() as u64;
-                    let batch = without(self.suppressed, batch);
+                    count += batch.num_rows() as u64;
+                    let batch = remove_listeners(self.suppressed, batch);
                     rows += batch.num_rows() as u64;
                     checksum.update(&batch)?;
                     writer = write(writer, Some(batch)).await?;
@@ -78,10 +79,10 @@ impl Rewriter<'_> {
                         Error::fault(&doing, error)
                     })?;
                 }
-                if found != of_day.rows {
-                    let expected = of_day.rows;
+                if count != day_rows.rows {
+                    let expected = day_rows.rows;
                     let what = format!(
-                        "it holds {found} events of day {day}, and its entry says {expected}"
+                        "it has {count} events of day {day}, but its entry says {expected}"
                     );
                     return Err(Error::damaged(path, what));
                 }
@@ -104,7 +105,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// Writes a batch, or ends the row group, where it blocks no other work.
+/// Writes a batch, or ends the row group, on a thread for blocking work.
 async fn write(
     mut writer: ArrowWriter<Vec<u8>>,
     batch: Option<RecordBatch>,
@@ -122,18 +123,19 @@ async fn write(
 }
 
 impl RewrittenFile {
-    /// Stores the file and reads it back: the files that it replaces will be deleted.
+    /// Stores the file and verifies it by reading it back, because the files that it replaces will
+    /// be deleted.
     ///
     /// # Errors
-    /// Those of the archive, and [`Error::Damaged`] if the stored file holds other events.
+    /// Errors of the archive, and [`Error::Damaged`] if the stored file has other events.
     pub(super) async fn store(&self, archive: &Archive, path: &str) -> Result<()> {
         let Some(bytes) = &self.bytes else {
             return Ok(());
         };
         archive.put(path, bytes.clone()).await?;
         let mut checksum = Checksum::new()?;
-        for of_day in self.days.values() {
-            let groups = of_day.row_groups.clone().collect();
+        for day_rows in self.days.values() {
+            let groups = day_rows.row_groups.clone().collect();
             let mut batches = archive.rows(path, groups, BATCH_ROWS).await?;
             while let Some(batch) = batches.try_next().await? {
                 checksum.update(&batch)?;
@@ -142,12 +144,12 @@ impl RewrittenFile {
         if checksum.finish() == self.checksum {
             return Ok(());
         }
-        let what = "it was just written, and does not hold what was written";
+        let what = "its content differs from the data just written";
         Err(Error::damaged(path, what))
     }
 }
 
-/// A checksum of rows in their order, however they are divided into batches.
+/// A checksum of rows in order, independent of their division into batches.
 struct Checksum {
     rows: RowConverter,
     hash: Xxh3Default,

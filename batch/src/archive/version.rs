@@ -1,13 +1,15 @@
-//! Archive versions: which files hold the events of a source.
+//! Archive versions: numbered lists of the files with the events of a source.
 //!
-//! A version is a numbered object that is created once and never changed. It lists every file that counts, in order: the
-//! files of backfills first, then those of the log, each of which begins where the one before ends. A reader holds one
-//! version. A writer changes a copy of the newest version and creates the next number. Only one of several writers succeeds;
-//! the others read the newest version again, and rebase their change or give it up.
+//! A version is a numbered object that never changes. It lists every file in order: the files of
+//! backfills first, then those of the log, each of which begins where the previous one ends. A
+//! reader keeps one version. A writer changes a copy of the newest version and creates the next
+//! number. Only one of several writers succeeds. The others apply their change to the new version,
+//! or abandon it.
 //!
-//! The name of a file begins with the number of the version that its writer is about to create, and no other version may
-//! be the first to list it. (A backfill reserves a number for all its files.) So an unlisted file whose number is not
-//! above the newest version's is dead. [`collect_garbage`] is the rule that deletes replaced and dead files.
+//! The name of a file begins with the number of the version that its writer is about to create, and
+//! only that version may be the first to list the file. (A backfill reserves a number for all its
+//! files.) So a file is dead if the newest version does not list it and its number is not above the
+//! newest version's. [`collect_garbage`] deletes replaced and dead files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,24 +26,24 @@ use super::legacy;
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::{Error, Result};
 
-/// The digits of a number in the name of a file.
+/// Digits of the number at the start of a file name.
 const NUMBER_DIGITS: usize = 10;
 
 /// One version of a source's archive.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Version {
-    /// From 1 on; 0 where no version exists yet.
+    /// Counts from 1; 0 if no version exists yet.
     pub(super) number: u64,
     /// Milliseconds since the Unix epoch.
     pub(super) created_at_ms: i64,
     /// The number of backfills whose files are listed.
     pub(super) backfills: u64,
-    /// The numbers that open backfills reserved for their files.
+    /// The numbers reserved for the files of open backfills.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) open_backfills: BTreeSet<u64>,
     /// Files of backfills, then files of the log in its order.
     pub(super) files: Vec<FileEntry>,
-    /// Files that earlier versions list and that readers of these may still need.
+    /// Files that only earlier versions list, for readers of these versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) retired: Vec<RetiredFile>,
 }
@@ -52,27 +54,28 @@ pub(super) struct RetiredFile {
     pub(super) path: String,
     /// Milliseconds since the Unix epoch.
     pub(super) at_ms: i64,
-    /// Whether it may name a listener who was erased.
+    /// True if it may name an erased listener.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_redacted: bool,
 }
 
-/// Which retired files garbage collection deletes; it always deletes dead files.
+/// Selects the retired files that garbage collection deletes. Dead files are always deleted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Due {
-    /// Those that were retired before this moment, in milliseconds since the Unix epoch.
+pub(crate) struct GarbageScope {
+    /// Deletes files that were retired before this time, in milliseconds since the Unix epoch.
     pub(crate) before_ms: i64,
-    /// Those that may name an erased listener, whenever they were retired. Their readers must have had the grace to end.
+    /// Deletes all retired files that may name an erased listener. The grace period of their
+    /// readers must be over.
     pub(crate) redacted: bool,
 }
 
-impl Due {
-    /// No retired file.
+impl GarbageScope {
+    /// Deletes no retired file.
     pub(crate) const DEAD: Self = Self {
         before_ms: i64::MIN,
         redacted: false,
     };
-    /// All retired files.
+    /// Deletes all retired files.
     pub(crate) const ALL: Self = Self {
         before_ms: i64::MAX,
         redacted: true,
@@ -84,62 +87,63 @@ impl Due {
 }
 
 impl Version {
-    /// Reads the newest version. A local archive of the older layout is taken over first: no process of an older version
-    /// works in the folder then. [`Version::take_over`] takes over an archive on a server.
+    /// Reads the newest version. Migrates a local archive of the older layout first, because no
+    /// process of an older release uses the folder then. [`Version::migrate`] migrates an archive
+    /// on a server.
     ///
     /// # Errors
-    /// Those of the archive, and [`Error::Damaged`].
+    /// Errors of the archive, and [`Error::Damaged`].
     pub(crate) async fn newest(archive: &Archive, source: Source) -> Result<Self> {
         loop {
             let Some(path) = archive.list(&folder(source)).await?.pop() else {
-                if !legacy::exists(archive, source).await? {
+                if !legacy::has_records(archive, source).await? {
                     return Ok(Self::default());
                 }
                 if !archive.is_local() {
                     return Err(Error::Request(format!(
-                        "the archive of {source} has the layout of an older version: run `backstitch migrate`"
+                        "the archive of {source} has the layout of an older release: run `backstitch migrate`"
                     )));
                 }
-                legacy::take_over(archive, source).await?;
+                legacy::migrate(archive, source).await?;
                 continue;
             };
-            // A newer version exists if this one is gone.
+            // If this version was deleted, a newer one exists.
             if let Some(bytes) = archive.get(&path).await? {
                 return Self::parse(&path, &bytes);
             }
         }
     }
 
-    /// Creates the first version of an archive of the older layout. Returns false if there is a version, or no such archive.
-    /// The caller holds the leases of runs and backfills.
+    /// Creates the first version of an archive of the older layout. Returns false if a version
+    /// exists, or no such archive. The caller must hold the leases of runs and backfills.
     ///
     /// # Errors
-    /// As [`Version::newest`].
-    pub(crate) async fn take_over(archive: &Archive, source: Source) -> Result<bool> {
+    /// The same as [`Version::newest`].
+    pub(crate) async fn migrate(archive: &Archive, source: Source) -> Result<bool> {
         Ok(Self::has_older_layout(archive, source).await?
-            && legacy::take_over(archive, source).await?)
+            && legacy::migrate(archive, source).await?)
     }
 
-    /// Whether the archive has the older layout and no version.
+    /// Returns whether the archive has the older layout and no version.
     ///
     /// # Errors
-    /// Those of the archive.
+    /// Errors of the archive.
     pub(crate) async fn has_older_layout(archive: &Archive, source: Source) -> Result<bool> {
         let has_version = !archive.list(&folder(source)).await?.is_empty();
-        Ok(!has_version && legacy::exists(archive, source).await?)
+        Ok(!has_version && legacy::has_records(archive, source).await?)
     }
 
     fn parse(path: &str, bytes: &Bytes) -> Result<Self> {
-        let damaged = |what: String| {
-            let remedy = "It lists all files of the archive: restore it from a copy";
-            Error::damaged(path, format!("{what}. {remedy}"))
+        let damaged = |damage: String| {
+            let remedy = "It lists all files of the archive; restore it from a copy";
+            Error::damaged(path, format!("{damage}. {remedy}"))
         };
         let version: Self = from_bytes(bytes).map_err(damaged)?;
-        if number_of(path) != Some(version.number) {
+        if version_number(path) != Some(version.number) {
             return Err(damaged("its number does not match its name".to_owned()));
         }
-        let of_backfills = version.log_begins_at() as u64;
-        if version.backfills > of_backfills {
+        let backfill_files = version.log_start_index() as u64;
+        if version.backfills > backfill_files {
             return Err(damaged(
                 "it lists fewer backfill files than backfills".to_owned(),
             ));
@@ -149,44 +153,44 @@ impl Version {
                 && !after.follows(before)
             {
                 return Err(damaged(
-                    "a file does not begin where the one before ends".to_owned(),
+                    "a file does not begin where the previous one ends".to_owned(),
                 ));
             }
         }
         Ok(version)
     }
 
-    /// The number of backfills whose files are listed.
+    /// Returns the number of backfills whose files are listed.
     pub(crate) const fn backfills(&self) -> u64 {
         self.backfills
     }
 
-    /// All files, in order.
+    /// Returns all files, in order.
     pub(crate) fn files(&self) -> &[FileEntry] {
         &self.files
     }
 
-    /// Whether readers of earlier versions may need files that this one does not list.
+    /// Returns whether readers of earlier versions may need files that this one does not list.
     pub(crate) const fn has_retired_files(&self) -> bool {
         !self.retired.is_empty()
     }
 
-    /// The index of the first file of the log.
-    pub(super) fn log_begins_at(&self) -> usize {
-        self.files.partition_point(FileEntry::is_of_backfill)
+    /// Returns the index of the first file of the log.
+    pub(super) fn log_start_index(&self) -> usize {
+        self.files.partition_point(FileEntry::is_backfill)
     }
 
-    /// The files of the log, in its order.
+    /// Returns the files of the log, in log order.
     pub(super) fn log_files(&self) -> &[FileEntry] {
-        self.files.get(self.log_begins_at()..).unwrap_or_default()
+        self.files.get(self.log_start_index()..).unwrap_or_default()
     }
 
-    /// Where the archived log ends, by partition.
+    /// Returns the end of the archived log, by partition.
     pub(super) fn end(&self) -> &[Cut] {
         self.log_files().last().map_or(&[], |last| &last.to)
     }
 
-    /// A copy for a writer to change, with the next number.
+    /// Returns a copy with the next number, for a writer to change.
     pub(super) fn next(&self, now_ms: i64) -> Self {
         Self {
             number: self.number + 1,
@@ -195,17 +199,17 @@ impl Version {
         }
     }
 
-    /// The path of a new file of events that this version is the first to list.
+    /// Returns a path for a new file of events, which this version is the first to list.
     pub(super) fn new_file(&self, source: Source) -> String {
         new_path(&files_folder(source), self.number)
     }
 
-    /// The path of a new file of identities that this version is the first to list.
+    /// Returns a path for a new file of identities, which this version is the first to list.
     pub(super) fn new_identities(&self, source: Source) -> String {
         new_path(&identities_folder(source), self.number)
     }
 
-    /// Stops listing a file. Readers of earlier versions may need it for a while.
+    /// Adds a file to the retired ones, since readers of earlier versions may still need it.
     pub(super) fn retire(&mut self, path: String) {
         self.retired.push(RetiredFile {
             path,
@@ -214,11 +218,11 @@ impl Version {
         });
     }
 
-    /// Creates `next`, the version after this one. Returns false if this is not known to be the newest version any more:
-    /// another writer was faster, or the archive was moved away or restored from a copy.
+    /// Creates `next`, the version after this one. Returns false if this version is not provably
+    /// the newest: another writer was faster, or the archive was moved or restored from a copy.
     ///
     /// # Errors
-    /// Those of the archive.
+    /// Errors of the archive.
     pub(super) async fn commit(
         &self,
         archive: &Archive,
@@ -226,8 +230,8 @@ impl Version {
         next: &Self,
     ) -> Result<bool> {
         if self.number > 0 {
-            let found = archive.get(&self.path(source)).await?;
-            if found.is_none_or(|bytes| from_bytes::<Self>(&bytes).as_ref() != Ok(self)) {
+            let stored = archive.get(&self.path(source)).await?;
+            if stored.is_none_or(|bytes| from_bytes::<Self>(&bytes).as_ref() != Ok(self)) {
                 return Ok(false);
             }
         }
@@ -239,14 +243,14 @@ impl Version {
         Ok(archive.list(&folder(source)).await?.last() == Some(&path))
     }
 
-    /// Deletes files that a writer wrote for a version that it could not create.
+    /// Deletes the files of a writer whose version was not created. Returns the newest version.
     pub(super) async fn discard(
         archive: &Archive,
         source: Source,
         paths: impl IntoIterator<Item = String>,
     ) -> Result<Self> {
         let newest = Self::newest(archive, source).await?;
-        let listed = newest.listed();
+        let listed = newest.listed_paths();
         for path in paths {
             let is_retired = newest.retired.iter().any(|retired| retired.path == path);
             if !is_retired && !listed.contains(path.as_str()) {
@@ -256,10 +260,11 @@ impl Version {
         Ok(newest)
     }
 
-    /// The files to read and the days without all their events. An expired file that was restored from a copy counts.
+    /// Returns the files to read, and the days with expired events. An expired file that was
+    /// restored from a copy is readable again.
     ///
     /// # Errors
-    /// Those of the archive.
+    /// Errors of the archive.
     pub(crate) async fn contents(
         &self,
         archive: &Archive,
@@ -283,10 +288,10 @@ impl Version {
         Ok((files, days))
     }
 
-    /// The first and the last day without all their events.
+    /// Returns the first and last day with expired events.
     ///
     /// # Errors
-    /// Those of the archive.
+    /// Errors of the archive.
     pub(crate) async fn expired_bounds(
         &self,
         archive: &Archive,
@@ -296,10 +301,10 @@ impl Version {
         Ok(days.bounds())
     }
 
-    /// A listed file of events that is missing.
+    /// Returns the listed files of events that are missing.
     ///
     /// # Errors
-    /// Those of the archive.
+    /// Errors of the archive.
     pub(crate) async fn missing_files(
         &self,
         archive: &Archive,
@@ -311,8 +316,8 @@ impl Version {
         Ok(listed.filter(|path| !present.contains(path)).collect())
     }
 
-    /// Paths of events and identities.
-    fn listed(&self) -> BTreeSet<&str> {
+    /// Returns the paths of all listed files of events and identities.
+    fn listed_paths(&self) -> BTreeSet<&str> {
         let paths = self.files.iter().flat_map(|file| {
             let identities = file.expired.as_ref().map(|expired| &expired.identities);
             file.path.iter().chain(identities)
@@ -320,14 +325,14 @@ impl Version {
         paths.map(String::as_str).collect()
     }
 
-    /// Whether no version lists an unlisted file any more.
+    /// Returns whether an unlisted file is dead, so that no later version can list it.
     fn is_dead(&self, path: &str, source: Source) -> bool {
         let is_current = [files_folder(source), identities_folder(source)]
             .iter()
             .any(|folder| path.starts_with(folder.as_str()));
-        // Nothing writes to the folders of the older layout.
+        // No process writes to the folders of the older layout.
         !is_current
-            || number_of(path).is_some_and(|number| {
+            || version_number(path).is_some_and(|number| {
                 number <= self.number && !self.open_backfills.contains(&number)
             })
     }
@@ -337,14 +342,16 @@ impl Version {
     }
 }
 
-/// Deletes dead files, retired files that are due, and versions that were replaced before then.
+/// Deletes dead files, retired files selected by `due`, and versions that were replaced before its
+/// time.
 ///
 /// # Errors
-/// Those of the archive, and [`Error::Damaged`] if a listed file is missing: then no retired file is deleted.
+/// Errors of the archive, and [`Error::Damaged`] if a listed file is missing. Then no retired file
+/// is deleted.
 pub(crate) async fn collect_garbage(
     archive: &Archive,
     source: Source,
-    due: Due,
+    due: GarbageScope,
     now_ms: i64,
 ) -> Result<()> {
     let newest = Version::newest(archive, source).await?;
@@ -352,7 +359,7 @@ pub(crate) async fn collect_garbage(
         return Ok(());
     }
     let present = objects(archive, source).await?;
-    let listed = newest.listed();
+    let listed = newest.listed_paths();
     let retired: BTreeSet<&str> = newest.retired.iter().map(|file| &*file.path).collect();
     for path in present.keys().map(String::as_str) {
         let is_needed = listed.contains(path) || retired.contains(path);
@@ -360,13 +367,14 @@ pub(crate) async fn collect_garbage(
             archive.delete(path).await?;
         }
     }
-    // A tool that copies the archive may have listed a version until the next one was created.
+    // A tool that copies the archive may have listed a version until its successor was created.
     let versions = archive.list(&folder(source)).await?;
     for pair in versions.windows(2) {
         let [path, next] = pair else { break };
         if let Some(bytes) = archive.get(next).await? {
             let created_at_ms = Version::parse(next, &bytes)?.created_at_ms;
-            // A clock that was ahead says nothing about later versions.
+            // A time in the future comes from a wrong clock, so later versions must still be
+            // examined.
             if created_at_ms > now_ms && due.before_ms != i64::MAX {
                 continue;
             }
@@ -382,7 +390,7 @@ pub(crate) async fn collect_garbage(
     let unexpired = newest.files.iter().filter(|file| file.expired.is_none());
     let mut paths = unexpired.filter_map(|file| file.path.as_ref());
     if let Some(path) = paths.find(|path| !present.contains_key(*path)) {
-        let what = "it is missing, so no replaced file was deleted. Restore it from a copy or run `backstitch restorate --expected archive --apply`";
+        let what = "the file is missing, so no replaced file was deleted. Restore it from a copy, or run `backstitch reconcile --expected archive --apply`";
         return Err(Error::damaged(path, what));
     }
     let due_files = newest.retired.iter().filter(|file| due.includes(file));
@@ -395,10 +403,10 @@ pub(crate) async fn collect_garbage(
     Ok(())
 }
 
-/// All Parquet files of a source's archive, by path.
+/// Lists all Parquet files of a source's archive, by path.
 ///
 /// # Errors
-/// Those of the archive.
+/// Errors of the archive.
 pub(crate) async fn objects(
     archive: &Archive,
     source: Source,
@@ -408,7 +416,7 @@ pub(crate) async fn objects(
     Ok(files.map(|object| (object.path.clone(), object)).collect())
 }
 
-/// The paths of all Parquet files of a source's archive.
+/// Lists the paths of all Parquet files of a source's archive.
 async fn event_files(archive: &Archive, source: Source) -> Result<BTreeSet<String>> {
     let paths = archive.list(&root(source)).await?.into_iter();
     Ok(paths.filter(|path| path.ends_with(".parquet")).collect())
@@ -430,8 +438,8 @@ pub(super) fn new_path(folder: &str, number: u64) -> String {
     format!("{folder}/{number:010}-{}.parquet", Uuid::new_v4())
 }
 
-/// The number that the name of a file begins with.
-fn number_of(path: &str) -> Option<u64> {
+/// Parses the number at the start of a file name.
+fn version_number(path: &str) -> Option<u64> {
     let name = path.rsplit('/').next()?;
     name.get(..NUMBER_DIGITS)?.parse().ok()
 }

@@ -1,4 +1,5 @@
-//! Writers that overlap in any order, and garbage collection between their steps: a model of the list decides.
+//! Random histories of overlapping writers with garbage collection between their steps, compared
+//! with a model of the list.
 
 use std::collections::BTreeSet;
 
@@ -13,14 +14,14 @@ const SEEDS: u64 = 12;
 const STEPS: usize = 120;
 const WRITERS: usize = 4;
 
-/// A writer between the moment it read the newest version and the moment it commits.
+/// A writer that has read the newest version and has not committed yet.
 struct Writer {
     base: Version,
     next: Version,
     written: String,
 }
 
-fn stretch(from: i64, to: i64, path: &str) -> FileEntry {
+fn entry(from: i64, to: i64, path: &str) -> FileEntry {
     FileEntry {
         from: vec![from],
         to: vec![Cut {
@@ -36,23 +37,23 @@ async fn put(archive: &Archive, path: &str) {
     archive.put(path, "events".into()).await.expect("writing");
 }
 
-/// Begins an append, a compaction, a redaction or a backfill on the newest version.
+/// Starts an append, a compaction, a redaction or a backfill on the newest version.
 async fn begin(archive: &Archive, rng: &mut StdRng, now_ms: i64) -> Writer {
     let base = Version::newest(archive, SOURCE).await.expect("a version");
     let mut next = base.next(now_ms);
     let written = next.new_file(SOURCE);
     put(archive, &written).await;
-    let (at, logged) = (next.log_begins_at(), next.log_files().len());
+    let (at, logged) = (next.log_start_index(), next.log_files().len());
     match rng.random_range(0..4) {
         0 if logged >= 2 => {
             let first = at + rng.random_range(0..logged - 1);
-            let all = next.files.splice(first..first + 2, []).collect::<Vec<_>>();
+            let inputs = next.files.splice(first..first + 2, []).collect::<Vec<_>>();
             let compacted = FileEntry {
-                from: all[0].from.clone(),
-                ..stretch(0, all[1].to[0].next_offset, &written)
+                from: inputs[0].from.clone(),
+                ..entry(0, inputs[1].to[0].next_offset, &written)
             };
             next.files.insert(first, compacted);
-            for path in all.into_iter().filter_map(|file| file.path) {
+            for path in inputs.into_iter().filter_map(|file| file.path) {
                 next.retire(path);
             }
         }
@@ -72,7 +73,7 @@ async fn begin(archive: &Archive, rng: &mut StdRng, now_ms: i64) -> Writer {
         _ => {
             let from = next.end().first().map_or(0, |cut| cut.next_offset);
             let to = from + rng.random_range(1..9);
-            next.files.push(stretch(from, to, &written));
+            next.files.push(entry(from, to, &written));
         }
     }
     Writer {
@@ -82,11 +83,16 @@ async fn begin(archive: &Archive, rng: &mut StdRng, now_ms: i64) -> Writer {
     }
 }
 
-/// Every listed file is there, and after a full collection at a version nothing else but files of later numbers.
+/// Checks that every listed file exists. After a full collection, all other files must have later
+/// numbers.
 async fn check(archive: &Archive, expected: &Version, open: &[Writer], collected_at: Option<u64>) {
     let newest = Version::newest(archive, SOURCE).await.expect("a version");
     assert_eq!(newest.files, expected.files);
-    let listed: BTreeSet<String> = newest.listed().into_iter().map(str::to_owned).collect();
+    let listed: BTreeSet<String> = newest
+        .listed_paths()
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
     let present = event_files(archive, SOURCE).await.expect("files");
     assert!(present.is_superset(&listed), "{listed:?} {present:?}");
     if let Some(number) = collected_at {
@@ -111,11 +117,11 @@ async fn history(seed: u64) {
         match rng.random_range(0..5) {
             0 => {
                 let before_ms = now_ms - 5;
-                let recent = Due {
+                let recent = GarbageScope {
                     before_ms,
                     redacted: rng.random(),
                 };
-                let due = [Due::DEAD, recent, Due::ALL][rng.random_range(0..3)];
+                let due = [GarbageScope::DEAD, recent, GarbageScope::ALL][rng.random_range(0..3)];
                 let newest = Version::newest(&archive, SOURCE).await.expect("a version");
                 let collected = collect_garbage(&archive, SOURCE, due, now_ms).await;
                 collected.expect("collecting");
@@ -143,14 +149,14 @@ async fn history(seed: u64) {
 }
 
 #[tokio::test]
-async fn overlapping_writers_lose_nothing_and_leave_nothing() {
+async fn overlapping_writers_lose_no_file_and_leave_no_garbage() {
     for seed in 0..SEEDS {
         history(seed).await;
     }
 }
 
 #[tokio::test]
-async fn a_writer_whose_version_is_gone_commits_nothing() {
+async fn rejects_a_commit_if_the_base_version_was_deleted() {
     let folder = tempfile::tempdir().expect("a folder");
     let archive = Archive::local(folder.path()).expect("an archive");
     let empty = Version::newest(&archive, SOURCE).await.expect("none");
@@ -168,14 +174,14 @@ async fn a_writer_whose_version_is_gone_commits_nothing() {
             .await
             .expect("created")
     );
-    // Two writers of the same number, and one whose number was deleted long ago.
+    // Two writers use the same number; the number of another one was deleted long ago.
     assert!(
         !first
             .commit(&archive, SOURCE, &first.next(3))
             .await
             .expect("taken")
     );
-    collect_garbage(&archive, SOURCE, Due::ALL, 3)
+    collect_garbage(&archive, SOURCE, GarbageScope::ALL, 3)
         .await
         .expect("collecting");
     assert!(!first.commit(&archive, SOURCE, &second).await.expect("gone"));
@@ -186,7 +192,7 @@ async fn a_writer_whose_version_is_gone_commits_nothing() {
             .expect("too late")
     );
     assert_eq!(Version::newest(&archive, SOURCE).await.expect("it"), second);
-    // An archive that was restored from a copy is another one.
+    // The archive was restored from a copy, so the version differs.
     let path = second.path(SOURCE);
     archive
         .put(&path, to_bytes(&first.next(9)).expect("bytes"))
@@ -201,14 +207,14 @@ async fn a_writer_whose_version_is_gone_commits_nothing() {
 }
 
 #[tokio::test]
-async fn a_missing_file_keeps_what_it_replaced() {
+async fn keeps_retired_files_while_a_listed_file_is_missing() {
     let folder = tempfile::tempdir().expect("a folder");
     let archive = Archive::local(folder.path()).expect("an archive");
     let empty = Version::newest(&archive, SOURCE).await.expect("none");
     let mut first = empty.next(1);
     let old = first.new_file(SOURCE);
     put(&archive, &old).await;
-    first.files.push(stretch(0, 5, &old));
+    first.files.push(entry(0, 5, &old));
     assert!(
         empty
             .commit(&archive, SOURCE, &first)
@@ -225,12 +231,12 @@ async fn a_missing_file_keeps_what_it_replaced() {
             .await
             .expect("created")
     );
-    let refused = collect_garbage(&archive, SOURCE, Due::ALL, 3).await;
-    let refused = refused.expect_err("a listed file is missing").to_string();
-    assert!(refused.contains(&new), "{refused}");
+    let outcome = collect_garbage(&archive, SOURCE, GarbageScope::ALL, 3).await;
+    let error = outcome.expect_err("a listed file is missing").to_string();
+    assert!(error.contains(&new), "{error}");
     assert!(archive.get(&old).await.expect("reading").is_some());
     put(&archive, &new).await;
-    collect_garbage(&archive, SOURCE, Due::ALL, 3)
+    collect_garbage(&archive, SOURCE, GarbageScope::ALL, 3)
         .await
         .expect("collecting");
     assert!(archive.get(&old).await.expect("reading").is_none());

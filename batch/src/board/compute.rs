@@ -1,5 +1,5 @@
-//! Computing boards: each file of the snapshot by itself, since it holds all rows of its keys. What is here is what one
-//! task does, in whichever process; which tasks there are is in [`super::tasks`].
+//! Computes boards, in tasks of one snapshot file each, since a file contains all rows of its keys.
+//! This module is one task, in whichever process it runs; [`super::tasks`] lists the tasks.
 
 use std::sync::Arc;
 
@@ -20,25 +20,26 @@ use datafusion::physical_plan::{
 use datafusion::prelude::ident;
 use futures::TryStreamExt;
 use futures::future::BoxFuture;
-use jobs::{Board, Engine, Job, checked, query};
+use jobs::{Board, Engine, Job, check_rows, plan_query};
 use parquet::arrow::ArrowWriter;
 use schemas::entities;
 use stores::archive::Archive;
 use stores::parquet_file;
 use uuid::Uuid;
 
+use super::key_ranges::{KeyRange, key_column, split_by_key};
 use super::manifest::ResultFile;
-use super::stretches::{Stretch, cut, keys_of};
 use crate::snapshot::SnapshotFile;
-use crate::{Error, Result, failed_of};
+use crate::{Error, Result, query_error};
 
 const READ_ROWS: usize = 65_536;
 const GROUP_ROWS_MAX: usize = 262_144;
-/// Rows of a key that are grouped and sorted by themselves, at most. What a query makes of them is sorted in memory that is in no
-/// account: of the queries that are let do so, as many rows as there are branches of a union.
+/// Maximum rows of a key for the sort by key, whose memory is not accounted for. A suitable query
+/// yields at most one row for each input row and branch of a union.
 const KEY_ROWS_MAX: usize = 16_384;
-/// What such a query may be made of, besides groups: nothing that makes more rows, or other keys.
-const BY_KEY: [&str; 7] = [
+/// Plan nodes, besides aggregates, that preserve the order of keys: they add no rows and change no
+/// keys.
+const KEY_PRESERVING_NODES: [&str; 7] = [
     "CoalescePartitionsExec",
     "CooperativeExec",
     "DataSourceExec",
@@ -47,35 +48,35 @@ const BY_KEY: [&str; 7] = [
     "SortPreservingMergeExec",
     "UnionExec",
 ];
-/// How every column of a result is ordered.
+/// The order of each column of a result.
 const ORDER: SortOptions = SortOptions {
     descending: false,
     nulls_first: true,
 };
 
-/// What tasks share.
+/// The input that all tasks share.
 #[derive(Debug)]
 pub(crate) struct Compute {
     pub(crate) engine: Engine,
     pub(crate) archive: Archive,
-    /// How the paths of result files begin.
+    /// The prefix of the paths of result files.
     pub(crate) files: String,
-    /// Bytes of one of them, about.
+    /// Approximate bytes of a result file.
     pub(crate) result_bytes_max: usize,
     pub(crate) jobs: Vec<Arc<Job<Board>>>,
 }
 
-/// By job: the files of its rows.
-pub(crate) type Files = Vec<Vec<ResultFile>>;
+/// The result files of each job.
+pub(crate) type JobFiles = Vec<Vec<ResultFile>>;
 
 impl Compute {
-    /// Every job over one file of the snapshot. The engine's types are not seen in what is answered: that they may go to
-    /// another thread takes the compiler seconds for each method of a trait that waits for it.
-    pub(crate) fn file<'a>(&'a self, file: &'a SnapshotFile) -> BoxFuture<'a, Result<Files>> {
-        Box::pin(self.ranked(file))
+    /// Runs every job over one file of the snapshot. The future is boxed, because proving the
+    /// engine's types `Send` takes the compiler seconds for each trait method that awaits them.
+    pub(crate) fn compute<'a>(&'a self, file: &'a SnapshotFile) -> BoxFuture<'a, Result<JobFiles>> {
+        Box::pin(self.compute_file(file))
     }
 
-    async fn ranked(&self, file: &SnapshotFile) -> Result<Files> {
+    async fn compute_file(&self, file: &SnapshotFile) -> Result<JobFiles> {
         let groups = (0..file.row_groups).collect();
         let rows = self.archive.rows(&file.path, groups, READ_ROWS).await?;
         let rows: Vec<_> = rows.try_collect().await?;
@@ -87,14 +88,14 @@ impl Compute {
                 .iter()
                 .any(|batch| batch.schema().fields() != schema.fields())
             {
-                let what = "a snapshot's file has not the columns of its source";
+                let what = "its columns are not those of its source";
                 return Err(Error::damaged(&file.path, what));
             }
             let mut writer = RowWriter::new(self, job);
-            for stretch in self.stretches(job, &schema, &rows, KEY_ROWS_MAX).await? {
-                let mut batches = self.sorted(job, &schema, &stretch).await?;
-                while let Some(batch) = batches.try_next().await.map_err(failed_of(job))? {
-                    writer.write(&checked(job, &batch)?).await?;
+            for key_range in self.key_ranges(job, &schema, &rows, KEY_ROWS_MAX).await? {
+                let mut batches = self.sorted_rows(job, &schema, &key_range).await?;
+                while let Some(batch) = batches.try_next().await.map_err(query_error(job))? {
+                    writer.write(&check_rows(job, &batch)?).await?;
                 }
             }
             written.push(writer.finish().await?);
@@ -102,46 +103,49 @@ impl Compute {
         Ok(written)
     }
 
-    /// The stretches that rows are computed in, keys of more than `rows_max` rows by themselves. A query that leaves the order of
-    /// keys gets all rows at once.
-    async fn stretches(
+    /// Divides rows into ranges that are computed separately; a key with more than `rows_max` rows
+    /// is a range of its own. If the query does not preserve the order of keys, all rows are one
+    /// range.
+    async fn key_ranges(
         &self,
         job: &Job<Board>,
         schema: &SchemaRef,
         rows: &[RecordBatch],
         rows_max: usize,
-    ) -> Result<Vec<Stretch>> {
-        let some = rows.get(..1).unwrap_or_default();
-        match self.sorted_within_keys(job, schema, some).await? {
-            Some(_) => Ok(cut(job, rows, rows_max)),
-            None => Ok(vec![Stretch::whole(rows)]),
+    ) -> Result<Vec<KeyRange>> {
+        let first_batch = rows.get(..1).unwrap_or_default();
+        match self.sorted_rows_by_key(job, schema, first_batch).await? {
+            Some(_) => Ok(split_by_key(job, rows, rows_max)),
+            None => Ok(vec![KeyRange::unordered(rows)]),
         }
     }
 
-    /// What a job makes of rows, in the order of results.
-    async fn sorted(
+    /// Runs a job's query on a range, and returns the rows in result order.
+    async fn sorted_rows(
         &self,
         job: &Job<Board>,
         schema: &SchemaRef,
-        stretch: &Stretch,
+        key_range: &KeyRange,
     ) -> Result<SendableRecordBatchStream> {
-        if stretch.is_by_key
-            && let Some(sorted) = self.sorted_within_keys(job, schema, &stretch.rows).await?
+        if key_range.is_by_key
+            && let Some(sorted) = self
+                .sorted_rows_by_key(job, schema, &key_range.rows)
+                .await?
         {
             return Ok(sorted);
         }
-        let failed = failed_of(job);
-        let rows = vec![stretch.rows.clone()];
+        let failed = query_error(job);
+        let rows = vec![key_range.rows.clone()];
         let table = MemTable::try_new(Arc::clone(schema), rows).map_err(failed)?;
-        let frame = query(&self.engine.session(), job, Arc::new(table)).await?;
-        let frame = frame.sort(order(job).map(ordered).collect());
+        let frame = plan_query(&self.engine.session(), job, Arc::new(table)).await?;
+        let frame = frame.sort(order(job).map(sort_expr).collect());
         let sorted = frame.map_err(failed)?.execute_stream().await;
         Ok(sorted.map_err(failed)?)
     }
 
-    /// The same of rows that come by key, without having more than a few keys in memory: the engine has the groups of few keys in memory
-    /// at a time, where it would spill those of all. Nothing where what the query makes of them does not come by key.
-    async fn sorted_within_keys(
+    /// Runs the query on rows in key order with few keys in memory at a time, where a full sort
+    /// would spill. Returns `None` if the query does not preserve the order of keys.
+    async fn sorted_rows_by_key(
         &self,
         job: &Job<Board>,
         schema: &SchemaRef,
@@ -150,21 +154,22 @@ impl Compute {
         let [key] = job.key().0.as_slice() else {
             return Ok(None);
         };
-        let failed = failed_of(job);
+        let failed = query_error(job);
         let table = MemTable::try_new(Arc::clone(schema), vec![rows.to_vec()]).map_err(failed)?;
-        let table = table.with_sort_order(vec![vec![ordered(&key.name)]]);
-        let frame = query(&self.engine.session(), job, Arc::new(table)).await?;
-        let of_task = Arc::new(frame.task_ctx());
+        let table = table.with_sort_order(vec![vec![sort_expr(&key.name)]]);
+        let frame = plan_query(&self.engine.session(), job, Arc::new(table)).await?;
+        let task_context = Arc::new(frame.task_ctx());
         let plan = frame.create_physical_plan().await.map_err(failed)?;
         let Some(plan) = sorted_by_key(job, plan).map_err(failed)? else {
             return Ok(None);
         };
-        let sorted = execute_stream(Arc::new(plan), of_task).map_err(failed)?;
+        let sorted = execute_stream(Arc::new(plan), task_context).map_err(failed)?;
         Ok(Some(sorted))
     }
 }
 
-/// What a query gives in the order of results, sorted within each key; nothing if it does not come by key.
+/// Sorts a plan's output within each key into result order; `None` if the plan does not preserve
+/// the order of keys.
 fn sorted_by_key(
     job: &Job<Board>,
     plan: Arc<dyn ExecutionPlan>,
@@ -175,20 +180,23 @@ fn sorted_by_key(
     };
     let key = job.key().0.iter().map(|column| by(&column.name));
     let key = key.collect::<Result<Vec<_>, _>>()?;
-    let length = key.len();
-    let is_one = plan.output_partitioning().partition_count() == 1;
-    if !is_one || !stays_by_key(&plan) || !plan.equivalence_properties().ordering_satisfy(key)? {
+    let key_columns = key.len();
+    let is_single = plan.output_partitioning().partition_count() == 1;
+    if !is_single
+        || !preserves_key_order(&plan)
+        || !plan.equivalence_properties().ordering_satisfy(key)?
+    {
         return Ok(None);
     }
-    let whole = order(job).map(by).collect::<Result<Vec<_>, _>>()?;
-    let whole = LexOrdering::new(whole);
-    Ok(whole.map(|whole| PartialSortExec::new(whole, plan, length)))
+    let full_order = order(job).map(by).collect::<Result<Vec<_>, _>>()?;
+    let full_order = LexOrdering::new(full_order);
+    Ok(full_order.map(|full_order| PartialSortExec::new(full_order, plan, key_columns)))
 }
 
-/// Whether a query over rows that come by key is made of nothing that puts keys into another order. Groups are right only where the
-/// key is what is grouped by first (spilled ones come in the order of what is grouped by), and for one set of groups
-/// (apache/datafusion#24421).
-fn stays_by_key(plan: &Arc<dyn ExecutionPlan>) -> bool {
+/// Returns whether a plan preserves the order of keys. An aggregate does so only if the key is its
+/// first group column (spilled groups are sorted by the group columns), and it has one set of
+/// groups (apache/datafusion#24421).
+fn preserves_key_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let is_known = match plan.downcast_ref::<AggregateExec>() {
         Some(groups) => {
             let is_first = match groups.input_order_mode() {
@@ -198,30 +206,30 @@ fn stays_by_key(plan: &Arc<dyn ExecutionPlan>) -> bool {
             };
             is_first && groups.group_expr().is_single()
         }
-        None => BY_KEY.contains(&plan.name()),
+        None => KEY_PRESERVING_NODES.contains(&plan.name()),
     };
-    is_known && plan.children().into_iter().all(stays_by_key)
+    is_known && plan.children().into_iter().all(preserves_key_order)
 }
 
-/// The order of results: key, board, score, member.
+/// Returns the columns of the result order: key, board, score, member.
 fn order(job: &Job<Board>) -> impl Iterator<Item = &str> {
-    [job.key(), job.boards(), job.score(), job.member()]
+    [job.key(), job.board_columns(), job.score(), job.member()]
         .into_iter()
         .flat_map(|shape| &shape.0)
         .map(|column| column.name.as_str())
 }
 
-fn ordered(column: &str) -> SortExpr {
+fn sort_expr(column: &str) -> SortExpr {
     ident(column).sort(!ORDER.descending, ORDER.nulls_first)
 }
 
-/// Writes the rows of one job over one file of a snapshot.
+/// Writes the rows of one job for one file of the snapshot.
 struct RowWriter<'a> {
     compute: &'a Compute,
     job: &'a Job<Board>,
     file: Option<(ArrowWriter<Vec<u8>>, u64)>,
     /// The key of the last row.
-    last: i64,
+    last_key: i64,
     done: Vec<ResultFile>,
 }
 
@@ -231,14 +239,14 @@ impl<'a> RowWriter<'a> {
             compute,
             job,
             file: None,
-            last: i64::MIN,
+            last_key: i64::MIN,
             done: Vec::new(),
         }
     }
 
     async fn write(&mut self, rows: &RecordBatch) -> Result<()> {
         let fault = |error| Error::fault("writing a result", error);
-        self.goes_on(rows)?;
+        self.check_key_order(rows)?;
         if self.file.is_none() {
             let writer = parquet_file::begin(self.job.schema(), GROUP_ROWS_MAX);
             self.file = Some((writer.map_err(fault)?, 0));
@@ -254,15 +262,15 @@ impl<'a> RowWriter<'a> {
         Ok(())
     }
 
-    /// That keys rise: a key that comes again would take the place of its own rows.
-    fn goes_on(&mut self, rows: &RecordBatch) -> Result<()> {
-        let keys = keys_of(self.job, rows).into_iter();
+    /// Checks that keys ascend: a repeated key would replace its own earlier rows.
+    fn check_key_order(&mut self, rows: &RecordBatch) -> Result<()> {
+        let keys = key_column(self.job, rows).into_iter();
         for key in keys.flat_map(|keys| keys.values()) {
-            if *key < self.last {
+            if *key < self.last_key {
                 let job = self.job.name();
-                return Err(Error::Fault(format!("rows of {job} came out of order")));
+                return Err(Error::Fault(format!("rows of {job} are out of key order")));
             }
-            self.last = *key;
+            self.last_key = *key;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use arrow::datatypes::Int64Type;
 
 use super::*;
 
-/// Segment, athlete, seconds, and how the athlete is.
+/// Segment, athlete, seconds, and the athlete's birth year.
 type Effort = (i64, i64, i64, Option<i64>);
 
 struct World {
@@ -44,33 +44,37 @@ impl World {
         }
     }
 
-    /// What a job makes of rows where keys of more than so many are computed by themselves.
-    fn made(&self, job: &Job<Board>, rows: &[RecordBatch], rows_max: usize) -> RecordBatch {
+    /// Runs a job where keys with more than `rows_max` rows are ranges of their own.
+    fn results(&self, job: &Job<Board>, rows: &[RecordBatch], rows_max: usize) -> RecordBatch {
         let schema = entities::schema(job.source()).unwrap();
         self.runtime.block_on(async {
-            let mut made = Vec::new();
-            let stretches = self.compute.stretches(job, &schema, rows, rows_max);
-            for stretch in stretches.await.unwrap() {
-                let stream = self.compute.sorted(job, &schema, &stretch).await.unwrap();
-                made.extend(stream.try_collect::<Vec<RecordBatch>>().await.unwrap());
+            let mut results = Vec::new();
+            let key_ranges = self.compute.key_ranges(job, &schema, rows, rows_max);
+            for key_range in key_ranges.await.unwrap() {
+                let stream = self
+                    .compute
+                    .sorted_rows(job, &schema, &key_range)
+                    .await
+                    .unwrap();
+                results.extend(stream.try_collect::<Vec<RecordBatch>>().await.unwrap());
             }
-            arrow::compute::concat_batches(&job.schema(), &made).unwrap()
+            arrow::compute::concat_batches(&job.schema(), &results).unwrap()
         })
     }
 
-    /// Whether a job's query over rows that come by key does so too, and what it gives then.
+    /// Returns the rows of a query that preserves the order of keys.
     fn by_key(&self, job: &Job<Board>, rows: &[RecordBatch]) -> Option<Vec<RecordBatch>> {
         let schema = entities::schema(job.source()).unwrap();
-        let stretches = cut(job, rows, KEY_ROWS_MAX);
-        assert!(stretches[0].is_by_key, "rows in order");
+        let key_ranges = split_by_key(job, rows, KEY_ROWS_MAX);
+        assert!(key_ranges[0].is_by_key, "rows in key order");
         self.runtime.block_on(async {
-            let stream = self.compute.sorted_within_keys(job, &schema, rows).await;
+            let stream = self.compute.sorted_rows_by_key(job, &schema, rows).await;
             Some(stream.unwrap()?.try_collect().await.unwrap())
         })
     }
 }
 
-/// Rows in batches of a few.
+/// Returns rows in small batches.
 fn batches(efforts: &[Effort]) -> Vec<RecordBatch> {
     let mut columns = EffortColumns::default();
     let mut batches = Vec::new();
@@ -108,8 +112,8 @@ fn segment_boards() -> Arc<Job<Board>> {
     Arc::clone(boards.find(|job| job.source() == Source::Efforts).unwrap())
 }
 
-/// A board whose query is another one.
-fn board_of(sql: &str) -> Arc<Job<Board>> {
+/// Returns a board with another query.
+fn board_with_query(sql: &str) -> Arc<Job<Board>> {
     let folder = tempfile::tempdir().unwrap();
     let view = folder.path().join("other");
     std::fs::create_dir(&view).unwrap();
@@ -125,7 +129,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn keys_by_themselves_are_as_all_at_once(
+    fn computing_keys_separately_equals_computing_all_at_once(
         mut efforts in prop::collection::vec((-2_i64..4, 0_i64..6, 1_i64..4, prop::option::of(1950_i64..2010)), 2..60),
         rows_max in 1_usize..20,
     ) {
@@ -133,23 +137,23 @@ proptest! {
         let job = segment_boards();
         let world = World::new(vec![Arc::clone(&job)]);
         let rows = batches(&efforts);
-        let whole = world.made(&job, &rows, KEY_ROWS_MAX);
-        // Some keys, or all of them, are too large to be with others.
-        prop_assert_eq!(&world.made(&job, &rows, rows_max), &whole);
-        let by_key = world.by_key(&job, &rows).expect("it comes by key");
-        let by_key = arrow::compute::concat_batches(&whole.schema(), &by_key).unwrap();
-        prop_assert_eq!(&by_key, &whole);
-        // The same rows in an order of no key are sorted at once.
+        let expected = world.results(&job, &rows, KEY_ROWS_MAX);
+        // Some or all keys are too large to share a range.
+        prop_assert_eq!(&world.results(&job, &rows, rows_max), &expected);
+        let by_key = world.by_key(&job, &rows).expect("key order is preserved");
+        let by_key = arrow::compute::concat_batches(&expected.schema(), &by_key).unwrap();
+        prop_assert_eq!(&by_key, &expected);
+        // Rows that are not in key order are one range.
         let backwards: Vec<RecordBatch> = rows.into_iter().rev().collect();
-        prop_assert_eq!(world.made(&job, &backwards, rows_max), whole);
+        prop_assert_eq!(world.results(&job, &backwards, rows_max), expected);
     }
 }
 
 #[test]
-fn a_query_that_leaves_the_order_of_keys_is_sorted_at_once() {
+fn sorts_all_rows_if_the_query_does_not_preserve_key_order() {
     let efforts: Vec<Effort> = (0..40).map(|at| (at / 9, at % 7, 1, None)).collect();
     let rows = batches(&efforts);
-    for (sql, stays) in [
+    for (sql, preserves_order) in [
         (
             "SELECT segment_id, athlete_id, count(*) AS efforts FROM efforts GROUP BY segment_id, athlete_id",
             true,
@@ -174,30 +178,38 @@ fn a_query_that_leaves_the_order_of_keys_is_sorted_at_once() {
             false,
         ),
     ] {
-        let job = board_of(sql);
+        let job = board_with_query(sql);
         let world = World::new(vec![Arc::clone(&job)]);
-        assert_eq!(world.by_key(&job, &rows).is_some(), stays, "{sql}");
-        let made = world.made(&job, &rows, 5);
-        let keys = made.column(0).as_primitive::<Int64Type>().values().to_vec();
+        assert_eq!(
+            world.by_key(&job, &rows).is_some(),
+            preserves_order,
+            "{sql}"
+        );
+        let results = world.results(&job, &rows, 5);
+        let keys = results
+            .column(0)
+            .as_primitive::<Int64Type>()
+            .values()
+            .to_vec();
         assert!(keys.is_sorted() && !keys.is_empty(), "{sql}: {keys:?}");
     }
 }
 
-/// How many rows each stretch has, and whether they come by key.
-fn stretches(efforts: &[Effort], rows_max: usize) -> Vec<(usize, bool)> {
-    let stretches = cut(&segment_boards(), &batches(efforts), rows_max);
-    let told = stretches.iter().map(|stretch| {
-        let rows = stretch.rows.iter().map(RecordBatch::num_rows).sum();
-        (rows, stretch.is_by_key)
+/// Returns the number of rows of each range, and whether it is in key order.
+fn key_ranges(efforts: &[Effort], rows_max: usize) -> Vec<(usize, bool)> {
+    let key_ranges = split_by_key(&segment_boards(), &batches(efforts), rows_max);
+    let ranges = key_ranges.iter().map(|key_range| {
+        let rows = key_range.rows.iter().map(RecordBatch::num_rows).sum();
+        (rows, key_range.is_by_key)
     });
-    told.collect()
+    ranges.collect()
 }
 
 #[test]
-fn rows_are_by_key_only_where_they_are() {
+fn splits_large_keys_and_detects_unordered_rows() {
     let of = |keys: &[i64], rows_max| {
         let efforts: Vec<Effort> = keys.iter().map(|key| (*key, 1, 1, None)).collect();
-        stretches(&efforts, rows_max)
+        key_ranges(&efforts, rows_max)
     };
     assert_eq!(of(&[i64::MIN, -1, -1, 5], 2), [(4, true)]);
     assert_eq!(of(&[1, 0], 2), [(2, false)]);

@@ -3,7 +3,7 @@
 //! A run replaces the rows of a key by others. Whoever differs in them has been notified below the run's cut, so live
 //! state has what the speed layer made of that member, in an epoch that the run takes in: it must be what the run
 //! publishes. A member with a newer state has changed again since, and is passed over; of one whose change the
-//! speed layer has not come to, the run publishes what stands ([`super::held_back`]). Whoever seems to differ is looked at
+//! speed layer has not come to, the run publishes what stands ([`super::pending`]). Whoever seems to differ is looked at
 //! once more when all is published: an app may tell of a change some time after its commit.
 //!
 //! Before a first run the speed layer has nothing of rows that were there before it: of those nothing is said.
@@ -14,11 +14,13 @@ use arrow::array::Array;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
-use jobs::board::{ChangedMembers, GroupState, ReadError as BoardError, Sheet, Standings};
+use jobs::board::{
+    ChangedMembers, KeyBoards, MemberEntries, ReadError as BoardError, VersionTrees,
+};
 use jobs::{Board, Job};
 use schemas::key::KeyValue;
 use schemas::partition::partition_of;
-use schemas::seam::{Cut, Epoch, Runs, Slot};
+use schemas::seam::{Cut, Epoch, PartitionState, Runs};
 use schemas::source::Source;
 use stored::boards::{NodesError, StoredNodes};
 use stores::live::{LiveStates, MembersQuery, StateQuery};
@@ -82,8 +84,8 @@ pub(crate) struct Comparison<'a> {
 struct Opened<'a> {
     of: &'a Replaced,
     partition: u32,
-    old: Option<Sheet>,
-    new: Sheet,
+    old: Option<VersionTrees>,
+    new: VersionTrees,
     /// Rows that come or go, at least, and those that may be read.
     least: u64,
     most: u64,
@@ -100,7 +102,7 @@ struct Changed<'a> {
 enum Counted {
     /// There is a state after the run's cut.
     Again,
-    Once(GroupState),
+    Once(MemberEntries),
     Never,
 }
 
@@ -127,11 +129,12 @@ impl<'a> Comparison<'a> {
         unknown: Option<&str>,
     ) -> Result<Self> {
         let seen = ports.views.runs(run.source).await?;
-        let since = seen.newest.get(job.view()).copied().unwrap_or(0);
+        let since = seen.complete_epochs.get(job.view()).copied().unwrap_or(0);
         let before = seen.runs.get(since).map(|run| run.cuts.len());
         let mut unknown = unknown.map(str::to_owned);
         if before.is_some_and(|before| before != run.cuts.len()) {
-            unknown = unknown.or_else(|| Some("partitions were added since the run before".into()));
+            unknown =
+                unknown.or_else(|| Some("partitions were added since the previous run".into()));
         }
         Ok(Self {
             ports,
@@ -171,7 +174,7 @@ impl<'a> Comparison<'a> {
             Ok(Some(why)) => why,
             Err(error) => {
                 let (job, error) = (self.job.name(), error.to_string());
-                tracing::warn!(job, error, "the drift of a view is not known");
+                tracing::warn!(job, error, "cannot determine the drift of a view");
                 error
             }
         };
@@ -241,10 +244,16 @@ impl<'a> Comparison<'a> {
     /// Reads the roots of a key.
     fn open<'k>(&self, of: &'k Replaced) -> std::result::Result<Opened<'k>, Failed> {
         let has_scores = !self.job.score().0.is_empty();
-        let new = Sheet::open(&of.new, has_scores)?;
-        let old = of.old.as_ref().map(|old| Sheet::open(old, has_scores));
+        let new = VersionTrees::open(&of.new, has_scores)?;
+        let old = of
+            .old
+            .as_ref()
+            .map(|old| VersionTrees::open(old, has_scores));
         let old = old.transpose()?;
-        let (had, has) = (old.as_ref().map_or(0, Sheet::rows), new.rows());
+        let (had, has) = (
+            old.as_ref().map_or(0, VersionTrees::entry_count),
+            new.entry_count(),
+        );
         let damaged = |error: schemas::key::KeyError| Failed::Damaged(error.to_string());
         let key = self.job.key().decode_values(&of.key).map_err(damaged)?;
         let key = match key.first() {
@@ -272,11 +281,16 @@ impl<'a> Comparison<'a> {
         if self.members_left == 0 || one.least > self.members_left as u64 {
             return Ok(None);
         }
-        let shape = (self.score_bytes(), MEMBER_BYTES);
         let nodes = self.nodes(&one.of.key);
         let nodes_max = NODES_MAX.min(self.members_left / 64 + 16);
         one.new
-            .changed_members(one.old.as_ref(), &nodes, shape, nodes_max)
+            .changed_members(
+                one.old.as_ref(),
+                &nodes,
+                self.score_bytes(),
+                MEMBER_BYTES,
+                nodes_max,
+            )
             .await
     }
 
@@ -338,7 +352,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Why a slot does not tell what was counted between both runs.
-    fn unknown(&self, partition: u32, slot: Option<&Slot>) -> Option<String> {
+    fn unknown(&self, partition: u32, slot: Option<&PartitionState>) -> Option<String> {
         let between = Between {
             runs: &self.runs,
             since: self.since,
@@ -347,10 +361,10 @@ impl<'a> Comparison<'a> {
         };
         let why = between.unknown(self.job.view(), partition as usize, slot);
         // What it counts again it counts of rows as they are now.
-        let is_replaying = slot.is_some_and(Slot::is_replaying);
+        let is_replaying = slot.is_some_and(PartitionState::is_replaying);
         why.or_else(|| {
             is_replaying.then(|| {
-                format!("live state of partition {partition} began anew, and counts again what it had counted")
+                format!("live state of partition {partition} was rebuilt and is replaying the log")
             })
         })
     }
@@ -388,7 +402,7 @@ impl<'a> Comparison<'a> {
 
     fn query(&self, partition: u32, key: &[u8], members: Vec<Vec<u8>>) -> MembersQuery {
         MembersQuery {
-            of: StateQuery {
+            query: StateQuery {
                 view: self.job.view().to_owned(),
                 key: key.to_vec(),
                 partition: Some(partition),
@@ -402,12 +416,15 @@ impl<'a> Comparison<'a> {
         &self,
         partition: u32,
         queries: &[MembersQuery],
-    ) -> std::result::Result<(Option<Slot>, Vec<LiveStates>), Failed> {
+    ) -> std::result::Result<(Option<PartitionState>, Vec<LiveStates>), Failed> {
         let own = partition..partition.saturating_add(1);
         let live = &self.ports.live;
         let answer = live.read_members(self.run.source, own, queries).await;
         let answer = answer.map_err(NodesError::from).map_err(Failed::Store)?;
-        Ok((answer.slots.into_iter().next().flatten(), answer.states))
+        Ok((
+            answer.partition_states.into_iter().next().flatten(),
+            answer.states,
+        ))
     }
 
     /// The members of a key of whom something else is published than was counted.
@@ -418,8 +435,8 @@ impl<'a> Comparison<'a> {
         states: &LiveStates,
     ) -> std::result::Result<Vec<Differing>, Failed> {
         let nodes = self.nodes(&of.key);
-        let published = Standings::of_sheet(&of.new, self.score_bytes())?;
-        let published = published.states(&nodes, members).await?;
+        let published = KeyBoards::from_version(&of.new, self.score_bytes())?;
+        let published = published.member_entries(&nodes, members).await?;
         let mut differing = Vec::new();
         for ((member, boards), published) in members.iter().zip(published) {
             let (cause, counted) = match self.counted(member, states)? {
@@ -437,8 +454,8 @@ impl<'a> Comparison<'a> {
                 key: of.key.clone(),
                 partition: *partition,
                 member: member.clone(),
-                published: published.places.len(),
-                counted: counted.places.len(),
+                published: published.entries.len(),
+                counted: counted.entries.len(),
                 board: board.unwrap_or_default(),
                 cause,
             });
@@ -463,8 +480,8 @@ impl<'a> Comparison<'a> {
                 |shape, bytes| show(shape, bytes).map_err(|e| Failed::Damaged(e.to_string()));
             let mut key = vec![shown(self.job.key(), &one.key)?];
             key.push(shown(self.job.member(), &one.member)?);
-            if !self.job.boards().0.is_empty() {
-                key.push(shown(self.job.boards(), &one.board)?);
+            if !self.job.board_columns().0.is_empty() {
+                key.push(shown(self.job.board_columns(), &one.board)?);
             }
             let rows = |rows: usize| i64::try_from(rows).unwrap_or(i64::MAX);
             worst.push(DriftedKey {
@@ -484,13 +501,13 @@ impl<'a> Comparison<'a> {
         of: &Replaced,
         member: &[u8],
         boards: &[Vec<u8>],
-    ) -> std::result::Result<GroupState, Failed> {
+    ) -> std::result::Result<MemberEntries, Failed> {
         let Some(old) = &of.old else {
-            return Ok(GroupState::default());
+            return Ok(MemberEntries::default());
         };
-        let old = Standings::of_sheet(old, self.score_bytes())?;
+        let old = KeyBoards::from_version(old, self.score_bytes())?;
         let members = [(member.to_vec(), boards.to_vec())];
-        let mut states = old.states(&self.nodes(&of.key), &members).await?;
+        let mut states = old.member_entries(&self.nodes(&of.key), &members).await?;
         Ok(states.pop().unwrap_or_default())
     }
 
@@ -503,8 +520,8 @@ impl<'a> Comparison<'a> {
         Ok(match newest {
             None => Counted::Never,
             Some(row) if states.epochs.value(row) > self.run.epoch => Counted::Again,
-            Some(row) if states.states.is_null(row) => Counted::Once(GroupState::default()),
-            Some(row) => Counted::Once(GroupState::decode(states.states.value(row))?),
+            Some(row) if states.states.is_null(row) => Counted::Once(MemberEntries::default()),
+            Some(row) => Counted::Once(MemberEntries::decode(states.states.value(row))?),
         })
     }
 
@@ -515,7 +532,7 @@ impl<'a> Comparison<'a> {
     fn nodes<'n>(&'n self, key: &'n [u8]) -> StoredNodes<'n> {
         StoredNodes {
             views: &*self.ports.views,
-            known: None,
+            cache: None,
             view: self.job.view(),
             key,
         }
@@ -523,10 +540,10 @@ impl<'a> Comparison<'a> {
 }
 
 /// The first board on which two states differ.
-fn differs_on(one: &GroupState, other: &GroupState) -> Option<Vec<u8>> {
-    let places = one.places.iter().chain(&other.places);
+fn differs_on(one: &MemberEntries, other: &MemberEntries) -> Option<Vec<u8>> {
+    let places = one.entries.iter().chain(&other.entries);
     let boards: BTreeSet<&Vec<u8>> = places.map(|place| &place.board).collect();
     let mut boards = boards.into_iter();
-    let board = boards.find(|board| one.on(board) != other.on(board));
+    let board = boards.find(|board| one.entry(board) != other.entry(board));
     board.cloned()
 }

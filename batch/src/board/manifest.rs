@@ -1,4 +1,4 @@
-//! Which rows a run computed for a view of boards.
+//! The manifest of a board result.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::results::Manifest;
 
-/// A file of a result: rows of a stretch of keys, in the order of key, board, score and member.
+/// A file of a result: rows of a key range, ordered by key, board, score and member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ResultFile {
     pub(crate) path: String,
@@ -20,21 +20,22 @@ pub(crate) struct ResultFile {
 pub(crate) struct BoardManifest {
     pub(crate) view: String,
     pub(crate) epoch: Epoch,
-    /// The name of the result: its epoch and something that no other try has.
+    /// The name of the result: its epoch and a unique id.
     pub(crate) result: String,
     pub(crate) cuts: Vec<Cut>,
-    /// The keys that it is about; all if there is no list.
+    /// The computed keys; `None` if all.
     pub(crate) keys: Option<BTreeSet<i64>>,
-    /// For each file of the snapshot: the files of its rows. No two stretches share a key.
-    pub(crate) stretches: Vec<Vec<ResultFile>>,
-    /// Rows of all keys of the view once it is published.
+    /// The result files for each file of the snapshot. Snapshot files share no keys.
+    #[serde(rename = "stretches")]
+    pub(crate) key_ranges: Vec<Vec<ResultFile>>,
+    /// The rows of all keys of the view after publishing.
     pub(crate) view_rows: Option<u64>,
 }
 
 impl BoardManifest {
-    /// Rows of the keys that it is about.
+    /// Returns the rows of the computed keys.
     pub(crate) fn rows(&self) -> u64 {
-        self.stretches.iter().flatten().map(|file| file.rows).sum()
+        self.key_ranges.iter().flatten().map(|file| file.rows).sum()
     }
 }
 
@@ -48,7 +49,7 @@ impl Manifest for BoardManifest {
     }
 
     fn files(&self) -> BTreeSet<String> {
-        let files = self.stretches.iter().flatten();
+        let files = self.key_ranges.iter().flatten();
         files.map(|file| file.path.clone()).collect()
     }
 }

@@ -1,23 +1,23 @@
-//! Boards of entities: computed from a snapshot by stretches of keys, and published as an edition
-//! for each key whose boards differ.
+//! Boards of entities: computed from a snapshot by key ranges, and published as a new version of
+//! each key whose boards differ.
 
 mod check;
 mod compute;
+mod daily_counts;
 mod drift;
-mod editions;
-mod held_back;
-mod history;
+mod input_file;
+mod key_ranges;
 mod manifest;
-mod note;
+mod pending;
 mod planning;
 mod publish;
 mod run;
-mod stretches;
+mod speed_progress;
 mod tasks;
-mod told;
+mod versions;
 
-pub(crate) use compute::{Compute, Files};
+pub(crate) use compute::{Compute, JobFiles};
+pub(crate) use input_file::BoardInputFile;
 pub(crate) use manifest::BoardManifest;
-pub(crate) use note::Note;
-pub(crate) use run::{encoded_key, shape};
+pub(crate) use run::{encode_key, view_shape};
 pub(crate) use tasks::compute;

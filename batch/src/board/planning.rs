@@ -1,4 +1,4 @@
-//! What a run computes: all keys, or those that were notified since the last published result.
+//! Plans a run of boards: all keys, or those that were notified since the last published result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,50 +9,51 @@ use schemas::entities::{Group, Notifications};
 use schemas::seam::{Cut, Offset, Run};
 use schemas::source::Source;
 use stores::log::{FetchLimit, LogRead};
-use stores::registry::{Schemas, writers_of};
+use stores::registry::{Schemas, read_writers};
 
 use super::manifest::BoardManifest;
-use crate::error::lost_log;
-use crate::results::{Held, earlier};
+use crate::error::lost_log_error;
+use crate::results::{PublishedState, earliest_cuts};
 use crate::{Error, Result, RunRequest};
 
-/// More keys than this are not listed: then all are computed.
+/// Maximum number of listed keys; above it, all keys are computed.
 const KEYS_MAX: usize = 100_000;
-pub(super) const FETCH: FetchLimit = FetchLimit {
+pub(super) const FETCH_LIMIT: FetchLimit = FetchLimit {
     records: 50_000,
     bytes: 32 * 1024 * 1024,
 };
 
-/// A view that a run computes.
+/// A view of a run.
 #[derive(Debug)]
-pub(crate) struct View {
+pub(crate) struct PlannedView {
     pub(crate) job: Arc<Job<Board>>,
-    /// Rows of all keys that are published, where that is believed: not if a try that died may have changed them, nor
-    /// where keys are written anew, of which what is stored may be other than what was published.
+    /// The published rows of all keys, if reliable. They are unknown if a failed attempt may have
+    /// changed them, or if keys are rewritten, whose stored rows may differ from the published
+    /// ones.
     pub(crate) rows: Option<u64>,
-    /// Whether a try that died may have written something, and may do so still.
-    pub(crate) is_doubtful: bool,
-    /// Whether this run computes it.
-    pub(crate) wanted: bool,
+    /// True if a failed attempt may have written something, or may still be writing.
+    pub(crate) is_dirty: bool,
+    /// True if the run computes the view.
+    pub(crate) is_computed: bool,
 }
 
-/// What a run computes.
+/// The plan of a run.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) source: Source,
     pub(crate) run: Run,
-    pub(crate) views: Vec<View>,
-    /// The keys to compute; all if there is no list.
+    pub(crate) views: Vec<PlannedView>,
+    /// The keys to compute; `None` if all.
     pub(crate) keys: Option<BTreeSet<i64>>,
 }
 
 impl Plan {
-    /// The views that this run computes.
-    pub(crate) fn wanted(&self) -> impl Iterator<Item = &View> {
-        self.views.iter().filter(|view| view.wanted)
+    /// Returns the views that the run computes.
+    pub(crate) fn computed_views(&self) -> impl Iterator<Item = &PlannedView> {
+        self.views.iter().filter(|view| view.is_computed)
     }
 
-    /// The names of all views.
+    /// Returns the names of all views.
     pub(crate) fn view_names(&self) -> Vec<String> {
         let views = self.views.iter();
         views.map(|view| view.job.view().to_owned()).collect()
@@ -61,44 +62,47 @@ impl Plan {
 
 /// Plans a run.
 pub(crate) async fn plan(
-    (log, schemas): (&dyn LogRead, &dyn Schemas),
+    log: &dyn LogRead,
+    schemas: &dyn Schemas,
     source: Source,
     request: &RunRequest,
     run: Run,
     jobs: Vec<Arc<Job<Board>>>,
-    held: &mut BTreeMap<String, Held<BoardManifest>>,
+    states: &mut BTreeMap<String, PublishedState<BoardManifest>>,
 ) -> Result<Plan> {
     let mut is_full = request.full || !request.jobs.is_empty();
     let mut keys = request.rewrite.clone();
     let mut since: Option<Vec<Cut>> = None;
     let mut views = Vec::new();
     for job in jobs {
-        let wanted = request.wants(job.name());
-        let held = held.remove(job.view()).unwrap_or_default();
-        if wanted {
-            is_full |= held.published.is_none();
-            for dirty in &held.dirty {
+        let is_computed = request.includes(job.name());
+        let state = states.remove(job.view()).unwrap_or_default();
+        if is_computed {
+            is_full |= state.published.is_none();
+            for dirty in &state.dirty {
                 match &dirty.keys {
-                    Some(some) => keys.extend(some),
+                    Some(dirty_keys) => keys.extend(dirty_keys),
                     None => is_full = true,
                 }
             }
-            if let Some(published) = &held.published {
-                since = Some(earlier(since, &published.cuts));
+            if let Some(published) = &state.published {
+                since = Some(earliest_cuts(since, &published.cuts));
             }
         }
-        let is_doubtful = held.published.is_none() || !held.dirty.is_empty();
-        let published = held.published.filter(|_| !is_doubtful);
-        views.push(View {
+        let is_dirty = state.published.is_none() || !state.dirty.is_empty();
+        let published = state.published.filter(|_| !is_dirty);
+        views.push(PlannedView {
             job,
-            is_doubtful,
+            is_dirty,
             rows: published.and_then(|published| published.view_rows),
-            wanted,
+            is_computed,
         });
     }
     if !is_full {
         let since = since.unwrap_or_default();
-        is_full = !notified((log, schemas), source, &since, &run.cuts, &mut keys).await?;
+        let is_listed =
+            add_notified_keys(log, schemas, source, &since, &run.cuts, &mut keys).await?;
+        is_full = !is_listed;
     }
     if is_full || !request.rewrite.is_empty() {
         views.iter_mut().for_each(|view| view.rows = None);
@@ -111,32 +115,40 @@ pub(crate) async fn plan(
     })
 }
 
-/// Adds the keys that were notified between cuts; answers false if that can't be told, or they are
-/// too many to be listed.
-async fn notified(
-    (log, schemas): (&dyn LogRead, &dyn Schemas),
+/// Adds the keys that were notified between cuts. Returns false if the log lacks some
+/// notifications, or if there are too many keys.
+async fn add_notified_keys(
+    log: &dyn LogRead,
+    schemas: &dyn Schemas,
     source: Source,
     since: &[Cut],
     cuts: &[Cut],
     keys: &mut BTreeSet<i64>,
 ) -> Result<bool> {
     for (partition, cut) in (0_u32..).zip(cuts) {
-        let from = usize::try_from(partition).ok();
-        let from = from.and_then(|index| since.get(index));
-        let mut next: Offset = from.map_or(0, |cut| cut.next_offset);
+        let index = usize::try_from(partition).ok();
+        let previous_cut = index.and_then(|index| since.get(index));
+        let mut next: Offset = previous_cut.map_or(0, |cut| cut.next_offset);
         let mut last = None;
         while next < cut.next_offset {
-            let fetched = match log.fetch(source.topic(), partition, next, FETCH).await {
+            let fetched = match log
+                .fetch(source.topic(), partition, next, FETCH_LIMIT)
+                .await
+            {
                 Ok(fetched) => fetched,
-                // The log does not reach back so far any more.
-                Err(stores::Error::OffsetOutOfRange { asked, start, .. }) if asked < start => {
+                // The log no longer has the earliest notifications.
+                Err(stores::Error::OffsetOutOfRange {
+                    requested: asked,
+                    start,
+                    ..
+                }) if asked < start => {
                     return Ok(false);
                 }
                 Err(error) => return Err(error.into()),
             };
             if fetched.next_offset == next {
-                return Err(lost_log(format!(
-                    "{}/{partition} ends at offset {next}, before the cut of the run at {}: records were lost, or the topic was made again",
+                return Err(lost_log_error(format!(
+                    "{}/{partition} ends at offset {next}, before the cut of the run at {}: records were lost, or the topic was recreated",
                     source.topic(),
                     cut.next_offset
                 )));
@@ -146,18 +158,19 @@ async fn notified(
             let below = offsets.partition_point(|offset| *offset < cut.next_offset);
             let records = fetched.records.slice(0, below);
             last = records.last().or(last);
-            let groups = groups_of(schemas, source, &records.values).await?;
+            let groups = notified_groups(schemas, source, &records.values).await?;
             keys.extend(groups.iter().map(|group| group.key));
             if keys.len() > KEYS_MAX {
                 return Ok(false);
             }
         }
-        // A log that was lost does not come back: with the last record all before it are its own.
-        if let (Some(last), Some(counted)) = (last, cut.last)
-            && last != counted
+        // A lost log never returns, so a matching last record proves that all earlier ones belong
+        // to the log.
+        if let (Some(last), Some(cut_record)) = (last, cut.last)
+            && last != cut_record
         {
-            return Err(lost_log(format!(
-                "{}/{partition} holds another record at offset {} than the run's cut was made after: the topic was made again",
+            return Err(lost_log_error(format!(
+                "{}/{partition} has another record at offset {} than the one at the run's cut: the topic was recreated",
                 source.topic(),
                 last.offset
             )));
@@ -166,13 +179,14 @@ async fn notified(
     Ok(true)
 }
 
-/// The groups that records of a source tell of. What is no notification is a dead letter of the speed layer.
-pub(super) async fn groups_of(
+/// Decodes the groups that notifications name. Other records become dead letters in the speed
+/// layer.
+pub(super) async fn notified_groups(
     schemas: &dyn Schemas,
     source: Source,
     values: &BinaryArray,
 ) -> Result<Vec<Group>> {
-    let writers = writers_of(schemas, values).await?;
+    let writers = read_writers(schemas, values).await?;
     let bytes = || values.iter().map(Option::unwrap_or_default);
     let notifications = Notifications::read(source, bytes(), &writers)
         .map_err(|error| Error::fault("decoding notifications", error))?;

@@ -1,38 +1,56 @@
-//! A run of a source of entities, from beginning to end.
+//! The run of an entity source.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use jobs::tables::Generation;
+use jobs::tables::TableGeneration;
 use jobs::{Board, Job, Layers};
 use schemas::key::KeyValue;
 use schemas::source::Source;
-use stores::lease::Held as Lease;
+use stores::lease::LeaseGuard as Lease;
 use stores::views::{BoardShape, ViewShape};
 use tokio_util::sync::CancellationToken;
 
 use super::check::check;
 use super::compute::Compute;
+use super::daily_counts::CountWriter;
 use super::drift::{Comparison, Stretch};
-use super::held_back::HeldBack;
-use super::history::History;
 use super::manifest::BoardManifest;
-use super::planning::{Plan, plan};
-use super::publish::{Published, Publisher};
+use super::pending::PendingByView;
+use super::planning::{Plan, PlannedView, plan};
+use super::publish::{PublishTotals, Publisher};
+use super::speed_progress::SpeedProgress;
 use super::tasks;
-use super::told::Waited;
 use crate::drift::Drift;
 use crate::report::{RunReport, Stages};
-use crate::results::{Results, names_of, result_name};
-use crate::run::{Batch, behind, go_on, while_held};
-use crate::snapshot::{Snapshot, SnapshotReport, Taking};
+use crate::results::{Results, result_name, result_names};
+use crate::run::{Batch, PublishedTables, check_stop, lag_warnings, run_under_lease};
+use crate::snapshot::{Snapshot, SnapshotReport, SnapshotTaker};
 use crate::{Error, Progress, Result, RunRequest};
 
-/// Nodes that are deleted in one step: others can write in between.
+/// Nodes that are deleted in one step, so that other writers get a turn in between.
 const COLLECT_NODES: usize = 2_000;
 
+/// The outcome of publishing all boards of a run.
+struct PublishedBoards {
+    stamp_us: i64,
+    rows_written: u64,
+    rows_skipped: u64,
+    drift: Drift,
+}
+
+/// The cleanup of a published run of boards.
+struct BoardCleanup<'a> {
+    request: &'a RunRequest,
+    plan: &'a Plan,
+    stamp_us: i64,
+    results: &'a Results<'a>,
+    snapshot_taker: &'a SnapshotTaker<'a>,
+    snapshot_report: &'a SnapshotReport,
+}
+
 impl Batch {
-    /// Runs the boards of a source.
+    /// Executes a run of the boards of a source.
     pub(crate) async fn run_boards(
         &self,
         results: &Results<'_>,
@@ -43,169 +61,197 @@ impl Batch {
         stages.begin("seal", 0);
         let (plan, mut report) = self.plan_boards(results, request, stop).await?;
         stages.begin("snapshot", 0);
-        let taking = self.taking(results.source, results.lease);
-        let (snapshot, taken) = taking
+        let snapshot_taker = self.snapshot_taker(results.source, results.lease);
+        let (snapshot, snapshot_report) = snapshot_taker
             .take(plan.keys.as_ref(), stages.progress, stop)
             .await?;
         report.rows_read = snapshot.rows();
         stages.begin("compute", report.rows_read);
         let mut manifests = self
-            .compute_boards(results, &plan, &snapshot, (stages.progress, stop))
+            .compute_boards(results, &plan, &snapshot, stages.progress, stop)
             .await?;
         stages.begin("check", 0);
         let (views, rows_min) = (&*self.ports.views, self.options.check_rows_min);
         let faults = check(views, &plan, &snapshot, &mut manifests, rows_min).await?;
-        self.judge::<BoardManifest>(results, request, faults, &mut report, stop)
+        self.enforce_check::<BoardManifest>(results, request, faults, &mut report, stop)
             .await?;
         stages.begin("wait", 0);
-        let (held, unknown) = self.hold_back(&plan, &mut report, stop).await?;
+        let pending = self.find_pending(&plan, &mut report, stop).await?;
         for manifest in manifests.values_mut() {
-            let is_changed = held
+            let is_changed = pending
+                .members
                 .get(&manifest.view)
-                .is_some_and(|held| !held.is_empty());
-            // The next run counts what there is.
+                .is_some_and(|members| !members.is_empty());
+            // Pending members change the row count, so the next run counts the rows.
             manifest.view_rows = manifest.view_rows.filter(|_| !is_changed);
             results.create(manifest).await?;
         }
         stages.begin("publish", manifests.values().map(BoardManifest::rows).sum());
-        let stamp_us = self
-            .publish_boards(
-                request,
-                &plan,
-                &manifests,
-                (&held, unknown.as_deref()),
-                &mut report,
-                (stages.progress, stop),
-            )
+        let published = self
+            .publish_boards(request, &plan, &manifests, &pending, stages.progress, stop)
             .await?;
-        // Whatever fails from here on, the run is published, and the next one tidies up.
-        let with = (results, &taking, &taken);
-        let told = (&mut report, stages);
+        report.rows_written = published.rows_written;
+        report.rows_skipped = published.rows_skipped;
+        report.drift = published.drift;
+        // The run is published, so a later failure is only a warning.
+        let cleanup = BoardCleanup {
+            request,
+            plan: &plan,
+            stamp_us: published.stamp_us,
+            results,
+            snapshot_taker: &snapshot_taker,
+            snapshot_report: &snapshot_report,
+        };
         let outcome = self
-            .after_boards(request, (&plan, stamp_us), with, told, stop)
+            .clean_up_boards(&cleanup, &mut report, stages, stop)
             .await;
-        Self::warn_after(results.source, outcome, &mut report);
+        Self::add_cleanup_warning(results.source, outcome, &mut report);
         Ok(report)
     }
 
-    /// Waits for the speed layer. By view: what is published of members to whose changes it has not come; and why some of
-    /// that is not known.
-    async fn hold_back(
+    /// Waits for the speed layer, and returns the pending members.
+    async fn find_pending(
         &self,
         plan: &Plan,
         report: &mut RunReport,
         stop: &CancellationToken,
-    ) -> Result<(BTreeMap<String, Arc<HeldBack>>, Option<String>)> {
+    ) -> Result<PendingByView> {
         let (source, cuts) = (plan.source, &plan.run.cuts);
-        // Before the log's end is looked at: then each is in one of both.
-        let unsent = self.unsent(source).await?;
-        let waited = self.wait_for_speed(source, cuts, stop).await?;
-        go_on(stop)?;
-        let Waited {
+        // Read these before the log's end: then each group is in one of both.
+        let unsent = self.unsent_groups(source).await?;
+        let SpeedProgress {
             counted,
             ends,
             warnings,
-        } = waited;
+        } = self.wait_for_speed(source, cuts, stop).await?;
+        check_stop(stop)?;
         report.warnings.extend(warnings);
-        let groups = self.uncounted(source, (&counted, &ends), unsent).await?;
-        let mut why = groups.is_none().then(|| "they are too many".to_owned());
-        let mut gone = counted.iter().zip(&ends).zip(cuts);
-        if gone.any(|((counted, end), cut)| counted.is_none() && *end > cut.next_offset) {
-            why = Some("there is no live state".to_owned());
+        let groups = self
+            .add_uncounted_groups(source, &counted, &ends, unsent)
+            .await?;
+        let mut unknown_reason = groups
+            .is_none()
+            .then(|| "too many notifications are pending".to_owned());
+        let mut partitions = counted.iter().zip(&ends).zip(cuts);
+        if partitions.any(|((counted, end), cut)| counted.is_none() && *end > cut.next_offset) {
+            unknown_reason = Some("a partition has no live state".to_owned());
         }
         if ends.len() > cuts.len() {
-            why = Some("partitions were added meanwhile".to_owned());
+            unknown_reason = Some("partitions were added during the run".to_owned());
         }
         let groups = groups.filter(|_| ends.len() <= cuts.len());
         let mut groups = groups.unwrap_or_default();
-        // What stands of those who were erased goes, also where nobody has come to it.
-        let suppressed = self.ports.suppressions.now().await?;
-        groups.retain(|group| !suppressed.has_athlete(group.member));
-        let mut held = BTreeMap::new();
-        let told = plan
-            .wanted()
+        // Erased athletes are never kept pending.
+        let suppressed = self.ports.suppressions.current().await?;
+        groups.retain(|group| !suppressed.contains_athlete(group.member));
+        let mut members = BTreeMap::new();
+        let live_views = plan
+            .computed_views()
             .filter(|view| view.job.layers() == Layers::Both);
-        for view in told.filter(|_| !groups.is_empty()) {
-            let of_view = self.held_back(&view.job, plan, &groups, stop).await?;
-            why = why.or(of_view.why);
-            held.insert(view.job.view().to_owned(), Arc::new(of_view.held));
+        for view in live_views.filter(|_| !groups.is_empty()) {
+            let pending = self.pending_members(&view.job, plan, &groups, stop).await?;
+            unknown_reason = unknown_reason.or(pending.unknown_reason);
+            members.insert(view.job.view().to_owned(), Arc::new(pending.members));
         }
-        if let Some(why) = &why {
-            tracing::warn!(%source, why, "a run publishes changes of boards to which the speed layer has not come: they are told to nobody");
+        if let Some(reason) = &unknown_reason {
+            tracing::warn!(%source, reason, "a run may publish board changes that the speed layer has not processed; these will not be announced");
             report.warnings.push(format!(
-                "changes of boards to which the speed layer has not come may be published by this run, and are told to nobody then: {why}"
+                "this run may publish board changes that the speed layer has not processed, and these will not be announced: {reason}"
             ));
         }
-        Ok((held, why))
+        Ok(PendingByView {
+            members,
+            unknown_reason,
+        })
     }
 
-    /// Publishes every wanted view, and records the run complete; answers the stamp.
+    /// Publishes the computed views, and records the run as complete.
     async fn publish_boards(
         &self,
         request: &RunRequest,
         plan: &Plan,
         manifests: &BTreeMap<String, BoardManifest>,
-        (held, unknown): (&BTreeMap<String, Arc<HeldBack>>, Option<&str>),
-        report: &mut RunReport,
-        told: (&dyn Progress, &CancellationToken),
-    ) -> Result<i64> {
+        pending: &PendingByView,
+        progress: &dyn Progress,
+        stop: &CancellationToken,
+    ) -> Result<PublishedBoards> {
         let (source, epoch) = (plan.source, plan.run.epoch);
-        let names = names_of(manifests);
+        let names = result_names(manifests);
         let now_ms = self.ports.clock.now_ms();
         let stamp_us = self
             .ports
             .views
             .begin_publishing(source, epoch, &names, now_ms)
             .await?;
+        let (mut rows_written, mut rows_skipped) = (0, 0);
         let mut drift: Option<Drift> = None;
-        for view in plan.wanted() {
+        for view in plan.computed_views() {
             let Some(manifest) = manifests.get(view.job.name()) else {
                 continue;
             };
-            let at = (source, epoch, stamp_us);
-            let history = History::begin(&self.ports, &view.job, at, view.is_doubtful);
-            let publisher = Publisher {
-                ports: &self.ports,
-                source,
-                epoch,
-                stamp_us,
-                threads: self.engine.threads(),
-                editions: self.options.editions,
-                history: history.await?,
-                rewrite: encoded_keys(&view.job, &request.rewrite)?,
-                forget_earlier: request.forget_earlier,
-            };
-            let of_view = held.get(view.job.view()).map(Arc::clone);
-            let what = (manifest, &of_view.unwrap_or_default());
-            let mut done = Published::default();
+            let publisher = self.publisher(request, plan, view, stamp_us).await?;
+            let members = pending.members.get(view.job.view()).map(Arc::clone);
+            let members = members.unwrap_or_default();
+            let mut totals = PublishTotals::default();
             if request.jobs.is_empty() && view.job.layers() == Layers::Both {
                 let run = Stretch {
                     source,
                     epoch,
                     cuts: &plan.run.cuts,
-                    is_again: view.is_doubtful,
+                    is_again: view.is_dirty,
                 };
-                let of_view = Comparison::begin(&self.ports, &view.job, run, unknown);
-                done.comparison = Some(of_view.await?);
+                let unknown_reason = pending.unknown_reason.as_deref();
+                let comparison = Comparison::begin(&self.ports, &view.job, run, unknown_reason);
+                totals.comparison = Some(comparison.await?);
             }
-            publisher.publish(&view.job, what, &mut done, told).await?;
-            report.rows_written += done.written;
-            report.rows_skipped += done.skipped;
-            if let Some(comparison) = done.comparison {
-                let (of_view, worst) = comparison.end().await;
-                drift.get_or_insert_with(Drift::none).add(of_view, worst);
+            publisher
+                .publish(&view.job, manifest, &members, &mut totals, progress, stop)
+                .await?;
+            rows_written += totals.written;
+            rows_skipped += totals.skipped;
+            if let Some(comparison) = totals.comparison {
+                let (view_drift, worst) = comparison.end().await;
+                drift.get_or_insert_with(Drift::none).add(view_drift, worst);
             }
         }
-        report.drift = drift.unwrap_or_default();
-        self.complete(source, request, (epoch, stamp_us), &names)
+        self.complete(source, request, epoch, stamp_us, &names)
             .await?;
-        Ok(stamp_us)
+        Ok(PublishedBoards {
+            stamp_us,
+            rows_written,
+            rows_skipped,
+            drift: drift.unwrap_or_default(),
+        })
     }
 
-    /// Takes a snapshot of all rows of a source.
+    /// Creates the publisher of a view.
+    async fn publisher(
+        &self,
+        request: &RunRequest,
+        plan: &Plan,
+        view: &PlannedView,
+        stamp_us: i64,
+    ) -> Result<Publisher<'_>> {
+        let (job, source, epoch) = (&view.job, plan.source, plan.run.epoch);
+        let count_writer =
+            CountWriter::begin(&self.ports, job, source, epoch, stamp_us, view.is_dirty).await?;
+        Ok(Publisher {
+            ports: &self.ports,
+            source,
+            epoch,
+            stamp_us,
+            threads: self.engine.threads(),
+            versions: self.options.versions,
+            count_writer,
+            rewrite: encode_keys(job, &request.rewrite)?,
+            forget_earlier: request.forget_earlier,
+        })
+    }
+
+    /// Takes a snapshot of all rows of an entity source.
     ///
     /// # Errors
-    /// [`crate::Error::Busy`] while a run is under way, which has a snapshot of its own; those of the
+    /// [`crate::Error::Busy`] while a run is under way, which takes its own snapshot; those of the
     /// stores, and [`crate::Error::Stopped`].
     pub async fn snapshot(
         &self,
@@ -213,24 +259,28 @@ impl Batch {
         progress: &dyn Progress,
         stop: &CancellationToken,
     ) -> Result<SnapshotReport> {
-        let held = self.lease(source).await?;
+        let lease = self.acquire_run_lease(source).await?;
         let stop = &stop.child_token();
         let work = async {
-            let taking = self.taking(source, &*held);
+            let snapshot_taker = self.snapshot_taker(source, &*lease);
             progress.stage("snapshot", 0);
-            let (_, report) = taking.take(None, progress, stop).await?;
-            go_on(stop)?;
-            taking.remove_others(&report, stop).await?;
+            let (_, report) = snapshot_taker.take(None, progress, stop).await?;
+            check_stop(stop)?;
+            snapshot_taker.delete_others(&report, stop).await?;
             Ok(report)
         };
-        let done = while_held(&*held, stop, Box::pin(work)).await;
-        held.let_go().await;
-        done
+        let outcome = run_under_lease(&*lease, stop, Box::pin(work)).await;
+        lease.release().await;
+        outcome
     }
 
-    pub(crate) fn taking<'a>(&'a self, source: Source, lease: &'a dyn Lease) -> Taking<'a> {
-        Taking {
-            canon: &*self.ports.canon,
+    pub(crate) fn snapshot_taker<'a>(
+        &'a self,
+        source: Source,
+        lease: &'a dyn Lease,
+    ) -> SnapshotTaker<'a> {
+        SnapshotTaker {
+            entities: &*self.ports.entities,
             archive: &self.ports.archive,
             lease,
             source,
@@ -239,7 +289,7 @@ impl Batch {
         }
     }
 
-    /// Ends the epoch, and plans what is to be computed.
+    /// Ends the epoch, and plans the run.
     async fn plan_boards(
         &self,
         results: &Results<'_>,
@@ -247,55 +297,61 @@ impl Batch {
         stop: &CancellationToken,
     ) -> Result<(Plan, RunReport)> {
         let source = results.source;
-        let jobs = self.catalog.boards_of_layer(source, Layers::Batch);
+        let jobs = self.catalog.boards_in_layer(source, Layers::Batch);
         let jobs: Vec<Arc<Job<Board>>> = jobs.map(Arc::clone).collect();
         let names: Vec<&str> = jobs.iter().map(|job| job.name()).collect();
-        Self::check_names(&names, request)?;
-        // Rows have no backfills.
-        self.make_tables(source, Generation::default()).await?;
-        let ends = self.log_ends(source).await?;
-        let run = self.the_run(source, request, ends.len(), stop).await?;
-        // What a try that died had not begun to publish is deleted.
-        let mut held = self.remove_others(results, stop).await?;
-        self.ports.archive.tidy().await?;
-        let log = (&*self.ports.log, &*self.ports.schemas);
-        let plan = plan(log, source, request, run, jobs, &mut held).await?;
-        let names = plan.wanted().map(|view| view.job.name().to_owned());
+        Self::check_job_names(&names, request)?;
+        // Entities have no backfills.
+        self.create_tables(source, TableGeneration::default())
+            .await?;
+        let ends = self.checked_log_ends(source).await?;
+        let run = self.select_run(source, request, ends.len(), stop).await?;
+        // Delete results of failed attempts that were never published.
+        let mut states = self.delete_unreferenced_results(results, stop).await?;
+        self.ports.archive.remove_abandoned_files().await?;
+        let (log, schemas) = (&*self.ports.log, &*self.ports.schemas);
+        let plan = plan(log, schemas, source, request, run, jobs, &mut states).await?;
+        let names = plan.computed_views().map(|view| view.job.name().to_owned());
         let report = RunReport {
             epoch: plan.run.epoch,
             cuts: plan.run.cuts.iter().map(|cut| cut.next_offset).collect(),
             jobs: names.collect(),
             full: plan.keys.is_none(),
-            warnings: behind(source, &plan.run.cuts, &ends),
+            warnings: lag_warnings(source, &plan.run.cuts, &ends),
             ..RunReport::default()
         };
         Ok((plan, report))
     }
 
-    /// Computes the wanted views: by job name, what is to be published.
+    /// Computes the views. Returns the manifests by job name.
     async fn compute_boards(
         &self,
         results: &Results<'_>,
         plan: &Plan,
         snapshot: &Snapshot,
-        told: (&dyn Progress, &CancellationToken),
+        progress: &dyn Progress,
+        stop: &CancellationToken,
     ) -> Result<BTreeMap<String, BoardManifest>> {
         let compute = Arc::new(Compute {
             engine: self.engine.clone(),
             archive: self.ports.archive.clone(),
             files: format!("{}/{:010}", results.data_folder(), plan.run.epoch),
             result_bytes_max: self.options.result_bytes_max,
-            jobs: plan.wanted().map(|view| Arc::clone(&view.job)).collect(),
+            jobs: plan
+                .computed_views()
+                .map(|view| Arc::clone(&view.job))
+                .collect(),
         });
-        let files = tasks::compute(&compute, &self.executor(), snapshot, told).await?;
-        let manifests = compute.jobs.iter().zip(files).map(|(job, stretches)| {
+        let executor = self.executor();
+        let files = tasks::compute(&compute, &executor, snapshot, progress, stop).await?;
+        let manifests = compute.jobs.iter().zip(files).map(|(job, key_ranges)| {
             let manifest = BoardManifest {
                 view: job.view().to_owned(),
                 epoch: plan.run.epoch,
                 result: result_name(plan.run.epoch),
                 cuts: plan.run.cuts.clone(),
                 keys: plan.keys.clone(),
-                stretches,
+                key_ranges,
                 view_rows: None,
             };
             (job.name().to_owned(), manifest)
@@ -303,34 +359,51 @@ impl Batch {
         Ok(manifests.collect())
     }
 
-    /// What follows once a run is published: what nobody reads any more is let go.
-    async fn after_boards(
+    /// Deletes what the published run replaced.
+    async fn clean_up_boards(
         &self,
-        request: &RunRequest,
-        (plan, stamp_us): (&Plan, i64),
-        (results, taking, taken): (&Results<'_>, &Taking<'_>, &SnapshotReport),
-        told: (&mut RunReport, &mut Stages<'_>),
+        cleanup: &BoardCleanup<'_>,
+        report: &mut RunReport,
+        stages: &mut Stages<'_>,
         stop: &CancellationToken,
     ) -> Result<()> {
-        let source = plan.source;
+        let (source, plan) = (cleanup.plan.source, cleanup.plan);
         let keep = plan.view_names();
-        let published = (source, (plan.run.epoch, stamp_us), &*keep);
-        if !self.forget_others(request, published, told, stop).await? {
+        let published = PublishedTables {
+            source,
+            epoch: plan.run.epoch,
+            stamp_us: cleanup.stamp_us,
+            tables: &keep,
+        };
+        if !self
+            .retire_tables(cleanup.request, published, report, stages, stop)
+            .await?
+        {
             return Ok(());
         }
-        self.collect(plan, stamp_us, stop).await?;
+        self.delete_stale_nodes(plan, cleanup.stamp_us, stop)
+            .await?;
         let partitions = plan.run.cuts.len();
-        self.drop_epochs(source, &keep, partitions, stop).await?;
+        self.prune_epochs(source, &keep, partitions, stop).await?;
         if stop.is_cancelled() {
             return Ok(());
         }
-        taking.remove_others(taken, stop).await?;
-        self.remove_others::<BoardManifest>(results, stop).await?;
+        cleanup
+            .snapshot_taker
+            .delete_others(cleanup.snapshot_report, stop)
+            .await?;
+        self.delete_unreferenced_results::<BoardManifest>(cleanup.results, stop)
+            .await?;
         Ok(())
     }
 
-    /// Deletes the nodes that no head leads to any more, also those that runs before did not come to.
-    async fn collect(&self, plan: &Plan, stamp_us: i64, stop: &CancellationToken) -> Result<()> {
+    /// Deletes nodes that no head leads to, also those that earlier runs left.
+    async fn delete_stale_nodes(
+        &self,
+        plan: &Plan,
+        stamp_us: i64,
+        stop: &CancellationToken,
+    ) -> Result<()> {
         let (views, at) = (&self.ports.views, (plan.run.epoch, stamp_us));
         for view in plan.view_names() {
             while !stop.is_cancelled()
@@ -344,22 +417,22 @@ impl Batch {
     }
 }
 
-/// Keys of boards, encoded.
-fn encoded_keys(job: &Job<Board>, keys: &BTreeSet<i64>) -> Result<HashSet<Vec<u8>>> {
-    let encoded = keys.iter().map(|key| encoded_key(job, *key));
+/// Encodes keys of boards.
+fn encode_keys(job: &Job<Board>, keys: &BTreeSet<i64>) -> Result<HashSet<Vec<u8>>> {
+    let encoded = keys.iter().map(|key| encode_key(job, *key));
     encoded.collect()
 }
 
-pub(crate) fn encoded_key(job: &Job<Board>, key: i64) -> Result<Vec<u8>> {
+pub(crate) fn encode_key(job: &Job<Board>, key: i64) -> Result<Vec<u8>> {
     let key = job.key().encode_values(&[KeyValue::Int(key)]);
     key.map_err(|e| Error::fault("encoding a key", e))
 }
 
-pub(crate) fn shape(job: &Job<Board>) -> ViewShape {
+pub(crate) fn view_shape(job: &Job<Board>) -> ViewShape {
     ViewShape::Board(BoardShape {
         view: job.view().to_owned(),
         key: job.key().clone(),
-        boards: job.boards().clone(),
+        boards: job.board_columns().clone(),
         member: job.member().clone(),
         score: job.score().clone(),
         payload: job.payload().clone(),

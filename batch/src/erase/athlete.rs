@@ -1,9 +1,9 @@
-//! Erasing athletes: the steps, each of which may be repeated.
+//! The steps of erasing athletes. Each may be repeated.
 //!
-//! The canonical rows go as if they had been deleted: groups are told of, counters fall, places get free. Once the speed
-//! layer has come to that, no live state says anything of the athlete but that there is nothing, and a run of each
-//! source, which ends the epoch, lets go of that too. Keys of which any row is stored that names an athlete are
-//! written anew by the run, and keep nothing of an earlier day.
+//! The rows are deleted like those of a deleted athlete: groups are notified, counters decrease,
+//! capacity becomes free. Once the speed layer has processed the notifications, live entries only
+//! mark the athlete as absent. A run of each source ends the epoch and removes these marks. The run
+//! rewrites every key with a stored row of the athlete, without a root of an earlier day.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,16 @@ use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES};
 use schemas::seam::{Cut, Offset};
 use schemas::source::Source;
 use stores::dead_letters::erase::rewrite;
-use stores::erasures::{Kind, Suppressed};
+use stores::erasures::{PersonKind, SuppressedPeople};
 use tokio_util::sync::CancellationToken;
 
 use super::{EraseRequest, Eraser};
-use crate::run::go_on;
+use crate::run::check_stop;
 use crate::{Progress, Result, RunRequest};
 
-/// The sources whose rows make boards.
+/// The sources of boards.
 pub(super) const SOURCES: [Source; 2] = [Source::Efforts, Source::Authorizations];
-/// The sources of which lines name athletes.
+/// The sources whose lines name athletes.
 pub(super) const LINES: [Source; 5] = [
     Source::Efforts,
     Source::Athletes,
@@ -28,26 +28,27 @@ pub(super) const LINES: [Source; 5] = [
     Source::Follows,
     Source::Authorizations,
 ];
-/// The column that names them.
+/// The column with athlete ids.
 pub(super) const MEMBER: &str = "athlete_id";
 /// Rows that are deleted in one transaction.
 const ROWS: usize = 2_000;
 
 impl Eraser {
-    /// Takes athletes out of every store; they are suppressed.
+    /// Removes suppressed athletes from every store.
     pub(super) async fn erase_athletes(
         &self,
         athletes: &BTreeSet<i64>,
         request: &EraseRequest,
-        (progress, stop): (&dyn Progress, &CancellationToken),
+        progress: &dyn Progress,
+        stop: &CancellationToken,
     ) -> Result<()> {
         let ports = &self.batch.ports;
-        // Whoever took lines with an older list has written them by now, or almost certainly.
-        self.batch.grace(stop).await;
-        go_on(stop)?;
+        // After the grace period, writers that used an older list have almost certainly finished.
+        self.batch.wait_grace_period(stop).await;
+        check_stop(stop)?;
         progress.stage("rows", 0);
         for athlete in athletes {
-            self.erase_rows(*athlete, (progress, stop)).await?;
+            self.erase_rows(*athlete, progress, stop).await?;
         }
         let mut cuts: Vec<(Source, Vec<Offset>)> = Vec::new();
         for source in SOURCES {
@@ -55,27 +56,30 @@ impl Eraser {
                 continue;
             }
             progress.stage("wait", 0);
-            self.wait_for_counted(source, stop).await?;
+            self.wait_for_speed_layer(source, stop).await?;
             let run = RunRequest {
-                rewrite: self.keys_with(source, athletes).await?,
+                rewrite: self.keys_naming(source, athletes).await?,
                 forget_earlier: true,
                 ..RunRequest::default()
             };
-            let of_run = self.run_since(source, &run, (progress, stop)).await?;
-            cuts.push((source, of_run));
+            let run_cuts = self
+                .run_with_new_epoch(source, &run, progress, stop)
+                .await?;
+            cuts.push((source, run_cuts));
         }
-        go_on(stop)?;
-        let suppressed = ports.suppressions.now().await?;
+        check_stop(stop)?;
+        let suppressed = ports.suppressions.current().await?;
         if !request.keep_log {
             progress.stage("log", 0);
-            let is_gone = |id: i64| suppressed.has_athlete(id);
+            let is_erased = |id: i64| suppressed.contains_athlete(id);
             for (source, cuts) in &cuts {
                 let ends = |partition: usize| cuts.get(partition).copied().unwrap_or(0);
-                self.trim_naming(source.topic(), ends, is_gone).await?;
+                self.trim_records_naming(source.topic(), ends, is_erased)
+                    .await?;
             }
-            // A slot that begins anew looks up what was told of what lies after the cuts.
-            self.trim_told(BOARD_CHANGES, &cuts, is_gone).await?;
-            self.trim_naming(ACHIEVEMENTS, |_| Offset::MAX, is_gone)
+            // Messages of changes after the cuts stay: a rebuilt partition state looks them up.
+            self.trim_messages(BOARD_CHANGES, &cuts, is_erased).await?;
+            self.trim_records_naming(ACHIEVEMENTS, |_| Offset::MAX, is_erased)
                 .await?;
         }
         progress.stage("achievements", 0);
@@ -89,55 +93,62 @@ impl Eraser {
         Ok(self.data_folder.truncate_wals().await?)
     }
 
-    /// Takes athletes out of what is left of a source beside rows, logs and boards. The lease keeps erasures apart also
-    /// where a source has no runs.
+    /// Removes athletes from dead letters and reports of a source. The lease excludes other
+    /// erasures, also for sources without runs.
     async fn redact_athletes(
         &self,
         source: Source,
-        suppressed: &Suppressed,
+        suppressed: &SuppressedPeople,
         stop: &CancellationToken,
     ) -> Result<()> {
-        let (now_ms, kind) = (self.batch.ports.clock.now_ms(), Kind::Athlete);
-        let is_gone = |id: i64| suppressed.has_athlete(id);
-        self.under_lease(source, stop, async |stop| {
+        let (now_ms, kind) = (self.batch.ports.clock.now_ms(), PersonKind::Athlete);
+        let is_erased = |id: i64| suppressed.contains_athlete(id);
+        self.with_run_lease(source, stop, async |stop| {
             rewrite(&*self.log, source, suppressed, now_ms, &stop).await?;
-            go_on(&stop)?;
+            check_stop(&stop)?;
             if SOURCES.contains(&source) {
-                self.redact_reports(source, kind, is_gone).await?;
-                self.redact_comparisons(source, kind, is_gone).await?;
+                self.redact_reports(source, kind, is_erased).await?;
+                self.redact_comparisons(source, kind, is_erased).await?;
             }
             Ok(())
         })
         .await
     }
 
-    /// Deletes the canonical rows of an athlete that are ours, and brings what that tells into the log.
+    /// Deletes the rows of an athlete from our own tables, and publishes the notifications to the
+    /// log.
     async fn erase_rows(
         &self,
         athlete: i64,
-        (progress, stop): (&dyn Progress, &CancellationToken),
+        progress: &dyn Progress,
+        stop: &CancellationToken,
     ) -> Result<()> {
         let clock = &self.batch.ports.clock;
         loop {
-            go_on(stop)?;
-            let found = self.canon.erase_rows(athlete, ROWS, clock.now_ms()).await?;
+            check_stop(stop)?;
+            let found = self
+                .entity_eraser
+                .erase_rows(athlete, ROWS, clock.now_ms())
+                .await?;
             progress.advance(found);
             if found == 0 {
                 break;
             }
         }
-        self.canon.tell_of(athlete, clock.now_ms()).await?;
+        self.entity_eraser
+            .notify_groups_of(athlete, clock.now_ms())
+            .await?;
         for source in SOURCES {
-            // What app's tables tell has no number yet when it is looked for.
+            // Notifications from an app's tables have no number yet, so drain without a limit.
             self.relay.drain(source, i64::MAX, stop).await?;
         }
         Ok(())
     }
 
-    /// Waits until the speed layer has come to where the log ends now and has told what that changed, for as long as it
-    /// goes on.
-    async fn wait_for_counted(&self, source: Source, stop: &CancellationToken) -> Result<()> {
-        let ends = self.batch.spans(source).await?.into_iter();
+    /// Waits until the speed layer has processed the log up to its current end and published the
+    /// changes, as long as it makes progress.
+    async fn wait_for_speed_layer(&self, source: Source, stop: &CancellationToken) -> Result<()> {
+        let ends = self.batch.partition_ends(source).await?.into_iter();
         let ends: Vec<Cut> = ends
             .map(|next_offset| Cut {
                 next_offset,
@@ -145,6 +156,6 @@ impl Eraser {
             })
             .collect();
         self.batch.wait_for_speed(source, &ends, stop).await?;
-        go_on(stop)
+        check_stop(stop)
     }
 }

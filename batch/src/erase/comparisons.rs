@@ -1,15 +1,15 @@
-//! Records of comparisons: they name the keys that differed most, and the keys of the request.
+//! Records of comparisons, which contain the keys that differed most and the keys of the request.
 
 use std::pin::pin;
 
 use futures::TryStreamExt;
 use schemas::source::Source;
-use stores::erasures::{Kind, Sought};
+use stores::erasures::{PersonKind, SearchedPeople};
 use stores::reconciliations;
 
-use super::{Eraser, column_of};
+use super::{Eraser, person_column};
 use crate::Result;
-use crate::pages::pages;
+use crate::pages::stream_pages;
 use crate::restore::{parts_of, redact_record};
 
 /// Records that are read at once.
@@ -20,17 +20,18 @@ impl Eraser {
     pub(super) async fn redact_comparisons(
         &self,
         source: Source,
-        kind: Kind,
+        kind: PersonKind,
         is_wanted: impl Fn(i64) -> bool,
     ) -> Result<()> {
-        let (records, of_kind) = (&*self.batch.ports.records, column_of(kind));
+        let (records, id_column) = (&*self.batch.ports.records, person_column(kind));
         let read = |before| reconciliations::list(records, source, before, RECORDS);
-        let mut pages = pin!(pages(read, |one| one.number));
+        let mut pages = pin!(stream_pages(read, |record| record.number));
         while let Some(page) = pages.try_next().await? {
-            for mut one in page {
-                let is_named = |column: &str, id| column == of_kind && is_wanted(id);
-                if redact_record(&mut one.record, is_named) {
-                    reconciliations::replace(records, source, one.number, &one.record).await?;
+            for mut record in page {
+                let is_named = |column: &str, id| column == id_column && is_wanted(id);
+                if redact_record(&mut record.record, is_named) {
+                    reconciliations::replace(records, source, record.number, &record.record)
+                        .await?;
                 }
             }
         }
@@ -38,14 +39,18 @@ impl Eraser {
     }
 
     /// Counts the records of comparisons that name each person.
-    pub(super) async fn in_comparisons(&self, source: Source, found: &mut Sought) -> Result<()> {
+    pub(super) async fn count_in_comparisons(
+        &self,
+        source: Source,
+        found: &mut SearchedPeople,
+    ) -> Result<()> {
         let records = &*self.batch.ports.records;
-        let of_kind = column_of(found.kind());
+        let id_column = person_column(found.kind());
         let read = |before| reconciliations::list(records, source, before, RECORDS);
-        let mut pages = pin!(pages(read, |one| one.number));
+        let mut pages = pin!(stream_pages(read, |record| record.number));
         while let Some(page) = pages.try_next().await? {
-            for part in page.iter().flat_map(|one| parts_of(&one.record)) {
-                found.once(|has| part.names(|column, id| column == of_kind && has(id)));
+            for part in page.iter().flat_map(|record| parts_of(&record.record)) {
+                found.count_mentions(|has| part.names(|column, id| column == id_column && has(id)));
             }
         }
         Ok(())

@@ -1,92 +1,99 @@
-//! Erasing listeners: the steps, each of which may be repeated.
+//! The steps of erasing listeners. Each may be repeated.
 
 use jobs::Layers;
 use schemas::source::Source;
 use stores::dead_letters::erase::rewrite;
-use stores::erasures::Kind;
+use stores::erasures::PersonKind;
 use tokio_util::sync::CancellationToken;
 
-use super::{EraseRequest, Eraser, restorations};
-use crate::archive::{Due, collect_garbage, fence_writers, redact};
-use crate::run::go_on;
+use super::{EraseRequest, Eraser, repair_records};
+use crate::archive::{GarbageScope, collect_garbage, fence_writers, redact};
+use crate::run::check_stop;
 use crate::{Batch, Error, Progress, Result, RunRequest};
 
 /// The source whose events have listeners.
 pub(super) const SOURCE: Source = Source::Plays;
 
 impl Eraser {
-    /// Takes all listeners who are suppressed out of every store.
+    /// Removes all suppressed listeners from every store.
     pub(super) async fn erase_listeners(
         &self,
         request: &EraseRequest,
-        (progress, stop): (&dyn Progress, &CancellationToken),
+        progress: &dyn Progress,
+        stop: &CancellationToken,
     ) -> Result<()> {
         let mut cuts = None;
         if self.batch.has_log(SOURCE).await? {
-            // Whoever took lines with an older list has written them by now, or almost certainly.
-            self.batch.grace(stop).await;
+            // After the grace period, writers that used an older list have almost certainly
+            // finished.
+            self.batch.wait_grace_period(stop).await;
             let run = RunRequest::default();
-            cuts = Some(self.run_since(SOURCE, &run, (progress, stop)).await?);
+            cuts = Some(
+                self.run_with_new_epoch(SOURCE, &run, progress, stop)
+                    .await?,
+            );
         }
-        self.under_lease(SOURCE, stop, async |stop| {
+        self.with_run_lease(SOURCE, stop, async |stop| {
             if let Some(cuts) = &cuts {
-                // Of an archiver that had begun before.
+                // An archiver that started earlier may have written more files.
                 self.batch.redact_archive(SOURCE, &stop).await?;
                 if !request.keep_log {
                     progress.stage("log", 0);
-                    // What a slot that begins anew needs comes after them.
+                    // A rebuilt partition state only needs records after the cuts.
                     self.log.trim(SOURCE.topic(), cuts).await?;
                 }
             }
-            self.redact_listeners((progress, &stop)).await
+            self.redact_listeners(progress, &stop).await
         })
         .await?;
         Ok(self.data_folder.truncate_wals().await?)
     }
 
-    /// Takes them out of what is left beside log, archive and views. Nobody else may run or erase meanwhile.
+    /// Removes listeners from records of repairs, dead letters and reports. The caller must hold
+    /// the run lease.
     async fn redact_listeners(
         &self,
-        (progress, stop): (&dyn Progress, &CancellationToken),
+        progress: &dyn Progress,
+        stop: &CancellationToken,
     ) -> Result<()> {
-        let (ports, kind) = (&self.batch.ports, Kind::Listener);
-        let suppressed = ports.suppressions.now().await?;
-        let is_gone = |id: i64| suppressed.has_listener(id);
-        go_on(stop)?;
+        let (ports, kind) = (&self.batch.ports, PersonKind::Listener);
+        let suppressed = ports.suppressions.current().await?;
+        let is_erased = |id: i64| suppressed.contains_listener(id);
+        check_stop(stop)?;
         progress.stage("restorations", 0);
-        restorations::redact(&ports.archive, is_gone).await?;
-        go_on(stop)?;
+        repair_records::redact(&ports.archive, is_erased).await?;
+        check_stop(stop)?;
         progress.stage("dead letters", 0);
         let now_ms = ports.clock.now_ms();
         rewrite(&*self.log, SOURCE, &suppressed, now_ms, stop).await?;
-        go_on(stop)?;
-        self.redact_reports(SOURCE, kind, is_gone).await?;
-        self.redact_comparisons(SOURCE, kind, is_gone).await
+        check_stop(stop)?;
+        self.redact_reports(SOURCE, kind, is_erased).await?;
+        self.redact_comparisons(SOURCE, kind, is_erased).await
     }
 }
 
 impl Batch {
-    /// Removes erased listeners from the files of the archive, and deletes the replaced files once no reader needs them. No
-    /// run and no other erasure may work meanwhile.
+    /// Removes erased listeners from the archive's files, and deletes the replaced files after the
+    /// grace period. The caller must hold the run lease.
     async fn redact_archive(&self, source: Source, stop: &CancellationToken) -> Result<()> {
         let (archive, now_ms) = (&self.ports.archive, self.ports.clock.now_ms());
-        let suppressed = self.ports.suppressions.now().await?;
-        // Files of writers that have not committed yet are deleted below.
+        let suppressed = self.ports.suppressions.current().await?;
+        // Uncommitted files of other writers are dead after this, and are deleted below.
         fence_writers(archive, source, now_ms).await?;
-        let memory = self.engine.room("redaction");
-        let version = redact(archive, source, &suppressed, (&memory, now_ms), stop).await?;
-        if version.has_retired_files() && !self.grace(stop).await {
+        let memory = self.engine.reserve_memory("redaction");
+        let version = redact(archive, source, &suppressed, &memory, now_ms, stop).await?;
+        if version.has_retired_files() && !self.wait_grace_period(stop).await {
             return Err(Error::Stopped);
         }
-        collect_garbage(archive, source, Due::ALL, now_ms).await
+        collect_garbage(archive, source, GarbageScope::ALL, now_ms).await
     }
 
-    /// The views of a source whose rows name a listener, by name.
-    pub(super) fn views_of_listeners(&self) -> Vec<std::sync::Arc<jobs::Job>> {
-        let jobs = self.catalog.of_layer(SOURCE, Layers::Both);
-        let others = self.catalog.of_layer(SOURCE, Layers::Batch);
+    /// Returns the aggregate views whose keys contain a listener.
+    pub(super) fn listener_views(&self) -> Vec<std::sync::Arc<jobs::Job>> {
+        let jobs = self.catalog.jobs_in_layer(SOURCE, Layers::Both);
+        let batch_jobs = self.catalog.jobs_in_layer(SOURCE, Layers::Batch);
         let mut found: Vec<std::sync::Arc<jobs::Job>> = Vec::new();
-        for job in jobs.chain(others) {
+        for job in jobs.chain(batch_jobs) {
             let columns = job.group().0.iter().chain(&job.row().0);
             let is_new = found.iter().all(|known| known.name() != job.name());
             if is_new

@@ -1,20 +1,25 @@
-//! Erasing somebody from every layer.
+//! Erasure: removes people from every store.
 //!
-//! First the person is suppressed: whatever comes from then on comes without them, out of the log, a file or
-//! a copy ([`stores::erasures`]). Then what there is goes. For a listener that is a batch run: it ends the
-//! epochs that may hold the listener's live counts, writes the archive's files once more without the
-//! listener, fills tables of its own with the rows that follow, and deletes those before, with the results
-//! that they were made of. What is left are the log below the run's cuts, records of restorations, dead letters, and reports.
-//! For an athlete the canonical rows go first, as if they had been deleted, which the speed layer is told of as always;
-//! then a run of each source publishes the boards without, also those of earlier days, and what no head leads to any
-//! more goes with live states, snapshots and results.
+//! First the person enters the list of suppressed people ([`stores::erasures`]): later data is
+//! ingested without the person, from the log, a file or a restored copy. Then existing data is
+//! removed.
 //!
-//! That nobody who did not know of the erasure brings the listener back rests on the fence: what a worker
-//! folds with an older list is of an epoch that the run ends, since the worker reads slot and list anew
-//! before it fills the next one.
+//! For a listener, a batch run ends the epochs that may contain the listener's live deltas,
+//! rewrites archive files without the listener, and fills tables of a new generation. The old
+//! tables and their results are deleted. The log below the run's cuts, records of repairs, dead
+//! letters and reports remain, and are deleted or rewritten afterwards.
 //!
-//! Every step may be repeated. Whoever is killed runs it again: the number is the same, and what is done
-//! already is found done.
+//! For an athlete, the rows are deleted first, like those of a deleted athlete, and the speed layer
+//! is notified as usual. Then a run of each source publishes the boards without the athlete, also
+//! those of earlier days. Nodes that no head leads to are deleted, with live entries, snapshots and
+//! results.
+//!
+//! A worker with the old list cannot restore a listener. Its deltas belong to an epoch that the run
+//! ends, because a worker reads the partition state and the list again before it fills the next
+//! epoch.
+//!
+//! Every step may be repeated. An interrupted erasure continues under the same number and finds
+//! finished steps done.
 
 mod athlete;
 mod athlete_boards;
@@ -23,10 +28,10 @@ mod comparisons;
 mod findings;
 mod listener;
 mod receipt;
+mod repair_records;
 mod reports;
-mod restorations;
 mod search;
-mod stretch;
+mod topic_scan;
 mod topics;
 
 use std::collections::BTreeSet;
@@ -36,28 +41,28 @@ use std::time::Duration;
 use schemas::seam::Offset;
 use schemas::source::Source;
 use stores::achievements::AchievementsWrite;
-use stores::canon::{CanonErase, CanonWrite};
 use stores::embedded::DataFolder;
-use stores::erasures::{Attribution, Erasure, Kind, Person};
+use stores::entities::{EntityErase, EntityWrite};
+use stores::erasures::{Attribution, Erasure, Person, PersonKind};
 use stores::log::Log;
-use stores::relay::Relay;
+use stores::relay::OutboxRelay;
 use tokio_util::sync::CancellationToken;
 
-use crate::run::while_held;
+use crate::run::run_under_lease;
 use crate::{Batch, Error, Progress, Result, RunReport, RunRequest};
 
 use self::findings::Findings;
-use self::receipt::{APPS, LOG as LOG_PLACE};
-pub use receipt::{Erased, Finding, Receipt};
+use self::receipt::{APPS, LOG};
+pub use receipt::{ErasedPlace, Finding, Receipt};
 
-/// How often to look whether a run that is under way has ended.
-const RUN_PAUSE: Duration = Duration::from_millis(500);
+/// How long to wait before checking again whether another run has ended.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// The column that names somebody of a kind.
-const fn column_of(kind: Kind) -> &'static str {
+/// Returns the column with ids of a kind of person.
+const fn person_column(kind: PersonKind) -> &'static str {
     match kind {
-        Kind::Listener => "listener_id",
-        Kind::Athlete => athlete::MEMBER,
+        PersonKind::Listener => "listener_id",
+        PersonKind::Athlete => athlete::MEMBER,
     }
 }
 
@@ -66,61 +71,61 @@ const fn column_of(kind: Kind) -> &'static str {
 pub struct Eraser {
     batch: Batch,
     log: Arc<dyn Log>,
-    canon: Arc<dyn CanonErase>,
-    relay: Relay,
+    entity_eraser: Arc<dyn EntityErase>,
+    relay: OutboxRelay,
     achievements: Arc<dyn AchievementsWrite>,
     data_folder: DataFolder,
 }
 
-/// What an erasure changes besides what a batch layer does.
+/// The stores that an erasure changes, besides those of the batch layer.
 #[derive(Debug, Clone)]
 pub struct ErasePorts {
-    /// The log, which must be the one that the batch layer reads.
+    /// The log that the batch layer reads.
     pub log: Arc<dyn Log>,
-    /// The canonical store as everybody sees it.
-    pub canon: Arc<dyn CanonWrite>,
-    /// The same with those who are suppressed.
-    pub canon_erase: Arc<dyn CanonErase>,
-    /// What athletes have achieved.
+    /// The entity store without suppressed people.
+    pub entities: Arc<dyn EntityWrite>,
+    /// The entity store including suppressed people.
+    pub entity_eraser: Arc<dyn EntityErase>,
+    /// The achievements of athletes.
     pub achievements: Arc<dyn AchievementsWrite>,
     /// The folder of the embedded stores.
     pub data_folder: DataFolder,
-    /// How many partitions topics have that are not there yet.
+    /// The partition count of topics that are created.
     pub partitions: u32,
 }
 
-/// How somebody is erased.
+/// The options of an erasure.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EraseRequest {
     /// The requester and the reason.
     pub attribution: Attribution,
-    /// Leave the records of the log until its own time: they hold the person, and nobody makes anything of
-    /// that any more.
+    /// Leaves the records of the log until its retention deletes them. They contain the
+    /// person, but no process uses that.
     pub keep_log: bool,
 }
 
 impl Eraser {
-    /// What erases from the stores that a batch layer works with.
+    /// Creates an eraser for the stores of a batch layer.
     #[must_use]
-    pub fn build(batch: Batch, ports: ErasePorts) -> Self {
+    pub fn new(batch: Batch, ports: ErasePorts) -> Self {
         let clock = Arc::clone(&batch.ports.clock);
         let log = Arc::clone(&ports.log) as _;
         Self {
-            relay: Relay::new(ports.canon, log, clock, ports.partitions),
+            relay: OutboxRelay::new(ports.entities, log, clock, ports.partitions),
             batch,
             log: ports.log,
-            canon: ports.canon_erase,
+            entity_eraser: ports.entity_eraser,
             achievements: ports.achievements,
             data_folder: ports.data_folder,
         }
     }
 
-    /// Erases people from every store, all of a kind by the same batch runs, and answers a receipt for each. One whose
-    /// `finished_at_ms` is missing says what is left.
+    /// Erases people from every store, all of a kind by the same batch runs. Returns a receipt for
+    /// each person. A receipt without `finished_at_ms` lists what remains.
     ///
     /// # Errors
-    /// Those of the stores and of the run. The people are suppressed then, as soon as that was written down;
-    /// run it again.
+    /// Errors of the stores and of the run. The people stay suppressed if they are on the list; run
+    /// the erasure again.
     pub async fn erase(
         &self,
         people: &[Person],
@@ -128,88 +133,99 @@ impl Eraser {
         progress: &dyn Progress,
         stop: &CancellationToken,
     ) -> Result<Vec<Receipt>> {
-        let mut begun = Vec::new();
+        let mut started = Vec::new();
         for person in people {
             let now_ms = self.batch.ports.clock.now_ms();
             let list = &self.batch.ports.suppressions;
             let erasure = list.begin(*person, &request.attribution, now_ms).await?;
-            let mut receipt = Receipt::of(&erasure);
+            let mut receipt = Receipt::new(&erasure);
             receipt.keep_log = request.keep_log;
-            begun.push((*person, receipt));
+            started.push((*person, receipt));
         }
         progress.stage("search", 0);
-        self.look(&mut begun, "searched").await?;
-        let of = |kind: Kind| people.iter().filter(move |one| one.kind == kind);
-        if of(Kind::Listener).next().is_some() {
-            self.erase_listeners(request, (progress, stop)).await?;
+        self.search_and_record(&mut started, "searched").await?;
+        let of_kind = |kind: PersonKind| people.iter().filter(move |person| person.kind == kind);
+        if of_kind(PersonKind::Listener).next().is_some() {
+            self.erase_listeners(request, progress, stop).await?;
         }
-        let athletes: BTreeSet<i64> = of(Kind::Athlete).map(|one| one.id).collect();
+        let athletes: BTreeSet<i64> = of_kind(PersonKind::Athlete)
+            .map(|person| person.id)
+            .collect();
         if !athletes.is_empty() {
-            self.erase_athletes(&athletes, request, (progress, stop))
+            self.erase_athletes(&athletes, request, progress, stop)
                 .await?;
         }
         progress.stage("verify", 0);
-        self.look(&mut begun, "erased").await?;
+        self.search_and_record(&mut started, "erased").await?;
         let mut receipts = Vec::new();
-        for (_, mut receipt) in begun {
+        for (_, mut receipt) in started {
             receipt.notes = self.notes(&receipt);
             if receipt.is_clean() {
                 receipt.finished_at_ms = Some(self.batch.ports.clock.now_ms());
             }
-            self.note(&receipt).await?;
+            self.store_receipt(&receipt).await?;
             receipts.push(receipt);
         }
         Ok(receipts)
     }
 
-    /// Searches every store for people, and answers where each is found.
+    /// Searches every store for people. Returns the places with findings for each person.
     ///
     /// # Errors
-    /// Those of the stores.
+    /// Errors of the stores.
     pub async fn verify(&self, people: &[Person]) -> Result<Vec<(Person, Vec<Finding>)>> {
         let all = self.search(people).await?;
         let found = people.iter().map(|person| {
-            let found = all.of(*person).iter().filter(|finding| finding.found > 0);
+            let found = all
+                .for_person(*person)
+                .iter()
+                .filter(|finding| finding.found > 0);
             (*person, found.cloned().collect())
         });
         Ok(found.collect())
     }
 
-    /// Every place where people can be, with what is found there of each: all of a kind are searched for at once.
+    /// Searches every place where people can occur, once for all people of a kind.
     async fn search(&self, people: &[Person]) -> Result<Findings> {
-        let of = |kind: Kind| people.iter().filter(move |one| one.kind == kind);
-        let ids = |kind: Kind| of(kind).map(|one| one.id);
+        let of_kind = |kind: PersonKind| people.iter().filter(move |person| person.kind == kind);
+        let ids = |kind: PersonKind| of_kind(kind).map(|person| person.id);
         let mut all = Findings::default();
-        if of(Kind::Listener).next().is_some() {
-            self.search_listeners(ids(Kind::Listener), &mut all).await?;
+        if of_kind(PersonKind::Listener).next().is_some() {
+            self.search_listeners(ids(PersonKind::Listener), &mut all)
+                .await?;
         }
-        if of(Kind::Athlete).next().is_some() {
-            self.search_athletes(ids(Kind::Athlete), &mut all).await?;
+        if of_kind(PersonKind::Athlete).next().is_some() {
+            self.search_athletes(ids(PersonKind::Athlete), &mut all)
+                .await?;
         }
         Ok(all)
     }
 
-    /// All erasures, the newest first.
+    /// Lists all erasures, the newest first.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub async fn list(&self) -> Result<Vec<Receipt>> {
         let all: Vec<Erasure> = self.batch.ports.suppressions.all().await?;
-        Ok(all.iter().rev().map(Receipt::of).collect())
+        Ok(all.iter().rev().map(Receipt::new).collect())
     }
 
-    async fn look(&self, begun: &mut [(Person, Receipt)], step: &str) -> Result<()> {
-        let people: Vec<Person> = begun.iter().map(|(person, _)| *person).collect();
+    async fn search_and_record(
+        &self,
+        receipts: &mut [(Person, Receipt)],
+        step: &str,
+    ) -> Result<()> {
+        let people: Vec<Person> = receipts.iter().map(|(person, _)| *person).collect();
         let all = self.search(&people).await?;
-        for (person, receipt) in begun {
-            receipt.note(all.of(*person), &*self.batch.ports.clock);
+        for (person, receipt) in receipts {
+            receipt.record_findings(all.for_person(*person), &*self.batch.ports.clock);
             step.clone_into(&mut receipt.step);
-            self.note(receipt).await?;
+            self.store_receipt(receipt).await?;
         }
         Ok(())
     }
 
-    async fn note(&self, receipt: &Receipt) -> Result<()> {
+    async fn store_receipt(&self, receipt: &Receipt) -> Result<()> {
         let value = serde_json::to_value(receipt).map_err(|e| Error::fault("a receipt", e))?;
         let list = &self.batch.ports.suppressions;
         Ok(list
@@ -217,98 +233,102 @@ impl Eraser {
             .await?)
     }
 
-    /// What a search can't tell.
+    /// Returns notes on the limits of the search, and on what remains.
     fn notes(&self, receipt: &Receipt) -> Vec<String> {
         let mut notes = vec![
-            "a process of the serving layer may give an answer of before again while a store does not answer, for as long as `serving.kept_for_ms` says; start it anew if that is too long".to_owned(),
-            "copies of the stores that were made before are not searched; what is put back from one is taken without this person".to_owned(),
+            "if a store does not respond, a serving process may return cached answers from before the erasure, for up to `serving.kept_for_ms`; restart the process if that is too long".to_owned(),
+            "backups of the stores are not searched; data restored from one is ingested without this person".to_owned(),
         ];
         let left = |place: &str| {
             receipt
                 .places
                 .iter()
-                .any(|one| one.place == place && one.left > 0)
+                .any(|place_result| place_result.place == place && place_result.left > 0)
         };
-        if left(LOG_PLACE) && receipt.keep_log {
-            notes.push("the log keeps its records until its own retention deletes them; nobody makes anything of this person in them".to_owned());
+        if left(LOG) && receipt.keep_log {
+            notes.push("the log keeps its records until its retention deletes them; no process uses their data about this person".to_owned());
         }
-        if left(LOG_PLACE) && !receipt.keep_log {
-            notes.push("records that the speed layer has not counted yet stay in the log: let it catch up (`backstitch speed --until-caught-up`), then erase again".to_owned());
+        if left(LOG) && !receipt.keep_log {
+            notes.push("the log keeps records that the speed layer has not processed yet: run `backstitch speed --until-caught-up`, then erase again".to_owned());
         }
         if left(APPS) {
-            notes.push("rows of your own tables, of which the canonical store has views, are still there: nobody reads them, and only your app can delete them".to_owned());
+            notes.push("your own tables, which the entity store reads through views, still contain rows of this person: they are hidden, and only your app can delete them".to_owned());
         }
         notes
     }
 
-    /// Works once no run, restoration or other erasure of a source is under way, and keeps them off meanwhile. The work
-    /// looks at the token that it gets, and must not wait for a run: that would need the same lease.
-    async fn under_lease<T>(
+    /// Runs `work` under the run lease of a source, which excludes runs, reconciliations and other
+    /// erasures. `work` must check the token that it gets. It must not wait for a run, which would
+    /// need the same lease.
+    async fn with_run_lease<T>(
         &self,
         source: Source,
         stop: &CancellationToken,
         work: impl AsyncFnOnce(CancellationToken) -> Result<T>,
     ) -> Result<T> {
         let lease = loop {
-            match self.batch.lease(source).await {
-                Err(Error::Busy(why)) => self.wait(&why, stop).await?,
+            match self.batch.acquire_run_lease(source).await {
+                Err(Error::Busy(why)) => self.wait_for_holder(&why, stop).await?,
                 lease => break lease?,
             }
         };
         let stop = stop.child_token();
         let work = Box::pin(work(stop.clone()));
-        let done = while_held(&*lease, &stop, work).await;
-        lease.let_go().await;
-        done
+        let outcome = run_under_lease(&*lease, &stop, work).await;
+        lease.release().await;
+        outcome
     }
 
-    /// Waits a little for somebody else.
-    async fn wait(&self, why: &str, stop: &CancellationToken) -> Result<()> {
-        tracing::info!(why, "waiting until the source is free");
+    /// Waits before another attempt to get the lease.
+    async fn wait_for_holder(&self, why: &str, stop: &CancellationToken) -> Result<()> {
+        tracing::info!(why, "waiting for the run lease");
         tokio::select! {
-            () = tokio::time::sleep(RUN_PAUSE) => Ok(()),
+            () = tokio::time::sleep(RETRY_PAUSE) => Ok(()),
             () = stop.cancelled() => Err(Error::Stopped),
         }
     }
 
-    /// A batch run whose epoch ended after this was called; answers its cuts.
-    async fn run_since(
+    /// Executes a batch run whose epoch ends after this call. Returns its cuts.
+    async fn run_with_new_epoch(
         &self,
         source: Source,
         request: &RunRequest,
-        told: (&dyn Progress, &CancellationToken),
+        progress: &dyn Progress,
+        stop: &CancellationToken,
     ) -> Result<Vec<Offset>> {
-        let was_rolled = self.may_be_rolled(source).await?;
-        let mut report = self.run_when_free(source, request, told).await?;
-        if was_rolled {
-            // That run's cuts may be older than the erasure: what was counted after them as well.
-            report = self.run_when_free(source, request, told).await?;
+        let may_be_older = self.may_have_ended_epoch(source).await?;
+        let mut report = self.run_when_free(source, request, progress, stop).await?;
+        if may_be_older {
+            // The cuts of the first run may precede the erasure, so a second one covers the later
+            // records.
+            report = self.run_when_free(source, request, progress, stop).await?;
         }
         Ok(report.cuts)
     }
 
-    /// Whether an epoch may have ended already that the next run covers: a run was not finished, or died
-    /// before it was recorded.
-    async fn may_be_rolled(&self, source: Source) -> Result<bool> {
+    /// Returns whether an epoch that the next run covers may have ended already: a run is
+    /// unfinished, or was interrupted before it was recorded.
+    async fn may_have_ended_epoch(&self, source: Source) -> Result<bool> {
         let ports = &self.batch.ports;
         let runs = ports.views.runs(source).await?.runs;
         let partitions = ports.log.partitions_now(source.topic()).await?;
-        let slots = ports.live.partition_states(source, 0..partitions).await?;
+        let states = ports.live.partition_states(source, 0..partitions).await?;
         let next = runs.next_epoch();
-        let is_ahead = slots.iter().flatten().any(|slot| slot.epoch > next);
+        let is_ahead = states.iter().flatten().any(|state| state.epoch > next);
         Ok(runs.open().is_some() || is_ahead)
     }
 
-    /// A batch run once no other one is under way.
+    /// Executes a batch run once no other one is under way.
     async fn run_when_free(
         &self,
         source: Source,
         request: &RunRequest,
-        (progress, stop): (&dyn Progress, &CancellationToken),
+        progress: &dyn Progress,
+        stop: &CancellationToken,
     ) -> Result<RunReport> {
         loop {
             match self.batch.run(source, request, progress, stop).await {
-                Err(Error::Busy(why)) => self.wait(&why, stop).await?,
+                Err(Error::Busy(why)) => self.wait_for_holder(&why, stop).await?,
                 done => return done,
             }
         }

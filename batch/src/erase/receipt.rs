@@ -1,32 +1,33 @@
-//! What an erasure found where, and what is left.
+//! The receipt of an erasure: the findings, and the remains, in each place.
 
 use schemas::clock::Clock;
 use serde::{Deserialize, Serialize};
-use stores::erasures::{Erasure, Kind};
+use stores::erasures::{Erasure, PersonKind};
 
-/// A place that was searched.
+/// A searched place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What kind of place it is: log, live state, and so on.
+    /// The kind of the place: log, live state, and so on.
     pub place: String,
-    /// Which one: a topic, a table, a folder.
+    /// The name of the place: a topic, a table, a folder.
     pub at: String,
-    /// How many records, events, rows or letters hold the person.
+    /// How many records, events, rows or dead letters contain the person.
     pub found: u64,
 }
 
-/// What became of a place.
+/// The result of the erasure in one place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Erased {
-    /// What kind of place it is.
+pub struct ErasedPlace {
+    /// The kind of the place.
     pub place: String,
-    /// Which one.
+    /// The name of the place.
     pub at: String,
-    /// How many records, events, rows or letters held the person when the erasure began.
+    /// How many records, events, rows or dead letters contained the person when the erasure
+    /// started.
     pub found: u64,
-    /// How many still do.
+    /// How many still contain the person.
     pub left: u64,
-    /// When it was looked at last, in milliseconds since the Unix epoch.
+    /// When the place was last searched, in milliseconds since the Unix epoch.
     pub looked_at_ms: i64,
 }
 
@@ -35,31 +36,31 @@ pub struct Erased {
 pub struct Receipt {
     /// The erasure's number.
     pub number: u64,
-    /// What was erased.
-    pub kind: Kind,
-    /// Who wanted it, as they said.
+    /// The kind of person.
+    pub kind: PersonKind,
+    /// The requester, as stated.
     pub by: String,
-    /// Why, as they said.
+    /// The reason, as stated.
     pub reason: String,
-    /// When it began, in milliseconds since the Unix epoch.
+    /// When it started, in milliseconds since the Unix epoch.
     pub begun_at_ms: i64,
-    /// When it was done; nothing while there is something left to do.
+    /// When it finished; none while something remains to do.
     pub finished_at_ms: Option<i64>,
-    /// The last step that was done.
+    /// The last finished step.
     pub step: String,
-    /// Whether the log keeps its records until its own time.
+    /// True if the log keeps its records until its retention deletes them.
     pub keep_log: bool,
-    /// Every place that was searched.
-    pub places: Vec<Erased>,
-    /// What else is to be known.
+    /// All searched places.
+    pub places: Vec<ErasedPlace>,
+    /// Notes for the operator.
     pub notes: Vec<String>,
 }
 
 impl Receipt {
-    /// The receipt of an erasure as it was noted last, or a new one.
-    pub(super) fn of(erasure: &Erasure) -> Self {
-        let noted = serde_json::from_value::<Self>(erasure.receipt.clone()).ok();
-        let mut receipt = noted.unwrap_or_else(|| Self {
+    /// Returns the stored receipt of an erasure, or a new one.
+    pub(super) fn new(erasure: &Erasure) -> Self {
+        let stored = serde_json::from_value::<Self>(erasure.receipt.clone()).ok();
+        let mut receipt = stored.unwrap_or_else(|| Self {
             number: erasure.number,
             kind: erasure.kind,
             by: erasure.by.clone(),
@@ -75,8 +76,8 @@ impl Receipt {
         receipt
     }
 
-    /// Notes what a search found: the first time what there was, and each time what is left.
-    pub(super) fn note(&mut self, findings: &[Finding], clock: &dyn Clock) {
+    /// Records the findings of a search.
+    pub(super) fn record_findings(&mut self, findings: &[Finding], clock: &dyn Clock) {
         let looked_at_ms = clock.now_ms();
         for place in &mut self.places {
             (place.left, place.looked_at_ms) = (0, looked_at_ms);
@@ -91,7 +92,7 @@ impl Receipt {
                 known.found = known.found.max(finding.found);
                 continue;
             }
-            self.places.push(Erased {
+            self.places.push(ErasedPlace {
                 place: finding.place.clone(),
                 at: finding.at.clone(),
                 found: finding.found,
@@ -101,15 +102,16 @@ impl Receipt {
         }
     }
 
-    /// Whether nothing is left but what was to be kept, and what only an app can delete.
+    /// Returns whether nothing remains except what the request keeps and what only an app can
+    /// delete.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let mut left = self.places.iter().filter(|place| place.left > 0);
-        left.all(|one| one.place == APPS || (self.keep_log && one.place == LOG))
+        left.all(|place| place.place == APPS || (self.keep_log && place.place == LOG))
     }
 }
 
-/// The place of records.
+/// The place of log records.
 pub(super) const LOG: &str = "log";
-/// The place of rows that are an app's own.
+/// The place of rows in an app's own tables.
 pub(super) const APPS: &str = "your own tables";

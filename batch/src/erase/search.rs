@@ -1,4 +1,4 @@
-//! Searching every store for a listener, by reading all of it: nothing is believed of what should be there.
+//! Searches every store for listeners. Reads all data, and trusts no index.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,22 +7,23 @@ use arrow::array::{AsArray, BinaryArray};
 use arrow::datatypes::Int64Type;
 use futures::TryStreamExt;
 use jobs::Job;
-use jobs::tables::{Generation, kept_name, kept_row, table_name};
-use schemas::key::{KeyShape, KeyValue, ints_within};
+use jobs::tables::{TableGeneration, drift_row_shape, drift_table_name, table_name};
+use schemas::key::{KeyShape, KeyValue, possible_ints};
 use schemas::plays::{Decoder, Line};
 use schemas::seam::{Epoch, Offset};
-use stores::dead_letters::erase::count_of;
-use stores::erasures::{Kind, Sought, mentions};
-use stores::live::SlotId;
+use stores::dead_letters::erase::count_mentions;
+use stores::erasures::{PersonKind, SearchedPeople, may_mention_kind};
+use stores::live::PartitionId;
 use stores::log::Records;
-use stores::registry::writers_of;
+use stores::registry::read_writers;
 use stores::view_scan::ScanShare;
 
 use super::Eraser;
 use super::findings::Findings;
 use super::listener::SOURCE;
 use super::receipt::LOG;
-use super::restorations::in_restorations;
+use super::repair_records::count_in_changes;
+use super::topic_scan::OffsetRange;
 use crate::archive::{Version, for_each_listener};
 use crate::restore::changes_folder;
 use crate::tally;
@@ -32,57 +33,61 @@ pub(super) const PAGE_ROWS: usize = 20_000;
 pub(super) const BATCH_ROWS: usize = 32_768;
 
 impl Eraser {
-    /// Searches every place where listeners can be, once for all of them. Each is among the answers, also where nothing
-    /// is found.
+    /// Searches every place where listeners can occur, and adds each place to the findings. Reads a
+    /// place once for all listeners.
     pub(super) async fn search_listeners(
         &self,
         ids: impl Iterator<Item = i64>,
         all: &mut Findings,
     ) -> Result<()> {
         let archive = &self.batch.ports.archive;
-        let none = Sought::of(Kind::Listener, ids);
+        let none = SearchedPeople::new(PersonKind::Listener, ids);
         let mut found = none.clone();
-        self.in_log(&mut found).await?;
+        self.count_in_log(&mut found).await?;
         all.add(LOG, SOURCE.topic(), &found);
         found = none.clone();
-        self.in_live(&mut found).await?;
+        self.count_in_live_state(&mut found).await?;
         all.add("live state", SOURCE.name(), &found);
-        for (table, found) in self.in_tables(&none).await? {
+        for (table, found) in self.search_tables(&none).await? {
             all.add("views", &table, &found);
         }
         found = none.clone();
         let folder = format!("archive/{SOURCE}");
-        for path in parquet(archive.list(&folder).await?) {
-            self.in_file(&path, &mut found, async |found| {
-                for_each_listener(archive, &path, None, |id| found.note(id)).await
+        for path in parquet_paths(archive.list(&folder).await?) {
+            self.search_file(&path, &mut found, async |found| {
+                for_each_listener(archive, &path, None, |id| found.increment(id)).await
             })
             .await?;
         }
         all.add("archive", &folder, &found);
         found = none.clone();
-        self.in_results(&mut found).await?;
+        self.count_in_results(&mut found).await?;
         all.add("results", &format!("results/{SOURCE}"), &found);
         found = none.clone();
-        in_restorations(archive, &mut found).await?;
+        count_in_changes(archive, &mut found).await?;
         all.add("restorations", &changes_folder(SOURCE), &found);
         found = none.clone();
-        count_of(&*self.log, SOURCE, &mut found).await?;
+        count_mentions(&*self.log, SOURCE, &mut found).await?;
         all.add("dead letters", SOURCE.dead_letter_topic(), &found);
         found = none.clone();
-        self.in_reports(SOURCE, &mut found).await?;
+        self.count_in_reports(SOURCE, &mut found).await?;
         all.add("reports of runs", SOURCE.name(), &found);
         found = none.clone();
-        self.in_comparisons(SOURCE, &mut found).await?;
+        self.count_in_comparisons(SOURCE, &mut found).await?;
         all.add("comparisons", SOURCE.name(), &found);
         Ok(())
     }
 
-    async fn in_log(&self, found: &mut Sought) -> Result<()> {
+    async fn count_in_log(&self, found: &mut SearchedPeople) -> Result<()> {
         let topic = SOURCE.topic();
         for (partition, span) in (0_u32..).zip(self.log.spans(topic).await?) {
-            let within = (partition, span.start, span.end);
-            self.each(topic, within, async |records: &Records| {
-                self.in_records(records, found).await?;
+            let range = OffsetRange {
+                partition,
+                start: span.start,
+                end: span.end,
+            };
+            self.for_each_batch(topic, range, async |records: &Records| {
+                self.count_in_records(records, found).await?;
                 Ok(true)
             })
             .await?;
@@ -90,8 +95,8 @@ impl Eraser {
         Ok(())
     }
 
-    async fn in_records(&self, records: &Records, found: &mut Sought) -> Result<()> {
-        let writers = writers_of(&*self.batch.ports.schemas, &records.values).await?;
+    async fn count_in_records(&self, records: &Records, found: &mut SearchedPeople) -> Result<()> {
+        let writers = read_writers(&*self.batch.ports.schemas, &records.values).await?;
         let lines = (0..records.len()).map(|index| Line {
             offset: Offset::try_from(index).unwrap_or_default(),
             logged_at_ms: 0,
@@ -102,21 +107,21 @@ impl Eraser {
         let events = decoded.events.column_by_name("listener_id");
         let events = events.and_then(|column| column.as_primitive_opt::<Int64Type>());
         for id in events.iter().flat_map(|column| column.iter().flatten()) {
-            found.note(id);
+            found.increment(id);
         }
         for rejected in &decoded.rejected {
             let raw = records.values.value(rejected.index);
-            found.once(|has| mentions(SOURCE, raw, Kind::Listener, has));
+            found.count_mentions(|has| may_mention_kind(SOURCE, raw, PersonKind::Listener, has));
         }
         Ok(())
     }
 
-    async fn in_live(&self, found: &mut Sought) -> Result<()> {
+    async fn count_in_live_state(&self, found: &mut SearchedPeople) -> Result<()> {
         let ports = &self.batch.ports;
         let partitions = ports.log.partitions_now(SOURCE.topic()).await?;
-        for job in self.batch.views_of_listeners() {
+        for job in self.batch.listener_views() {
             for partition in 0..partitions {
-                let slot = SlotId {
+                let id = PartitionId {
                     source: SOURCE,
                     partition,
                 };
@@ -125,11 +130,11 @@ impl Eraser {
                     let (view, all) = (job.view(), (0, Epoch::MAX >> 1));
                     let page = ports
                         .live
-                        .scan_deltas(slot, view, all, after, PAGE_ROWS)
+                        .scan_deltas(id, view, all, after, PAGE_ROWS)
                         .await?;
                     let deltas = &page.deltas;
-                    in_keys(job.group(), &deltas.groups, found);
-                    in_keys(job.row(), &deltas.rows, found);
+                    count_in_keys(job.group(), &deltas.groups, found);
+                    count_in_keys(job.row(), &deltas.rows, found);
                     after = page.next;
                     if after.is_none() {
                         break;
@@ -140,22 +145,22 @@ impl Eraser {
         Ok(())
     }
 
-    /// By table: rows, markers too.
-    async fn in_tables(&self, none: &Sought) -> Result<Vec<(String, Sought)>> {
+    /// Counts rows and markers by table.
+    async fn search_tables(&self, none: &SearchedPeople) -> Result<Vec<(String, SearchedPeople)>> {
         let mut tables = Vec::new();
         let known = self.generations().await?;
-        for job in self.batch.views_of_listeners() {
+        for job in self.batch.listener_views() {
             let mut shapes: Vec<(String, KeyShape)> = Vec::new();
             for of in &known {
                 shapes.push((table_name(job.view(), *of), job.row().clone()));
-                let kept = kept_name(job.view(), *of);
-                if shapes.iter().all(|(name, _)| *name != kept) {
-                    shapes.push((kept, kept_row(job.row())));
+                let drift_table = drift_table_name(job.view(), *of);
+                if shapes.iter().all(|(name, _)| *name != drift_table) {
+                    shapes.push((drift_table, drift_row_shape(job.row())));
                 }
             }
             for (table, shape) in shapes {
                 let mut found = none.clone();
-                if self.in_table(&table, &shape, &mut found).await? {
+                if self.count_in_table(&table, &shape, &mut found).await? {
                     tables.push((table, found));
                 }
             }
@@ -163,8 +168,13 @@ impl Eraser {
         Ok(tables)
     }
 
-    /// Counts the rows of a table, and answers whether there is one.
-    async fn in_table(&self, table: &str, row: &KeyShape, found: &mut Sought) -> Result<bool> {
+    /// Counts the rows of a table. Returns false if the table does not exist.
+    async fn count_in_table(
+        &self,
+        table: &str,
+        row: &KeyShape,
+        found: &mut SearchedPeople,
+    ) -> Result<bool> {
         let views = &self.batch.ports.views;
         let mut after = None;
         loop {
@@ -172,7 +182,7 @@ impl Eraser {
             let Some(page) = page.await? else {
                 return Ok(false);
             };
-            in_keys(row, &page.rows, found);
+            count_in_keys(row, &page.rows, found);
             after = page.next;
             if after.is_none() {
                 return Ok(true);
@@ -180,15 +190,22 @@ impl Eraser {
         }
     }
 
-    /// What tables may be of, now or before.
-    async fn generations(&self) -> Result<Vec<Generation>> {
+    /// Returns all possible generations of tables, past and present.
+    async fn generations(&self) -> Result<Vec<TableGeneration>> {
         let ports = &self.batch.ports;
         let backfills = Version::newest(&ports.archive, SOURCE).await?.backfills();
         let mut erasures: BTreeSet<u64> = std::iter::once(0).collect();
-        erasures.extend(ports.suppressions.all().await?.iter().map(|one| one.number));
+        erasures.extend(
+            ports
+                .suppressions
+                .all()
+                .await?
+                .iter()
+                .map(|erasure| erasure.number),
+        );
         let of = |backfills: u64| {
             let numbers = erasures.iter();
-            numbers.map(move |erasures| Generation {
+            numbers.map(move |erasures| TableGeneration {
                 backfills,
                 erasures: *erasures,
             })
@@ -196,10 +213,10 @@ impl Eraser {
         Ok((0..=backfills).flat_map(of).collect())
     }
 
-    /// Rows of results, of every result that there is.
-    async fn in_results(&self, found: &mut Sought) -> Result<()> {
+    /// Counts the rows of all results.
+    async fn count_in_results(&self, found: &mut SearchedPeople) -> Result<()> {
         let archive = &self.batch.ports.archive;
-        let jobs = self.batch.views_of_listeners();
+        let jobs = self.batch.listener_views();
         let present = archive.list(&format!("results/{SOURCE}/data")).await?;
         let present: BTreeSet<String> = present.into_iter().collect();
         for path in archive.list(&format!("results/{SOURCE}/views")).await? {
@@ -218,12 +235,12 @@ impl Eraser {
                 if !present.contains(&file) {
                     continue;
                 }
-                self.in_file(&file, found, async |found| {
+                self.search_file(&file, found, async |found| {
                     let mut batches = archive.rows(&file, groups, BATCH_ROWS).await?;
                     while let Some(batch) = batches.try_next().await? {
                         let rows = batch.column_by_name("row");
                         if let Some(rows) = rows.and_then(|rows| rows.as_binary_opt::<i32>()) {
-                            in_keys(job.row(), rows, found);
+                            count_in_keys(job.row(), rows, found);
                         }
                     }
                     Ok(())
@@ -235,12 +252,12 @@ impl Eraser {
     }
 }
 
-pub(super) fn parquet(paths: Vec<String>) -> impl Iterator<Item = String> {
+pub(super) fn parquet_paths(paths: Vec<String>) -> impl Iterator<Item = String> {
     paths.into_iter().filter(|path| path.ends_with(".parquet"))
 }
 
-/// Counts the keys that name each listener who is sought.
-fn in_keys(shape: &KeyShape, keys: &BinaryArray, found: &mut Sought) {
+/// Counts the keys that name each searched listener.
+fn count_in_keys(shape: &KeyShape, keys: &BinaryArray, found: &mut SearchedPeople) {
     let Some(index) = shape
         .0
         .iter()
@@ -248,28 +265,34 @@ fn in_keys(shape: &KeyShape, keys: &BinaryArray, found: &mut Sought) {
     else {
         return;
     };
-    let Ok(columns) = shape.decode_some(keys.iter().flatten(), &[index]) else {
-        in_each_key((shape, index), keys, found);
+    let Ok(columns) = shape.decode_columns(keys.iter().flatten(), &[index]) else {
+        count_key_by_key(shape, index, keys, found);
         return;
     };
     let column = columns.get(index).and_then(Option::as_ref);
     let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
     for id in column.iter().flat_map(|column| column.iter().flatten()) {
-        found.note(id);
+        found.increment(id);
     }
 }
 
-/// The same, key by key. Bytes that are no key, as of a row that was changed by hand, name whoever's id may stand in
-/// them: such a row must neither hide somebody nor end the search.
-fn in_each_key((shape, index): (&KeyShape, usize), keys: &BinaryArray, found: &mut Sought) {
+/// Counts key by key. Bytes that are not a valid key, such as those of a manually changed row,
+/// count for every searched id that they may contain. Such a row must neither hide a person nor end
+/// the search.
+fn count_key_by_key(
+    shape: &KeyShape,
+    index: usize,
+    keys: &BinaryArray,
+    found: &mut SearchedPeople,
+) {
     for key in keys.iter().flatten() {
         match shape.decode_values(key) {
             Ok(values) => {
                 if let Some(KeyValue::Int(id)) = values.get(index) {
-                    found.note(*id);
+                    found.increment(*id);
                 }
             }
-            Err(_) => found.once(|has| ints_within(key).any(has)),
+            Err(_) => found.count_mentions(|has| possible_ints(key).any(has)),
         }
     }
 }

@@ -6,14 +6,14 @@ use schemas::key::{KeyShape, KeyValue};
 use schemas::seam::Epoch;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stores::views::TallyShape;
+use stores::views::AggregateShape;
 use tokio_util::sync::CancellationToken;
 
 use super::Comparison;
 use super::report::{Applied, Cause, Weighed};
 use super::scope::Scope;
 use super::stray::Places;
-use crate::run::{Batch, go_on};
+use crate::run::{Batch, check_stop};
 use crate::tally::{NewRow, new_rows};
 use crate::{BatchPorts, Error, Result};
 
@@ -83,13 +83,13 @@ impl<'a> Rewrite<'a> {
         let (table, at) = (self.table.as_str(), (self.epoch, self.stamp_us));
         let mut waiting = std::mem::take(&mut self.waiting);
         for some in waiting.chunks_mut(self.rows_max) {
-            go_on(stop)?;
+            check_stop(stop)?;
             let rows = new_rows(some);
             views.publish(source, table, at.0, at.1, &rows).await?;
             applied.rows += some.len() as u64;
         }
         for strays in self.strays.take(self.rows_max) {
-            go_on(stop)?;
+            check_stop(stop)?;
             views.delete_rows(source, table, at, &strays).await?;
             applied.deleted += strays.rows.len() as u64;
         }
@@ -118,6 +118,6 @@ fn place(job: &Job, grain: &KeyShape, key: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> 
         _ => 0,
     };
     let group = job.group().encode_values(group).map_err(fault)?;
-    let part = TallyShape::part(job.partition().floor(start), &group);
+    let part = AggregateShape::partition_key(job.table_partition().floor(start), &group);
     Ok((part, job.row().encode_values(row).map_err(fault)?))
 }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::Result;
-use crate::run::{Batch, go_on};
+use crate::run::{Batch, check_stop};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -24,12 +24,12 @@ impl Batch {
         source: Source,
         stop: &CancellationToken,
     ) -> Result<Vec<Offset>> {
-        let ends = self.log_ends(source).await?;
+        let ends = self.checked_log_ends(source).await?;
         let partitions = u32::try_from(ends.len()).unwrap_or(u32::MAX);
         let patience = Duration::from_millis(self.options.speed_wait_ms);
         let (mut stood, mut since) = (Vec::new(), Instant::now());
         loop {
-            go_on(stop)?;
+            check_stop(stop)?;
             let slots = self
                 .ports
                 .live
@@ -77,7 +77,7 @@ async fn has_records(
     end: Offset,
 ) -> Result<bool> {
     while from < end {
-        let fetched = log.fetch_afresh(source.topic(), partition, from).await?;
+        let fetched = log.fetch_fresh(source.topic(), partition, from).await?;
         if let Some(first) = fetched.records.first() {
             return Ok(first.offset < end);
         }

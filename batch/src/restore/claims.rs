@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jobs::{BUCKET, Job};
 use schemas::key::{KeyColumn, KeyKind, KeyValue};
-use schemas::line::instant_text;
+use schemas::line::format_instant;
 use schemas::time::Width;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::scope::Scope;
 use super::sides::{Side, Sides};
-use crate::run::go_on;
+use crate::run::check_stop;
 use crate::{Error, Result};
 
 /// The column with the expected count.
@@ -123,7 +123,7 @@ impl Claims {
             }
             _ => {
                 return Err(wrong(
-                    "expected counts come as .csv, .jsonl or .parquet".to_owned(),
+                    "expected counts must be in a .csv, .jsonl or .parquet file".to_owned(),
                 ));
             }
         };
@@ -181,7 +181,7 @@ impl Claims {
                 block.counts.push(count);
             }
             if block.counts.len() == BLOCK_ROWS {
-                go_on(stop)?;
+                check_stop(stop)?;
                 block.send(sides)?;
             }
             Ok(())
@@ -260,7 +260,7 @@ impl<'de> Visitor<'de> for Names {
         let mut object = Map::new();
         while let Some((name, value)) = map.next_entry::<String, Value>()? {
             if object.contains_key(&name) {
-                return Err(A::Error::custom(format!("{name:?} is there twice")));
+                return Err(A::Error::custom(format!("{name:?} occurs twice")));
             }
             object.insert(name, value);
         }
@@ -270,7 +270,7 @@ impl<'de> Visitor<'de> for Names {
 
 fn nothing_in(name: &str) -> Error {
     Error::Request(format!(
-        "{name}: there is no line in it, so it is not known what is expected"
+        "{name} is empty: it needs at least one line of expected counts"
     ))
 }
 
@@ -301,7 +301,7 @@ fn columns_of(
     let known = known.join(", ");
     if let Some(name) = rename.keys().find(|name| !names.contains(name)) {
         return Err(format!(
-            "--rename {name}: there is no such column; there are {}",
+            "--rename {name}: unknown column; the file has {}",
             names.join(", ")
         ));
     }
@@ -313,13 +313,13 @@ fn columns_of(
     };
     let Some(expected) = own(EXPECTED) else {
         return Err(format!(
-            "there is no column {EXPECTED:?} with what is expected; the others name columns of {}: {known}",
+            "there is no column {EXPECTED:?} with the expected values; the others name columns of {}: {known}",
             job.name()
         ));
     };
     for (place, name) in all_meant.iter().enumerate() {
         if all_meant.iter().skip(place + 1).any(|other| other == name) {
-            return Err(format!("the column {name:?} is there twice"));
+            return Err(format!("the column {name:?} occurs twice"));
         }
         if name != EXPECTED && !all().any(|column| column.name == *name) {
             return Err(format!(
@@ -364,7 +364,7 @@ fn json_line(columns: &Columns, line: &str) -> Result<Line, String> {
         |name: &str| name == columns.expected || columns.of_view.iter().any(|(_, own)| own == name);
     if let Some(name) = object.keys().find(|name| !is_known(name)) {
         return Err(format!(
-            "{name:?} is not in the first line: all lines have the same columns"
+            "{name:?} is not in the first line: all lines must have the same columns"
         ));
     }
     let values = columns.of_view.iter().map(|(column, own)| {
@@ -440,7 +440,7 @@ fn parquet_value(column: &KeyColumn, value: parquet_values::Value<'_>) -> Result
         (_, Stored::Bytes(_)) => return Err(format!("{name} is not UTF-8")),
         (KeyKind::Time | KeyKind::Instant, Stored::Instant(nanos)) => {
             let at_us = parquet_values::micros(nanos);
-            match instant_text(at_us).filter(|_| at_us * 1_000 == nanos) {
+            match format_instant(at_us).filter(|_| at_us * 1_000 == nanos) {
                 Some(text) => text.into(),
                 None => {
                     return Err(format!(
@@ -536,7 +536,7 @@ fn of_text((column, bucket): (&KeyColumn, Width), text: &str) -> Result<KeyValue
             match is_start {
                 true => Ok(KeyValue::Time(seconds)),
                 false => Err(format!(
-                    "{} is {text:?}, where no bucket of the view begins (UTC)",
+                    "{} is {text:?}, which is not the start of a bucket of the view (UTC)",
                     column.name
                 )),
             }
@@ -562,7 +562,7 @@ pub(crate) async fn add_claims(
     let (scope, sides, stop) = (Arc::clone(scope), Arc::clone(sides), stop.clone());
     tokio::task::spawn_blocking(move || claims.add((&scope, &sides), &stop))
         .await
-        .map_err(|e| Error::fault("reading what is expected ended", e))?
+        .map_err(|e| Error::fault("reading the expected values ended", e))?
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jobs::Job;
-use jobs::tables::{Generation, table_to_read};
+use jobs::tables::{TableGeneration, table_to_read};
 use schemas::seam::{Cut, Epoch, Offset};
 use tokio_util::sync::CancellationToken;
 
@@ -16,11 +16,11 @@ use super::scope::Scope;
 use super::sides::{Side, Sides};
 use super::stored::{self, Known};
 use super::{RestoreReport, RestoreRequest};
-use crate::archive::Keep;
+use crate::archive::RecordFilter;
 use crate::report::Stages;
 use crate::results::Results;
-use crate::run::{Batch, go_on};
-use crate::seal::recognise_cuts;
+use crate::run::{Batch, check_stop};
+use crate::seal::verify_cuts;
 use crate::{Error, Result};
 
 /// Events whose keys go into one file, about, so that each file can be compared by itself.
@@ -33,7 +33,7 @@ pub(super) struct Comparison {
     pub(super) job: Arc<Job>,
     pub(super) scope: Arc<Scope>,
     pub(super) table: String,
-    pub(super) of: Generation,
+    pub(super) of: TableGeneration,
     pub(super) epoch: Epoch,
     pub(super) cuts: Vec<Cut>,
     pub(super) recount: Recount,
@@ -83,40 +83,40 @@ impl Batch {
     ) -> Result<(Comparison, Vec<String>)> {
         let source = job.source();
         let seen = self.ports.views.runs(source).await?;
-        let table = table_to_read(&seen.newest, job.view());
+        let table = table_to_read(&seen.complete_epochs, job.view());
         let run = seen.runs.get(table.newest).cloned().ok_or_else(|| {
-            Error::NotYet(format!(
-                "no run of {source} has made rows of {} yet: run `backstitch batch run` first",
+            Error::NotReady(format!(
+                "no run of {source} has published rows of {} yet: run `backstitch batch run` first",
                 job.name()
             ))
         })?;
         let mut warnings = Vec::new();
         if let Some(open) = seen.runs.open() {
             warnings.push(format!(
-                "run {} was begun and is not complete: answers are right meanwhile, and keys that it has written are passed over here. `backstitch batch run` finishes it",
+                "run {} is not complete. Answers are correct meanwhile, but keys that it has written are skipped here; finish it with `backstitch batch run`",
                 open.epoch
             ));
         }
         let mut archiver = self.archiver(source).await?;
         let (of, _) = self.generation(archiver.version()).await?;
-        if of.erasures != table.of.erasures {
-            return Err(Error::NotYet(
-                "an erasure waits for the next run, so events may no longer name whom rows name: let it end (`backstitch erase`, or `backstitch batch run`), then compare"
+        if of.erasures != table.generation.erasures {
+            return Err(Error::NotReady(
+                "the published rows may name a person who was erased: finish the erasure (`backstitch erase`, or `backstitch batch run`), then compare"
             .to_owned()));
         }
-        if of.backfills != table.of.backfills {
-            return Err(Error::NotYet(
-                "a backfill waits for the next run, so the archive holds more than any answer: run `backstitch batch run` first, then compare"
+        if of.backfills != table.generation.backfills {
+            return Err(Error::NotReady(
+                "the published rows do not include a backfill yet: run `backstitch batch run` first, then compare"
             .to_owned()));
         }
-        archiver.recognise_log().await?;
-        recognise_cuts(&self.ports, source, &run.cuts).await?;
+        archiver.verify_log().await?;
+        verify_cuts(&self.ports, source, &run.cuts).await?;
         let version = archiver.version();
         let (files, expired) = version.contents(&self.ports.archive, source).await?;
         let mut with_events = files.iter().filter(|file| file.path.is_some());
         if with_events.any(|file| file.redacted_through < of.erasures) {
-            return Err(Error::NotYet(
-                "the archive has files that were not looked at for everybody who was erased, as after an older copy of it was put back: the next run takes them out (`backstitch batch run`), then compare"
+            return Err(Error::NotReady(
+                "archive files may name people who were erased, for example after an older copy was restored: run `backstitch batch run` to redact them, then compare"
             .to_owned()));
         }
         let chain = chain(&self.catalog, job)?;
@@ -154,7 +154,7 @@ impl Batch {
     ) -> Result<Collected> {
         let Comparison { job, scope, .. } = comparison;
         let source = job.source();
-        let folder = self.engine.scratch()?;
+        let folder = self.engine.scratch_folder()?;
         let days = comparison.recount.days(None, &comparison.cuts);
         let files = (days.values().sum::<u64>() / FILE_EVENTS).min(FILES_MAX - 1);
         let files = NonZeroUsize::MIN.saturating_add(usize::try_from(files).unwrap_or(0));
@@ -168,7 +168,7 @@ impl Batch {
         }
         stages.begin("live", 0);
         let runs = self.ports.views.runs(source).await?.runs;
-        let partitions = self.log_ends(source).await?.len();
+        let partitions = self.checked_log_ends(source).await?.len();
         let partitions = u32::try_from(partitions).map_err(|e| Error::fault("partitions", e))?;
         let (ports, rows_max) = ((&self.ports, &self.catalog), self.options.scan_rows);
         let live = LiveSide::of(
@@ -188,7 +188,7 @@ impl Batch {
         let (position, counted, live_unknown) = match read {
             Ok(read) => {
                 let is_all = self.live_events((&live, &read), comparison, &sides, (stages, stop));
-                let why = "too much came while live state was read";
+                let why = "too many events arrived while live state was read";
                 let unknown = (!is_all.await?).then(|| why.to_owned());
                 (read.last(), read.first(), unknown)
             }
@@ -199,15 +199,15 @@ impl Batch {
             }
         };
         if is_claimed && let Some(why) = live_unknown {
-            return Err(Error::NotYet(format!(
-                "what is served can't be told, so neither whether it is what the file says: {why}"
+            return Err(Error::NotReady(format!(
+                "cannot compare with the expected values, because the served values are unknown: {why}"
             )));
         }
         self.batch_events(comparison, &sides, stages, stop).await?;
         let files = sides.end()?;
         let sizes = files.iter().map(|file| file.metadata().map(|of| of.len()));
         let disk_bytes = sizes.map(|size| size.unwrap_or(0)).sum();
-        tracing::debug!(disk_bytes, "what is compared is on the disk");
+        tracing::debug!(disk_bytes, "comparison data spilled to disk");
         Ok(Collected {
             position,
             counted,
@@ -234,7 +234,9 @@ impl Batch {
         let to: Vec<_> = comparison.cuts.iter().map(|cut| cut.next_offset).collect();
         let side = (Side::EventsBatch, sides);
         let told = (stages.progress, stop);
-        recount.add(side, &days, (&to, &Keep::First), told).await?;
+        recount
+            .add(side, &days, (&to, &RecordFilter::First), told)
+            .await?;
         Ok(())
     }
 
@@ -249,14 +251,14 @@ impl Batch {
         let mut archiver = self.archiver(live.source).await?;
         let ends = read.last();
         let offsets: Vec<_> = ends.iter().map(|cut| cut.next_offset).collect();
-        stages.begin("archive", archiver.behind(&offsets));
-        archiver.up_to(&ends, stages.progress, stop).await?;
-        go_on(stop)?;
+        stages.begin("archive", archiver.lag(&offsets));
+        archiver.archive_up_to(&ends, stages.progress, stop).await?;
+        check_stop(stop)?;
         let version = archiver.version();
         let (of, _) = self.generation(version).await?;
         if of.erasures != comparison.of.erasures {
-            return Err(Error::NotYet(
-                "somebody was erased meanwhile, so events no longer name whom live state names: compare again once the erasure is done"
+            return Err(Error::NotReady(
+                "a person was erased during the comparison: compare again after the erasure has finished"
             .to_owned()));
         }
         let archive = &self.ports.archive;

@@ -179,9 +179,9 @@ pub(crate) async fn each_block(
 ) -> Result<()> {
     let failed = |error: DataFusionError| scratch(path, error);
     let context = engine.session();
-    let name = path
-        .to_str()
-        .ok_or_else(|| Error::Request(format!("{}: the path is no text", path.display())))?;
+    let name = path.to_str().ok_or_else(|| {
+        Error::Request(format!("{}: the path is not valid UTF-8", path.display()))
+    })?;
     let options = ParquetReadOptions::default();
     context
         .register_parquet("sides", name, options)
@@ -199,7 +199,7 @@ pub(crate) async fn each_block(
 }
 
 fn columns(batch: &RecordBatch) -> Result<(&BinaryArray, Vec<&Int64Array>)> {
-    let wrong = || Error::Fault("sums have not the columns that were asked for".to_owned());
+    let wrong = || Error::Fault("the sums do not have the requested columns".to_owned());
     let (keys, sums) = batch.columns().split_first().ok_or_else(wrong)?;
     let keys = keys.as_binary_opt::<i32>().ok_or_else(wrong)?;
     let sums = sums.iter().map(|sum| sum.as_primitive_opt::<Int64Type>());

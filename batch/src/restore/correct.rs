@@ -11,10 +11,10 @@ use arrow::datatypes::Int64Type;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use futures::TryStreamExt;
 use jobs::{BUCKET, Fold, Job};
+use schemas::json_value;
 use schemas::key::{KeyShape, KeyValue};
 use schemas::plays::{AMOUNT_MAX, Decoder, Line};
 use schemas::seam::Offset;
-use schemas::shown;
 use serde_json::{Map, Value, json};
 use stores::archive::Archive;
 use stores::intake::Intake;
@@ -27,7 +27,7 @@ use super::journal::{ChangesFile, Journal, Recorded, Restoration, RestorationKin
 use super::report::Weighed;
 use super::scope::{Named, Scope, named};
 use super::stray;
-use crate::run::{Batch, go_on};
+use crate::run::{Batch, check_stop};
 use crate::{Error, Progress, Result};
 
 /// Corrections of one file.
@@ -158,7 +158,7 @@ impl<'a> Corrections<'a> {
             .collect();
         if !missing.is_empty() {
             return Err(Error::Request(format!(
-                "a correction is an event, and what is compared does not say its {}: compare a view and a file with these columns (plays_owner_day_track, say), or say what corrections are to hold with {}",
+                "a correction is an event, but the compared columns do not determine its {}: compare a view and a file with these columns (for example plays_owner_day_track), or set the values with {}",
                 missing.join(" and "),
                 missing
                     .iter()
@@ -169,13 +169,13 @@ impl<'a> Corrections<'a> {
         }
         if let Some(name) = set.keys().find(|name| !SETTABLE.contains(&name.as_str())) {
             return Err(Error::Request(format!(
-                "--set {name}: a correction has no such field that could be said; there are {}",
+                "--set {name}: unknown field of a correction; the fields are {}",
                 SETTABLE.join(", ")
             )));
         }
         if let Some(name) = set.keys().find(|name| in_key(name)) {
             return Err(Error::Request(format!(
-                "--set {name}: the keys that are compared say it already"
+                "--set {name}: the compared keys already determine this field"
             )));
         }
         Ok(Self {
@@ -198,7 +198,7 @@ impl<'a> Corrections<'a> {
         let key_named = named(&self.scope.grain, key)?;
         if amount.unsigned_abs() > AMOUNT_MAX.unsigned_abs() {
             return Err(Error::Request(format!(
-                "{}: {} is expected and {} are counted: a correction holds at most {AMOUNT_MAX}. Nothing was corrected",
+                "{}: expected {}, counted {}: the difference exceeds the maximum of a correction, {AMOUNT_MAX}. Nothing was corrected",
                 Value::Object(shown_key(&key_named)),
                 weighed.expected,
                 weighed.events
@@ -233,7 +233,7 @@ impl<'a> Corrections<'a> {
         if let Some(refused) = decoded.rejected.first() {
             let event = newest.get(refused.index).map_or("", |(event, ..)| event);
             return Err(Error::Request(format!(
-                "the correction {event} would not be taken: {}. Nothing was corrected",
+                "the correction {event} would be rejected: {}. Nothing was corrected",
                 refused.reason
             )));
         }
@@ -251,7 +251,7 @@ impl<'a> Corrections<'a> {
             None => "one of the keys".to_owned(),
         };
         Err(Error::Request(format!(
-            "no event changes the count of {of} by what is missing, and only that: see what --set says, and --from and --to; and compare a view whose columns are fields of plays, such as plays_owner_day_track. Nothing was corrected"
+            "no single event changes the count of {of} by the difference and nothing else: check --set, --from and --to, and compare a view whose columns are fields of plays, such as plays_owner_day_track. Nothing was corrected"
         )))
     }
 
@@ -284,7 +284,7 @@ impl<'a> Corrections<'a> {
 pub(crate) fn shown_key(key: &Named) -> Map<String, Value> {
     let shown = key.iter();
     shown
-        .map(|(name, value): (&String, &KeyValue)| (name.clone(), shown::key_value(value)))
+        .map(|(name, value): (&String, &KeyValue)| (name.clone(), json_value::from_key(value)))
         .collect()
 }
 
@@ -361,16 +361,16 @@ impl Batch {
         progress.stage("append", restoration.changes);
         for file in &restoration.files {
             each_step(journal.archive, file, async |batch| {
-                go_on(stop)?;
+                check_stop(stop)?;
                 let events = batch.column(0).as_string::<i32>();
                 let lines: Vec<(u64, &[u8])> = (*appended + 1..)
                     .zip(events.iter())
                     .map(|(line, event)| (line, event.unwrap_or_default().as_bytes()))
                     .collect();
-                let taken = intake.take(&origin, lines.into_iter()).await?;
+                let taken = intake.ingest(&origin, lines.into_iter()).await?;
                 if let Some(refused) = taken.rejected.first() {
                     return Err(Error::Request(format!(
-                        "correction {} of restoration {} was not taken: {}",
+                        "correction {} of restoration {} was rejected: {}",
                         refused.line, restoration.number, refused.reason
                     )));
                 }
@@ -380,7 +380,7 @@ impl Batch {
             })
             .await?;
         }
-        let until = self.spans(journal.source).await?;
+        let until = self.partition_ends(journal.source).await?;
         journal.end(restoration.number, &until).await
     }
 

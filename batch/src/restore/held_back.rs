@@ -10,12 +10,12 @@ pub(super) fn hold_back(
     (restoration, partitions): (Option<u64>, &[u32]),
 ) {
     let corrections = restoration.map(|number| format!(
-        "live state has not come to all corrections of restoration {number} yet (`backstitch speed` counts them), so they would be made once more"
+        "live state does not include all corrections of restoration {number} yet, so they would be repeated: run `backstitch speed`"
     ));
     let events = (!partitions.is_empty()).then(|| {
         let partitions: Vec<String> = partitions.iter().map(u32::to_string).collect();
         format!(
-            "live state has not come to events that are in the log, in partition(s) {} (`backstitch speed` counts them): where what is expected counts them already, corrections would count them twice",
+            "live state does not include all events in the log, in partition(s) {}: run `backstitch speed`. If the expected values already include these events, corrections would count them twice",
             partitions.join(", ")
         )
     });
@@ -38,13 +38,13 @@ pub(super) fn held_back(request: &RestoreRequest, report: &RestoreReport) -> Opt
         && report.total > max
     {
         return Some(format!(
-            "{} differ in all, more than the {max} that may be put right unasked",
+            "the total difference of {} exceeds {max}, the maximum that may be repaired without approval",
             report.total
         ));
     }
     match &request.expected {
         expected if expected.is_claimed() && report.ahead > 0 => Some(format!(
-            "{} keys are of a run that is not complete",
+            "{} keys belong to a run that is not complete",
             report.ahead
         )),
         _ => None,

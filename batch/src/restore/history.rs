@@ -174,7 +174,7 @@ impl<'a> History<'a> {
                 let is_none = match &error {
                     Error::Stopped | Error::Busy(_) => true,
                     Error::Request(_) => self.request.schedule.is_none(),
-                    error => error.may_pass(),
+                    error => error.is_transient(),
                 };
                 if !is_none && self.number.get().is_none() {
                     let report = RestoreReport {
@@ -185,7 +185,7 @@ impl<'a> History<'a> {
                     let mut record = self.record(Outcome::Failed, &report)?;
                     record["error"] = without_people(&error.to_string()).into();
                     if let Err(other) = self.write(&record).await {
-                        tracing::warn!(error = %other, "that a comparison failed was not recorded");
+                        tracing::warn!(error = %other, "cannot record the failure of a comparison");
                     }
                     self.tell(Outcome::Failed, &report);
                 }
@@ -203,13 +203,13 @@ impl<'a> History<'a> {
         record["outcome"] = Outcome::CutOff.name().into();
         record["error"] = without_people(&error.to_string()).into();
         record["restoration"] = Value::Null;
-        if let Error::Partly { applied, .. } = error {
+        if let Error::PartlyApplied { applied, .. } = error {
             record["restoration"] = applied.restoration.into();
             record["applied"] = json!(applied);
         }
         if let Err(other) = self.write(&record).await {
             // The next comparison says that it was cut off.
-            tracing::warn!(error = %other, "what was put right before an error was not recorded");
+            tracing::warn!(error = %other, "cannot record the repairs that preceded an error");
         }
     }
 

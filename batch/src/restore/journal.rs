@@ -184,7 +184,7 @@ impl Journal<'_> {
         match self.archive.create(&path, to_bytes(restoration)?).await? {
             Created::New => Ok(()),
             Created::Exists => Err(Error::Request(format!(
-                "another restoration is number {} now, and this one rests on what was before it. Nothing was corrected; run it again",
+                "another process recorded restoration {} at the same time, and this one does not include its effects. Nothing was corrected; run it again",
                 restoration.number
             ))),
         }

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use jobs::Job;
-use jobs::tables::{Generation, table_name};
+use jobs::tables::{TableGeneration, table_name};
 use schemas::seam::Cut;
 use schemas::time::Seconds;
 use stores::archive::Archive;
 
 use super::scope::Scope;
-use crate::archive::{Base, ExpiredDays, format_day, offsets};
+use crate::archive::{ExpiredBase, ExpiredDays, cut_offsets, format_day};
 use crate::results::Results;
 use crate::run::Batch;
 use crate::tally::{RowStream, ViewManifest};
@@ -30,12 +30,12 @@ pub(crate) struct Kept {
 
 impl Kept {
     /// What of some days is there already: of them only what came after the result is counted.
-    pub(crate) fn base(&self, days: &[i64]) -> Base {
+    pub(crate) fn base(&self, days: &[i64]) -> ExpiredBase {
         let since = self.result.as_ref().map(|(_, result)| &result.cuts);
-        Base::of(
+        ExpiredBase::new(
             &self.expired,
             days,
-            since.map_or_else(Vec::new, |cuts| offsets(cuts)),
+            since.map_or_else(Vec::new, |cuts| cut_offsets(cuts)),
         )
     }
 
@@ -53,7 +53,7 @@ impl Kept {
         let (_, result) = self.result.as_ref()?;
         let (first, last) = self.expired.bounds()?;
         Some(format!(
-            "events between {} and {} expired by retention.archive_days: days without all their events are compared with the result of run {}, which can't be counted anew",
+            "events between {} and {} expired because of retention.archive_days: days without all their events are compared with the result of run {}, which cannot be recomputed",
             format_day(first),
             format_day(last),
             result.epoch
@@ -69,17 +69,17 @@ impl Batch {
     pub(crate) async fn kept(
         &self,
         results: &Results<'_>,
-        (chain, of): (&[Arc<Job>], Generation),
+        (chain, of): (&[Arc<Job>], TableGeneration),
         (expired, cuts): (ExpiredDays, &[Cut]),
         scope: &Scope,
     ) -> Result<Kept> {
-        let Some((first, last)) = expired.within(|day| scope.has_day(day)) else {
+        let Some((first, last)) = expired.bounds_where(|day| scope.has_day(day)) else {
             let result = None;
             return Ok(Kept { expired, result });
         };
         let refusal = |why: &str| {
             Error::Request(format!(
-                "events between {} and {} are no longer in the archive: they expired by retention.archive_days, and {why}. Compare newer days (--from), or restore from a copy the files that the newest object in archive/{}/versions marks as expired",
+                "events between {} and {} expired because of retention.archive_days, and {why}. Compare newer days (--from), or restore from a copy the files that the newest object in archive/{}/versions marks as expired",
                 format_day(first),
                 format_day(last),
                 results.source
@@ -87,19 +87,19 @@ impl Batch {
         };
         let job = chain.first();
         let job = job.ok_or_else(|| Error::Fault("no job to count with".to_owned()))?;
-        let mut held = self.held::<ViewManifest>(results).await?;
+        let mut held = self.published_states::<ViewManifest>(results).await?;
         let held = held.remove(&table_name(job.view(), of));
         let Some(result) = held.and_then(|held| held.published) else {
-            return Err(refusal("the result that holds them is lost"));
+            return Err(refusal("the result that includes them is lost"));
         };
         let is_beyond = |(own, cut): (&Cut, &Cut)| own.next_offset > cut.next_offset;
         if result.cuts.iter().zip(cuts).any(is_beyond) || result.cuts.len() > cuts.len() {
             return Err(refusal(
-                "the result that holds them is of a later run than the rows: run `backstitch batch run` first",
+                "the result that includes them is from a later run than the rows: run `backstitch batch run` first",
             ));
         }
-        if expired.reaches_beyond(&result.cuts, cuts) {
-            return Err(refusal("the result is older than they are"));
+        if expired.overlaps(&result.cuts, cuts) {
+            return Err(refusal("no published result includes them"));
         }
         let result = Some((Arc::clone(job), result));
         Ok(Kept { expired, result })

@@ -12,17 +12,17 @@ use arrow::compute::{filter, filter_record_batch};
 use arrow::datatypes::{Int32Type, Int64Type};
 use datafusion::physical_plan::streaming::PartitionStream;
 use futures::TryStreamExt;
-use jobs::{Catalog, Engine, Job, Rollup, TallyFold, TallyRows};
-use schemas::seam::{Cut, Epoch, Offset, Runs, Slot, whole};
+use jobs::{AggregateFold, AggregateRows, Catalog, Engine, Job, Rollup};
+use schemas::seam::{Cut, Epoch, Offset, PartitionState, Runs, is_readable};
 use schemas::source::Source;
-use stores::live::SlotId;
-use stores::live_scan::LivePlace;
+use stores::live::PartitionId;
+use stores::live_scan::ScanKey;
 use tokio_util::sync::CancellationToken;
 
 use super::recount::{Recount, chain};
 use super::sides::{Side, Sides};
-use crate::archive::{Keep, Repeats, day_tasks};
-use crate::run::go_on;
+use crate::archive::{RecordFilter, RepeatFilter, day_tasks};
+use crate::run::check_stop;
 use crate::{BatchPorts, Error, Progress, Result};
 
 /// Events that may come while live state is read: they are held in memory.
@@ -32,7 +32,7 @@ const MOVED_EVENTS_MAX: usize = 2_000_000;
 #[derive(Debug, Clone)]
 struct Stood {
     /// The key after which it counts; nothing for all.
-    after: Option<LivePlace>,
+    after: Option<ScanKey>,
     position: Cut,
 }
 
@@ -84,8 +84,8 @@ impl<'a> LiveSide<'a> {
         (newest, runs): (Epoch, &'a Runs),
         (partitions, rows_max): (u32, usize),
     ) -> Self {
-        let rollup = Rollup::of(job, catalog.jobs());
-        let from = rollup.as_ref().map_or(job, Rollup::from);
+        let rollup = Rollup::find(job, catalog.jobs());
+        let from = rollup.as_ref().map_or(job, Rollup::base);
         Self {
             ports,
             source: job.source(),
@@ -120,7 +120,7 @@ impl<'a> LiveSide<'a> {
         sides: &Sides,
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<std::result::Result<Vec<Stood>, String>> {
-        let slot = SlotId {
+        let slot = PartitionId {
             source: self.source,
             partition,
         };
@@ -128,19 +128,19 @@ impl<'a> LiveSide<'a> {
         let mut generation = None;
         let mut after = None;
         loop {
-            go_on(stop)?;
+            check_stop(stop)?;
             let (live, view) = (&self.ports.live, self.from.view());
             let epochs = (self.newest + 1, Epoch::MAX >> 1);
             let page = live
                 .scan_deltas(slot, view, epochs, after.clone(), self.rows_max)
                 .await?;
-            let found = match self.whole(partition, page.slot) {
+            let found = match self.whole(partition, page.state) {
                 Ok(found) => found,
                 Err(why) => return Ok(Err(why)),
             };
             if *generation.get_or_insert(found.generation) != found.generation {
                 return Ok(Err(format!(
-                    "live state of partition {partition} began anew while it was read"
+                    "live state of partition {partition} was rebuilt while it was read"
                 )));
             }
             if stood
@@ -162,16 +162,20 @@ impl<'a> LiveSide<'a> {
     }
 
     /// The slot, if its live parts join the rows of the run; else why not.
-    fn whole(&self, partition: u32, slot: Option<Slot>) -> std::result::Result<Slot, String> {
+    fn whole(
+        &self,
+        partition: u32,
+        slot: Option<PartitionState>,
+    ) -> std::result::Result<PartitionState, String> {
         let Some(slot) = slot else {
             return Err(format!(
-                "there is no live state of partition {partition}: run `backstitch speed`"
+                "partition {partition} has no live state: run `backstitch speed`"
             ));
         };
         let place = usize::try_from(partition).unwrap_or(usize::MAX);
-        if !whole(&slot, place, self.newest, self.runs, self.from.view()) {
+        if !is_readable(&slot, place, self.newest, self.runs, self.from.view()) {
             return Err(format!(
-                "live state of partition {partition} does not begin where run {} ends: `backstitch speed` heals it",
+                "live state of partition {partition} does not start at the cut of run {}: run `backstitch speed`, which rebuilds it",
                 self.newest
             ));
         }
@@ -183,7 +187,7 @@ impl<'a> LiveSide<'a> {
         match &self.rollup {
             None => Ok(rows.clone()),
             Some(rollup) => rollup
-                .keys(rows)
+                .roll_up_keys(rows)
                 .map_err(|e| Error::fault("a key of live state", e)),
         }
     }
@@ -201,15 +205,15 @@ impl<'a> LiveSide<'a> {
         let since: Arc<Vec<Offset>> = Arc::new(cuts.iter().map(|cut| cut.next_offset).collect());
         let (first, last) = (read.first(), read.last());
         let days = recount.days(Some(cuts), &last);
-        let keep = Keep::FirstSince(Arc::clone(&since));
+        let keep = RecordFilter::FirstSince(Arc::clone(&since));
         let side = (Side::EventsLive, sides);
         recount.add(side, &days, (&first, &keep), told).await?;
         let ends: Vec<Offset> = last.iter().map(|cut| cut.next_offset).collect();
         for (side, which) in [
-            (Side::Repeated, Repeats::All),
-            (Side::RepeatedElsewhere, Repeats::InOtherPartition),
+            (Side::Repeated, RepeatFilter::All),
+            (Side::RepeatedElsewhere, RepeatFilter::InOtherPartition),
         ] {
-            let keep = Keep::Repeats(which, Arc::clone(&since));
+            let keep = RecordFilter::Repeats(which, Arc::clone(&since));
             let side = (side, sides);
             if recount.add(side, &days, (&ends, &keep), told).await? == 0 {
                 break;
@@ -224,10 +228,10 @@ impl<'a> LiveSide<'a> {
         let Some(moved) = moved.await? else {
             return Ok(false);
         };
-        let fold = TallyFold::new(engine, &chain(catalog, &self.from)?).await?;
+        let fold = AggregateFold::new(engine, &chain(catalog, &self.from)?).await?;
         for (partition, stood) in read.stood.iter().enumerate() {
             for pair in stood.windows(2) {
-                go_on(told.1)?;
+                check_stop(told.1)?;
                 if let [before, then] = pair {
                     let stretch = (before.position.next_offset, then.position.next_offset);
                     let events = of_stretch(&moved, partition, stretch)?;
@@ -242,9 +246,9 @@ impl<'a> LiveSide<'a> {
     /// Adds events that came between two pages, for keys after the first of them.
     async fn add_moved(
         &self,
-        fold: &TallyFold,
+        fold: &AggregateFold,
         events: &RecordBatch,
-        after: Option<&LivePlace>,
+        after: Option<&ScanKey>,
         sides: &Sides,
     ) -> Result<()> {
         if events.num_rows() == 0 {
@@ -253,7 +257,7 @@ impl<'a> LiveSide<'a> {
         let Some(folded) = fold.run(events).await?.pop() else {
             return Ok(());
         };
-        let TallyRows {
+        let AggregateRows {
             groups,
             rows,
             counts,
@@ -280,7 +284,7 @@ async fn moved(
     days: BTreeMap<i64, u64>,
     (from, to): (&[Offset], &[Offset]),
 ) -> Result<Option<Vec<RecordBatch>>> {
-    let keep = Keep::FirstSince(Arc::new(from.to_vec()));
+    let keep = RecordFilter::FirstSince(Arc::new(from.to_vec()));
     let (mut moved, mut rows) = (Vec::new(), 0);
     let fault = |e| Error::fault("reading events", e);
     for (days, _) in day_tasks(&days, recount.task_rows_max) {
@@ -306,7 +310,7 @@ fn of_stretch(
     let fault = |e| Error::fault("events between two pages", e);
     let mut parts = Vec::new();
     for batch in moved {
-        let wrong = || Error::Fault("events without a place in the log".to_owned());
+        let wrong = || Error::Fault("events without a partition and offset".to_owned());
         let column = |name: &str| batch.column_by_name(name).ok_or_else(wrong);
         let partitions = column("partition")?.as_primitive::<Int32Type>();
         let offsets = column("offset")?.as_primitive::<Int64Type>();

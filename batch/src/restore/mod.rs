@@ -54,7 +54,7 @@ pub use scheduled::{Policy, Reconciled, Scheduled, ScheduledView, When};
 
 use crate::report::Stages;
 use crate::results::Results;
-use crate::run::{Batch, go_on, while_held};
+use crate::run::{Batch, check_stop, run_under_lease};
 use crate::{Error, Progress, Result, RunRequest};
 use apply::Rewrite;
 use claims::Claims;
@@ -100,7 +100,7 @@ impl Batch {
             Restorable::Board(job) => job.source(),
             Restorable::Tally(job) => job.source(),
         };
-        let held = self.lease(source).await?;
+        let held = self.acquire_run_lease(source).await?;
         let stop = stop.child_token();
         let results = Results {
             archive: &self.ports.archive,
@@ -132,8 +132,8 @@ impl Batch {
         };
         let span = tracing::info_span!(target: traces::TARGET, "restoration", view = request.view, request.apply);
         let work = Box::pin(work).instrument(span);
-        let done = while_held(&*held, &stop, work).await;
-        held.let_go().await;
+        let done = run_under_lease(&*held, &stop, work).await;
+        held.release().await;
         done
     }
 
@@ -145,7 +145,7 @@ impl Batch {
             let boards = self.catalog.boards().iter().map(|job| job.name());
             let known: Vec<&str> = known.into_iter().chain(boards).collect();
             Error::Request(format!(
-                "--view {name}: there is no such view; there are {}",
+                "--view {name}: unknown view; the views are {}",
                 known.join(", ")
             ))
         })
@@ -174,7 +174,7 @@ impl Batch {
                 });
             }
             if let Err(error) = self.write_file_again(source, (path, why)).await {
-                return Err(error.after(before));
+                return Err(error.with_applied(before));
             }
             before.files.push(path.clone());
         }
@@ -186,11 +186,11 @@ impl Batch {
                 (Some((path, why)), Err(error)) => {
                     // Once more would be for ever.
                     if !request.apply || before.files.contains(&path) {
-                        return Err(error.after(before));
+                        return Err(error.with_applied(before));
                     }
-                    before = before.and(error.apart().1);
+                    before = before.and(error.split_applied().1);
                     if let Err(error) = self.write_file_again(source, (&path, &why)).await {
-                        return Err(error.after(before));
+                        return Err(error.with_applied(before));
                     }
                     before.files.push(path);
                 }
@@ -201,7 +201,7 @@ impl Batch {
                     }
                     return Ok(report);
                 }
-                (None, Err(error)) => return Err(error.after(before)),
+                (None, Err(error)) => return Err(error.with_applied(before)),
             }
         }
     }
@@ -270,7 +270,8 @@ impl Batch {
                 }
                 Ok(())
             };
-            done.await.map_err(|e| Error::after(e, applied.clone()))?;
+            done.await
+                .map_err(|e| Error::with_applied(e, applied.clone()))?;
             if request.expected.is_claimed() {
                 applied.damaged = damaged;
             }
@@ -329,14 +330,14 @@ impl Batch {
     ) -> Result<Found> {
         let mut found = Found::default();
         for file in &collected.files {
-            go_on(stop)?;
+            check_stop(stop)?;
             let mut note = |key: &[u8], said: &Said| {
                 if said.of(Side::Ahead).is_some() {
                     found.ahead += 1;
                 } else if said.count(Side::ClaimedLines) > 1 {
                     let key = named(&comparison.scope.grain, key)?;
                     return Err(Error::Request(format!(
-                        "{} says {} times what is expected of {}: each key comes once. Nothing was compared",
+                        "{} gives a value {} times for {}: each key may occur only once. Nothing was compared",
                         request.expected,
                         said.count(Side::ClaimedLines),
                         serde_json::Value::Object(shown_key(&key))
@@ -347,7 +348,7 @@ impl Batch {
                 Ok(())
             };
             each_block(&self.engine, file, async |sums| {
-                go_on(stop)?;
+                check_stop(stop)?;
                 progress.advance(sums.keys());
                 sums.each(&mut note)
             })
@@ -367,7 +368,7 @@ impl Batch {
         let of = (&*comparison.job, &comparison.scope.grain);
         let mut changes = Changes::new(journal);
         for file in &collected.files {
-            go_on(stop)?;
+            check_stop(stop)?;
             each_block(&self.engine, file, async |sums| {
                 sums.each(|key, said| match measure.weigh(said) {
                     Some(weighed) if weighed.row_is_wrong => changes.add_row(of, key, &weighed),
@@ -383,7 +384,7 @@ impl Batch {
         applied.restoration = Some(recorded.number);
         let mut rewrite = Rewrite::begin(self, comparison, collected.stamp_us).await?;
         for file in &collected.files {
-            go_on(stop)?;
+            check_stop(stop)?;
             each_block(&self.engine, file, async |sums| {
                 sums.each(|key, said| match measure.weigh(said) {
                     Some(weighed) if weighed.row_is_wrong => rewrite.add(key, &weighed),
@@ -410,7 +411,7 @@ impl Batch {
         let by = (&record, set);
         let mut corrections = Corrections::new(journal, by, &comparison.scope, fold)?;
         for file in &collected.files {
-            go_on(stop)?;
+            check_stop(stop)?;
             each_block(&self.engine, file, async |sums| {
                 sums.each(|key, said| match measure.weigh(said) {
                     Some(weighed) if weighed.is_to_be_corrected => corrections.add(key, &weighed),
@@ -462,11 +463,11 @@ impl Batch {
         let mut deleted = BTreeSet::new();
         loop {
             let again = Results { ..*results };
-            let run = Box::pin(self.run_held(again, request, progress, stop)).await;
+            let run = Box::pin(self.run_with_lease(again, request, progress, stop)).await;
             let damaged = run.as_ref().err().and_then(Error::damaged_file);
             match (run, damaged) {
                 (Err(_), Some((path, _)))
-                    if self.has_deleted(&path).await? && deleted.insert(path.clone()) => {}
+                    if self.delete_if_derived(&path).await? && deleted.insert(path.clone()) => {}
                 (run, _) => return Ok(run?.epoch),
             }
         }
@@ -486,7 +487,7 @@ impl Measure {
 }
 
 fn none_compared(keys: u64) -> Option<String> {
-    let what = "there was no key to compare: see what --keys, --from, --to and --sample say";
+    let what = "no key was compared: check --keys, --from, --to and --sample";
     (keys == 0).then(|| what.to_owned())
 }
 
@@ -504,14 +505,14 @@ async fn asked_for(
     request: &RestoreRequest,
     spooled: Option<&Spooled>,
 ) -> Result<(Option<Claims>, Arc<Scope>)> {
-    let suppressed = batch.ports.suppressions.now().await?;
+    let suppressed = batch.ports.suppressions.current().await?;
     let set = request
         .set
         .get("listener_id")
         .and_then(|id| id.parse().ok());
-    if set.is_some_and(|id| suppressed.has_listener(id)) {
+    if set.is_some_and(|id| suppressed.contains_listener(id)) {
         return Err(Error::Request(
-            "--set listener_id: this listener was erased, and nothing is recorded of them"
+            "--set listener_id: this listener was erased, so no event of the listener is recorded"
                 .to_owned(),
         ));
     }
@@ -519,13 +520,13 @@ async fn asked_for(
         && !request.expected.is_claimed()
     {
         return Err(Error::Request(format!(
-            "--set {name}: it says what corrections hold, and what events give is put right without any; leave it out"
+            "--set {name}: only corrections use this option, and differences from events are repaired without corrections; omit it"
         )));
     }
     let claims = match (&request.expected, spooled) {
         (Expected::Canonical, _) => {
             return Err(Error::Request(format!(
-                "--expected canonical: {} counts events, and the canonical store has none of them; say with --query what it counts, or compare with archive",
+                "--expected canonical: {} counts events, which the entity store does not have; use --query to compute the expected values, or --expected archive",
                 job.name()
             )));
         }

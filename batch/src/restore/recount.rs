@@ -7,17 +7,17 @@ use datafusion::catalog::TableProvider;
 use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
-use jobs::{Catalog, Engine, Job, checked, query};
+use jobs::{Catalog, Engine, Job, check_rows, plan_query};
 use schemas::seam::{Cut, Offset};
 use stores::archive::Archive;
 use tokio_util::sync::CancellationToken;
 
 use super::kept::Kept;
 use super::sides::{Side, Sides};
-use crate::archive::{EventStream, FileEntry, Keep, day_tasks, days_between};
-use crate::failed_of;
-use crate::side_by_side::side_by_side;
-use crate::table::{Rows, Table};
+use crate::archive::{EventStream, FileEntry, RecordFilter, day_tasks, days_between};
+use crate::concurrency::run_concurrently;
+use crate::query_error;
+use crate::table::{RowSource, StreamTable};
 use crate::{Error, Progress, Result};
 
 /// The jobs from the one that reads the events up to `job`.
@@ -25,7 +25,7 @@ pub(crate) fn chain(catalog: &Catalog, job: &Arc<Job>) -> Result<Vec<Arc<Job>>> 
     let mut chain = vec![Arc::clone(job)];
     while let Some(below) = chain.last().and_then(|job| job.over()) {
         let found = catalog.jobs().iter().find(|job| job.name() == below);
-        let found = found.ok_or_else(|| Error::Fault(format!("there is no job {below}")))?;
+        let found = found.ok_or_else(|| Error::Fault(format!("unknown job {below}")))?;
         chain.push(Arc::clone(found));
     }
     chain.reverse();
@@ -33,7 +33,7 @@ pub(crate) fn chain(catalog: &Catalog, job: &Arc<Job>) -> Result<Vec<Arc<Job>>> 
 }
 
 /// What is counted: events, or rows of a result.
-type Input = Arc<dyn Rows>;
+type Input = Arc<dyn RowSource>;
 
 /// Counts events.
 #[derive(Debug, Clone)]
@@ -56,10 +56,10 @@ impl Recount {
         days_between(&self.files, since, cuts, [])
     }
 
-    pub(crate) fn events(&self, days: &[i64], to: &[Offset], keep: &Keep) -> EventStream {
+    pub(crate) fn events(&self, days: &[i64], to: &[Offset], keep: &RecordFilter) -> EventStream {
         EventStream::new(&self.archive, &self.files, days, to.to_vec())
-            .over(self.kept.base(days))
-            .keeping(keep.clone())
+            .with_base(self.kept.base(days))
+            .with_filter(keep.clone())
     }
 
     /// Adds what the records of some days below `to` give to a side.
@@ -67,7 +67,7 @@ impl Recount {
         &self,
         (side, sides): (Side, &Arc<Sides>),
         days: &BTreeMap<i64, u64>,
-        (to, keep): (&[Offset], &Keep),
+        (to, keep): (&[Offset], &RecordFilter),
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<u64> {
         let tasks = day_tasks(days, self.task_rows_max).into_iter();
@@ -76,8 +76,8 @@ impl Recount {
             let events = self.events(&of_task, to, keep);
             // What a result holds came before everything that is counted from some offsets on.
             let kept = match keep {
-                Keep::First => self.kept.rows(&self.archive, &of_task),
-                Keep::FirstSince(_) | Keep::Repeats(..) => None,
+                RecordFilter::First => self.kept.rows(&self.archive, &of_task),
+                RecordFilter::FirstSince(_) | RecordFilter::Repeats(..) => None,
             };
             async move {
                 let events = (&*recount.chain, Arc::new(events) as Input);
@@ -95,7 +95,7 @@ impl Recount {
             progress.advance(rows);
             Ok(())
         };
-        side_by_side(self.engine.threads(), tasks, stop, take).await?;
+        run_concurrently(self.engine.threads(), tasks, stop, take).await?;
         Ok(added)
     }
 
@@ -111,10 +111,10 @@ impl Recount {
             return Ok(added);
         };
         let context = self.engine.session();
-        let failed = failed_of(job);
+        let failed = query_error(job);
         let mut batches = self.stream(&context, jobs, input).await?;
         while let Some(batch) = batches.try_next().await.map_err(failed)? {
-            sides.add(side, &checked(job, &batch)?)?;
+            sides.add(side, &check_rows(job, &batch)?)?;
             added += batch.num_rows() as u64;
         }
         Ok(added)
@@ -130,11 +130,11 @@ impl Recount {
         let Some(last) = jobs.last() else {
             return Ok(input.execute(context.task_ctx()));
         };
-        let mut input: Arc<dyn TableProvider> = Table::of(input);
+        let mut input: Arc<dyn TableProvider> = StreamTable::new(input);
         for job in jobs {
-            input = query(context, job, input).await?.into_view();
+            input = plan_query(context, job, input).await?.into_view();
         }
-        let frame = context.read_table(input).map_err(failed_of(last))?;
-        Ok(frame.execute_stream().await.map_err(failed_of(last))?)
+        let frame = context.read_table(input).map_err(query_error(last))?;
+        Ok(frame.execute_stream().await.map_err(query_error(last))?)
     }
 }

@@ -26,22 +26,18 @@ impl Batch {
         let mut archiver = self.archiver(source).await?;
         let files = archiver.version().files();
         let is_of_log = |path: &str| {
-            let mut files = files.iter().filter(|file| !file.is_of_backfill());
+            let mut files = files.iter().filter(|file| !file.is_backfill());
             files.any(|file| file.path.as_deref() == Some(path))
         };
         if !is_of_log(path) {
             return Err(Error::damaged(path, why));
         }
-        tracing::warn!(
-            path,
-            why,
-            "a file of the archive is written again from the log"
-        );
-        let done = archiver.write_again(path).await;
+        tracing::warn!(path, why, "rewriting an archive file from the log");
+        let done = archiver.rewrite_file(path).await;
         done.map_err(|error| match error {
             Error::Request(log) => Error::damaged(
                 path,
-                format!("{why}, and can't be written again from the log: {log}"),
+                format!("{why}, and it cannot be rewritten from the log: {log}"),
             ),
             error => error,
         })

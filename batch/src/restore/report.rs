@@ -174,8 +174,8 @@ impl fmt::Display for Applied {
         let mut done = Vec::new();
         let files = self.files.len() as u64;
         for (count, one, many) in [
-            (files, "file was made anew", "files were made anew"),
-            (self.rows, "row was written anew", "rows were written anew"),
+            (files, "file was recomputed", "files were recomputed"),
+            (self.rows, "row was rewritten", "rows were rewritten"),
             (self.deleted, "row was deleted", "rows were deleted"),
             (
                 self.corrections,
@@ -184,15 +184,15 @@ impl fmt::Display for Applied {
             ),
             (
                 self.notifications,
-                "member was told of",
-                "members were told of",
+                "member was notified",
+                "members were notified",
             ),
         ] {
             if count > 0 {
                 done.push(format!("{count} {}", if count == 1 { one } else { many }));
             }
         }
-        done.extend(self.run.map(|run| format!("run {run} was carried out")));
+        done.extend(self.run.map(|run| format!("run {run} was executed")));
         let number = self.restoration;
         done.extend(number.map(|number| format!("restoration {number} was recorded")));
         f.write_str(&done.join(", "))

@@ -24,7 +24,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::history::{Outcome, request_fingerprint, without_people};
 use super::report::RestoreReport;
 use super::request::RestoreRequest;
-use crate::run::{Batch, go_on};
+use crate::run::{Batch, check_stop};
 use crate::{Error, Progress, Result};
 
 /// The scope of the records of schedules.
@@ -173,7 +173,7 @@ impl Batch {
             }
         };
         let done = Box::pin(self.reconcile_held(of, when, (progress, stop))).await;
-        held.let_go().await;
+        held.release().await;
         done
     }
 
@@ -195,14 +195,14 @@ impl Batch {
         let version = self.put_schedule(&of.name, seen, &kept).await?;
         let (mut reports, mut failed) = (Vec::new(), BTreeMap::new());
         for view in &of.views {
-            go_on(stop)?;
+            check_stop(stop)?;
             let approval = self.approved(of, view).await?;
             let request = view.request_at(of, approval.as_ref().map(|(_, one)| one), now_ms);
             let done = self.restore(&request, &view.intake, (progress, stop)).await;
             match done {
                 Ok(report) => reports.push(report),
                 // What is approved stays so.
-                Err(error) if error.may_pass() => return Err(error),
+                Err(error) if error.is_transient() => return Err(error),
                 Err(error) => {
                     let error = without_people(&error.to_string());
                     tracing::error!(schedule = of.name, view = request.view, %error, "a reconciliation failed");
@@ -251,12 +251,9 @@ impl Batch {
         view: &ScheduledView,
     ) -> Result<Option<(u64, Approval)>> {
         let (records, request) = (&*self.ports.records, &view.request);
-        let (named, now_ms) = (
-            (of.name.as_str(), request.view.as_str()),
-            self.ports.clock.now_ms(),
-        );
+        let now_ms = self.ports.clock.now_ms();
         let fingerprint = request_fingerprint(request);
-        Ok(approvals::find_valid(records, named, &fingerprint, now_ms).await?)
+        Ok(approvals::find_valid(records, &of.name, &request.view, &fingerprint, now_ms).await?)
     }
 
     /// The version and the content of the record of a schedule.
@@ -278,7 +275,7 @@ impl Batch {
         }
         // The lease was lost, and somebody else has it.
         Err(Error::Busy(format!(
-            "somebody else carries out the reconciliation {name}"
+            "another process executes the reconciliation {name}"
         )))
     }
 
@@ -299,7 +296,7 @@ impl Batch {
                 keys = one.report.map(|report| report.differ),
                 total = one.report.map(|report| report.total),
                 error = one.error,
-                "what is served is not what is expected"
+                "served values differ from the expected values"
             );
             let about = about(one);
             if kept.alerted.get(one.view) == Some(&about) {

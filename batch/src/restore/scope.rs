@@ -10,7 +10,7 @@ use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use jobs::{BUCKET, COUNT, Job};
 use schemas::key::{KeyColumn, KeyKind, KeyShape, KeyValue};
 use schemas::time::{Seconds, Width};
-use stores::erasures::Suppressed;
+use stores::erasures::SuppressedPeople;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::RestoreRequest;
@@ -32,7 +32,7 @@ pub(crate) struct Scope {
     /// Keys whose hash is below it; nothing for all.
     sample_below: Option<u64>,
     /// Of whom nothing may be said that comes from elsewhere.
-    suppressed: Arc<Suppressed>,
+    suppressed: Arc<SuppressedPeople>,
     /// How many lines of a file were of these.
     left_out: AtomicU64,
 }
@@ -71,13 +71,11 @@ impl Scope {
         if let (Some(from), Some(to)) = range
             && from >= to
         {
-            return Err(Error::Request(
-                "--from has to be before --to: nothing lies between them".to_owned(),
-            ));
+            return Err(Error::Request("--from must be before --to".to_owned()));
         }
         if bucket.is_none() && range != (None, None) {
             return Err(Error::Request(format!(
-                "{} holds all time in one row of a key, so --from and --to say nothing of it: name a view by month, day or hour, or leave them out",
+                "{} has one row per key for all time, so --from and --to do not apply: use a view by month, day or hour, or omit them",
                 job.name()
             )));
         }
@@ -88,7 +86,7 @@ impl Scope {
                 let known = all.iter().map(|column| column.name.as_str());
                 let known: Vec<&str> = known.filter(|name| *name != BUCKET).collect();
                 return Err(Error::Request(format!(
-                    "--keys {name}: {} has no such column; it has {}",
+                    "--keys {name}: {} has no column with this name; it has {}",
                     job.name(),
                     known.join(", ")
                 )));
@@ -96,7 +94,7 @@ impl Scope {
             let in_grain = places.iter().position(|kept| *kept == place);
             if in_grain.is_none() {
                 return Err(Error::Request(format!(
-                    "--keys {name}: the file has no column {name:?}, so it can't be said which of its lines are meant"
+                    "--keys {name}: the file has no column {name:?}, so its lines cannot be selected"
                 )));
             }
             wanted.push(Wanted {
@@ -107,7 +105,7 @@ impl Scope {
         let sample_below = match request.sample {
             Some(part) if !(part > 0.0 && part <= 1.0) => {
                 return Err(Error::Request(format!(
-                    "--sample {part}: expected a part of the keys, above 0 and up to 1"
+                    "--sample {part}: expected a fraction of the keys, above 0 and up to 1"
                 )));
             }
             Some(part) if part < 1.0 => Some(below(part)),
@@ -126,23 +124,24 @@ impl Scope {
     }
 
     /// The same, which leaves out what a file says of those who are suppressed: events and rows don't name them.
-    pub(crate) fn without(self, suppressed: Arc<Suppressed>) -> Self {
+    pub(crate) fn without(self, suppressed: Arc<SuppressedPeople>) -> Self {
         Self { suppressed, ..self }
     }
 
     /// What a person should know of lines that were left out.
     pub(crate) fn left_out(&self) -> Option<String> {
         let lines = self.left_out.load(Ordering::Relaxed);
-        (lines > 0).then(|| {
-            format!("{lines} lines of the file are of listeners who were erased, and were left out")
-        })
+        (lines > 0)
+            .then(|| format!("skipped {lines} lines of the file with listeners who were erased"))
     }
 
     /// Whether a key is of somebody who is suppressed.
     fn is_of_erased(&self, values: &[KeyValue]) -> bool {
         let mut columns = self.grain.0.iter().zip(values);
         columns.any(|(column, value)| match value {
-            KeyValue::Int(id) => column.name == "listener_id" && self.suppressed.has_listener(*id),
+            KeyValue::Int(id) => {
+                column.name == "listener_id" && self.suppressed.contains_listener(*id)
+            }
             _ => false,
         })
     }

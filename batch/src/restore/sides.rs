@@ -15,7 +15,7 @@ use jobs::Job;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
-use stores::views::TallyShape;
+use stores::views::AggregateShape;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::scope::Scope;
@@ -166,7 +166,10 @@ impl Sides {
         if self.scope.has_all_rows() {
             return Ok(None);
         }
-        let groups = parts.iter().flatten().filter_map(TallyShape::split_part);
+        let groups = parts
+            .iter()
+            .flatten()
+            .filter_map(AggregateShape::split_partition_key);
         let groups = BinaryArray::from_iter_values(groups.map(|(_, group)| group));
         self.scope.asked(&self.decoded(&groups, rows, counts)?)
     }
@@ -307,7 +310,7 @@ impl Part {
 /// What went wrong on the disk where comparisons are made.
 pub(crate) fn scratch(path: &Path, error: impl std::fmt::Display) -> Error {
     Error::Request(format!(
-        "{}: {error}; the folder that queries spill to needs room for the keys of both sides, once compressed",
+        "{}: {error}; the spill folder of queries needs space for the compressed keys of both sides",
         path.display()
     ))
 }

@@ -11,13 +11,13 @@ use futures::TryStreamExt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use stores::answers::{Format, Question, fetch};
+use stores::http_fetch::{FetchRequest, ResponseFormat, fetch};
 use tokio_util::sync::CancellationToken;
 
 use super::claims::{Once, unmarked};
 use super::request::{Address, Expected, RestoreRequest};
 use super::sides::scratch;
-use crate::run::{Batch, go_on};
+use crate::run::{Batch, check_stop};
 use crate::{Error, Progress, Result};
 
 /// Fields of an answer that say that there is more of it elsewhere.
@@ -40,7 +40,7 @@ impl Batch {
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<Option<Spooled>> {
         let folder = match &request.expected {
-            Expected::Answer(_) | Expected::Query(_) => self.engine.scratch()?,
+            Expected::Answer(_) | Expected::Query(_) => self.engine.scratch_folder()?,
             Expected::Archive | Expected::Canonical | Expected::File(_) => return Ok(None),
         };
         let asking = async {
@@ -50,7 +50,9 @@ impl Batch {
                     self.answered((address, &name), folder.path()).await
                 }
                 Expected::Query(query) => self.queried(query, folder.path(), progress, stop).await,
-                _ => Err(Error::Fault("nobody is to be asked".to_owned())),
+                _ => Err(Error::Fault(
+                    "the expected values have no external source".to_owned(),
+                )),
             }
         };
         let path = tokio::select! {
@@ -65,17 +67,17 @@ impl Batch {
 
     /// Asks another system.
     async fn answered(&self, (address, name): (&Address, &str), folder: &Path) -> Result<PathBuf> {
-        let question = Question {
+        let question = FetchRequest {
             url: &address.url,
             bearer: &address.bearer,
             bytes_max: self.options.expected_bytes_max,
-            wait: Duration::from_millis(self.options.expected_wait_ms),
+            timeout: Duration::from_millis(self.options.expected_wait_ms),
         };
         let answer = folder.join("answer");
         let (path, is_rows) = match fetch(&question, &answer).await? {
-            Format::Csv => (folder.join("expected.csv"), true),
-            Format::JsonLines => (folder.join("expected.jsonl"), true),
-            Format::Json => (folder.join("expected.jsonl"), false),
+            ResponseFormat::Csv => (folder.join("expected.csv"), true),
+            ResponseFormat::JsonLines => (folder.join("expected.jsonl"), true),
+            ResponseFormat::Json => (folder.join("expected.jsonl"), false),
         };
         if is_rows {
             std::fs::rename(&answer, &path).map_err(|error| scratch(&path, error))?;
@@ -84,7 +86,7 @@ impl Batch {
         let (name, to) = (name.to_owned(), path.clone());
         tokio::task::spawn_blocking(move || as_lines(&name, &answer, &to))
             .await
-            .map_err(|e| Error::fault("reading an answer ended", e))??;
+            .map_err(|e| Error::fault("reading the response ended", e))??;
         Ok(path)
     }
 
@@ -97,15 +99,15 @@ impl Batch {
         stop: &CancellationToken,
     ) -> Result<PathBuf> {
         let path = folder.join("expected.csv");
-        let canon = &self.ports.canon;
-        let mut answered = canon.ask(query, self.options.expected_wait_ms).await?;
+        let canon = &self.ports.entities;
+        let mut answered = canon.query(query, self.options.expected_wait_ms).await?;
         let full = |error: csv::Error| scratch(&path, error);
         let file = File::create_new(&path).map_err(|error| scratch(&path, error))?;
         let mut writer = csv::Writer::from_writer(file);
         writer.write_record(&answered.columns).map_err(full)?;
         let mut bytes = 0_u64;
         while let Some(rows) = answered.rows.try_next().await? {
-            go_on(stop)?;
+            check_stop(stop)?;
             for row in &rows {
                 let values = row.iter().map(|value| value.as_deref().unwrap_or_default());
                 bytes += values
@@ -116,7 +118,7 @@ impl Batch {
             }
             if bytes > self.options.expected_bytes_max {
                 return Err(Error::Request(format!(
-                    "the query gives more than {} bytes (batch.expected_bytes_max): ask for less at once",
+                    "the query returns more than {} bytes (batch.expected_bytes_max): restrict it",
                     self.options.expected_bytes_max
                 )));
             }
@@ -180,7 +182,7 @@ impl Lines {
             }
             if !is_object {
                 return Err(A::Error::custom(format!(
-                    "{list} holds something that is no object"
+                    "{list} has an element that is not an object"
                 )));
             }
             let Once(value) = serde_json::from_str(value.get()).map_err(A::Error::custom)?;
@@ -201,7 +203,7 @@ impl Lines {
     fn name<E: serde::de::Error>(&mut self, list: &str) -> Result<(), E> {
         match &self.list {
             Some(known) if known != list && self.rows > 0 => Err(E::custom(format!(
-                "both {known} and {list} hold objects: answer with one list"
+                "both {known} and {list} are arrays of objects: respond with only one"
             ))),
             _ => {
                 self.list = Some(list.to_owned());
@@ -243,7 +245,7 @@ impl<'de> Visitor<'de> for Whole<'_> {
             let told = map.next_value_seed(Field(&mut *lines, &name))?;
             if told && MORE.contains(&name.as_str()) {
                 return Err(A::Error::custom(format!(
-                    "{name} says that this is a page only: ask for all of it at once"
+                    "{name} shows that this is only one page: request all values at once"
                 )));
             }
         }

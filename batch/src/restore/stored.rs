@@ -7,12 +7,12 @@ use arrow::compute::filter;
 use futures::{StreamExt, TryStreamExt};
 use schemas::seam::{Epoch, RunState, Runs};
 use stores::view_scan::{ScanShare, ScannedRows};
-use stores::views::TallyShape;
+use stores::views::AggregateShape;
 use tokio_util::sync::CancellationToken;
 
 use super::sides::{Side, Sides};
 use super::stray;
-use crate::run::go_on;
+use crate::run::check_stop;
 use crate::{BatchPorts, Error, Progress, Result};
 
 /// The runs that rows may be of.
@@ -45,7 +45,7 @@ pub(crate) async fn add_rows(
     sides: &Arc<Sides>,
     (progress, stop): (&dyn Progress, &CancellationToken),
 ) -> Result<i64> {
-    let shares = ports.views.division().await?.side_by_side;
+    let shares = ports.views.share_scheme().await?.parallel_shares;
     let at_once = usize::try_from(shares.get()).unwrap_or(1);
     futures::stream::iter(ScanShare::each(shares))
         .map(|share| {
@@ -74,14 +74,14 @@ async fn add_share(
 ) -> Result<i64> {
     let (mut after, mut newest_us) = (None, 0);
     loop {
-        go_on(stop)?;
+        check_stop(stop)?;
         let page = ports
             .views
             .scan_rows(table, share, after.as_ref(), rows_max)
             .await?;
         let Some(page) = page else {
             return Err(Error::Request(format!(
-                "the rows of {table} are gone while they are read: its definition was forgotten, or somebody dropped the table. Run `backstitch batch run`, then compare again"
+                "the table {table} disappeared while it was read: the view was removed, or the table was dropped. Run `backstitch batch run`, then compare again"
             )));
         };
         add_page(&page, known, sides)?;
@@ -100,9 +100,14 @@ async fn add_share(
 }
 
 fn add_page(page: &ScannedRows, known: Known<'_>, sides: &Sides) -> Result<()> {
-    let group = |part| TallyShape::split_part(part).map_or(&[][..], |(_, group)| group);
-    let groups = BinaryArray::from_iter_values(page.parts.iter().flatten().map(group));
-    let keys = page.parts.iter().flatten().zip(page.rows.iter().flatten());
+    let group =
+        |part| AggregateShape::split_partition_key(part).map_or(&[][..], |(_, group)| group);
+    let groups = BinaryArray::from_iter_values(page.partitions.iter().flatten().map(group));
+    let keys = page
+        .partitions
+        .iter()
+        .flatten()
+        .zip(page.rows.iter().flatten());
     let of: Vec<Side> = keys
         .zip(page.epochs.values())
         .map(|((part, row), epoch)| {
@@ -138,7 +143,7 @@ fn add_page(page: &ScannedRows, known: Known<'_>, sides: &Sides) -> Result<()> {
         let counts = counts.iter().map(Option::unwrap_or_default).collect();
         let rows = only(&page.rows)?;
         match is_stray(&side) {
-            true => sides.add_strays(side, (&only(&page.parts)?, &rows), &counts)?,
+            true => sides.add_strays(side, (&only(&page.partitions)?, &rows), &counts)?,
             false => sides.add_encoded(side, &only(&groups)?, &rows, &counts)?,
         }
     }

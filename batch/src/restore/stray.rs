@@ -6,10 +6,10 @@
 
 use arrow::array::BinaryArray;
 use jobs::{BUCKET, Job};
+use schemas::json_value;
 use schemas::key::KeyValue;
-use schemas::shown;
 use serde_json::{Map, Value};
-use stores::views::{RowKeys, TallyShape};
+use stores::views::{AggregateShape, RowKeys};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::report::Cause;
@@ -23,7 +23,7 @@ const LENGTH_BYTES: usize = 4;
 
 /// What is wrong with the place of a row.
 pub(super) fn side_of(job: &Job, part: &[u8], row: &[u8]) -> Option<Side> {
-    let Some((time, group)) = TallyShape::split_part(part) else {
+    let Some((time, group)) = AggregateShape::split_partition_key(part) else {
         return Some(Side::Unreadable);
     };
     if !job.group().is_key(group) || !job.row().is_key(row) {
@@ -34,7 +34,7 @@ pub(super) fn side_of(job: &Job, part: &[u8], row: &[u8]) -> Option<Side> {
         true => job.row().first_time(row).unwrap_or(0),
         false => 0,
     };
-    (job.partition().floor(start) != time).then_some(Side::Misplaced)
+    (job.table_partition().floor(start) != time).then_some(Side::Misplaced)
 }
 
 /// The keys by which strays are compared.
@@ -52,7 +52,7 @@ pub(super) fn place(key: &[u8]) -> Result<(&[u8], &[u8])> {
         let (length, rest) = rest.split_first_chunk::<LENGTH_BYTES>()?;
         rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)
     });
-    place.ok_or_else(|| Error::Fault("the place of a row is none".to_owned()))
+    place.ok_or_else(|| Error::Fault("an invalid location of a row".to_owned()))
 }
 
 /// A stray for people: the columns of its key and the time of the partition that it lies in; or the bytes of its place.
@@ -65,15 +65,15 @@ pub(super) fn named((job, cause): (&Job, Cause), key: &[u8]) -> Result<Map<Strin
             ("row".to_owned(), hex(row)),
         ]));
     }
-    let fault = |e| Error::fault("the key of a row that lies elsewhere", e);
-    let (time, group) = TallyShape::split_part(part).unwrap_or_default();
+    let fault = |e| Error::fault("the key of a row in another location", e);
+    let (time, group) = AggregateShape::split_partition_key(part).unwrap_or_default();
     let mut named = Map::new();
     for (shape, bytes) in [(job.group(), group), (job.row(), row)] {
         let values = shape.decode_values(bytes).map_err(fault)?;
         let names = shape.0.iter().map(|column| column.name.clone());
-        named.extend(names.zip(values.iter().map(shown::key_value)));
+        named.extend(names.zip(values.iter().map(json_value::from_key)));
     }
-    let time = shown::key_value(&KeyValue::Time(time));
+    let time = json_value::from_key(&KeyValue::Time(time));
     named.insert("partition".to_owned(), time);
     Ok(named)
 }
@@ -103,7 +103,7 @@ impl Places {
     pub(super) fn take(&mut self, rows_max: usize) -> Vec<RowKeys> {
         let places = std::mem::take(&mut self.0);
         let some = places.chunks(rows_max).map(|some| RowKeys {
-            parts: BinaryArray::from_iter_values(some.iter().map(|(part, _)| part)),
+            partitions: BinaryArray::from_iter_values(some.iter().map(|(part, _)| part)),
             rows: BinaryArray::from_iter_values(some.iter().map(|(_, row)| row)),
         });
         some.collect()

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::correct::{new_id, reversed};
 use super::journal::{Journal, Recorded, Restoration, RestorationKind};
 use super::report::Applied;
-use crate::run::{Batch, while_held};
+use crate::run::{Batch, run_under_lease};
 use crate::{Error, Progress, Result};
 
 impl Batch {
@@ -40,7 +40,7 @@ impl Batch {
         intake: &Intake,
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<Restoration> {
-        let held = self.lease(source).await?;
+        let held = self.acquire_run_lease(source).await?;
         let stop = stop.child_token();
         let archive = &self.ports.archive;
         let journal = Journal { archive, source };
@@ -74,11 +74,11 @@ impl Batch {
             };
             match done.await {
                 Ok(()) => Ok(restoration),
-                Err(error) => Err(Error::after(error, applied)),
+                Err(error) => Err(Error::with_applied(error, applied)),
             }
         };
-        let done = while_held(&*held, &stop, Box::pin(work)).await;
-        held.let_go().await;
+        let done = run_under_lease(&*held, &stop, Box::pin(work)).await;
+        held.release().await;
         done
     }
 }
@@ -88,17 +88,17 @@ fn to_undo(recorded: &[Recorded], number: u64) -> Result<&Restoration> {
     let mut all = recorded.iter().map(|one| &one.restoration);
     if let Some(by) = all.clone().find(|one| one.undoes == Some(number)) {
         return Err(Error::Request(format!(
-            "restoration {number} was taken back already, by restoration {}; to have it again, take that one back",
+            "restoration {number} was already undone by restoration {}; undo that one to repeat it",
             by.number
         )));
     }
     match all.find(|one| one.number == number) {
         Some(found) if found.kind == RestorationKind::Corrections => Ok(found),
         Some(_) => Err(Error::Request(format!(
-            "restoration {number} had rows written anew as events or the database give them: there is nothing to take back"
+            "restoration {number} rewrote rows from events or the database: nothing can be undone"
         ))),
         None => Err(Error::Request(format!(
-            "there is no restoration {number}: `backstitch restorate list` shows them"
+            "unknown restoration {number}: see `backstitch reconcile list`"
         ))),
     }
 }

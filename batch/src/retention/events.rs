@@ -1,23 +1,23 @@
-//! Expires old events: the identities of a file's events stay, and the results still count them.
+//! Expiry of old events. The identities of a file's events remain, and results still count them.
 //!
-//! A file expires as a whole, once all of its events are of old days, published results hold them, and nothing is
-//! unfinished that may need them again. Whatever would need the events later is refused.
+//! A file expires as a whole, if all its events are from old days, published results include them,
+//! and nothing unfinished may need them. Later work that needs the events is refused.
 
 use std::collections::BTreeMap;
 
-use jobs::tables::{Generation, table_name};
-use jobs::{Job, Layers, Tally};
+use jobs::tables::{TableGeneration, table_name};
+use jobs::{AggregateView, Job, Layers};
 use schemas::seam::{Cut, RunState, Runs};
 use schemas::source::Source;
 use schemas::time::{Width, day_of};
 use stores::archive::StoredObject;
-use stores::lease::Held as Lease;
+use stores::lease::LeaseGuard as Lease;
 use tokio_util::sync::CancellationToken;
 
-use super::{Doing, Kind, KindReport, Retention, busy, policy_of};
+use super::{DataKind, KindReport, Mode, Retention, or_busy_reason, policy_text};
 use crate::archive::{FileEntry, Version, expire, format_day, objects};
-use crate::results::{Held, Results};
-use crate::run::{expect_held, go_on, while_held};
+use crate::results::{PublishedState, Results};
+use crate::run::{check_stop, run_under_lease, verify_lease};
 use crate::tally::ViewManifest;
 use crate::{Error, Result};
 
@@ -39,47 +39,47 @@ impl EventFile {
 }
 
 impl Retention {
-    /// The events of a source.
-    pub(super) async fn events(
+    /// Reports the events of a source, and expires old ones.
+    pub(super) async fn process_events(
         &self,
         source: Source,
-        doing: Doing,
+        mode: Mode,
         stop: &CancellationToken,
     ) -> Result<KindReport> {
-        if doing == Doing::Looking || self.options.archive_days == 0 {
-            return Ok(self.old_events(source).await?.0);
+        if mode == Mode::Report || self.options.archive_days == 0 {
+            return Ok(self.find_old_events(source).await?.0);
         }
-        // A backfill that comes to its end meanwhile would make all views anew.
+        // A backfill that ends meanwhile would cause all views to be recomputed.
         let name = format!("backfill-{source}");
         let what = format!("a backfill is under way for {source}");
-        let apart = match busy(self.batch.acquire(&name, &what).await)? {
-            Ok(apart) => apart,
-            Err(why) => return self.held_back(source, &why).await,
+        let backfill_lease = match or_busy_reason(self.batch.acquire_lease(&name, &what).await)? {
+            Ok(backfill_lease) => backfill_lease,
+            Err(why) => return self.report_retained(source, &why).await,
         };
-        let held = busy(self.batch.lease(source).await);
-        let done = match held {
-            Ok(Ok(held)) => {
+        let lease = or_busy_reason(self.batch.acquire_run_lease(source).await);
+        let outcome = match lease {
+            Ok(Ok(lease)) => {
                 let stop = stop.child_token();
-                let work = self.let_go(source, &*held, &stop);
-                let done = while_held(&*held, &stop, Box::pin(work)).await;
-                held.let_go().await;
-                done
+                let work = self.expire_old_files(source, &*lease, &stop);
+                let outcome = run_under_lease(&*lease, &stop, Box::pin(work)).await;
+                lease.release().await;
+                outcome
             }
-            Ok(Err(why)) => self.held_back(source, &why).await,
+            Ok(Err(why)) => self.report_retained(source, &why).await,
             Err(error) => Err(error),
         };
-        apart.let_go().await;
-        done
+        backfill_lease.release().await;
+        outcome
     }
 
-    /// What there is, where somebody is at work.
-    async fn held_back(&self, source: Source, why: &str) -> Result<KindReport> {
-        let (mut report, _) = self.old_events(source).await?;
-        report.hold_all_back(why);
+    /// Reports the events while another process works on the source; none expire.
+    async fn report_retained(&self, source: Source, why: &str) -> Result<KindReport> {
+        let (mut report, _) = self.find_old_events(source).await?;
+        report.retain_all(why);
         Ok(report)
     }
 
-    async fn let_go(
+    async fn expire_old_files(
         &self,
         source: Source,
         lease: &dyn Lease,
@@ -87,39 +87,43 @@ impl Retention {
     ) -> Result<KindReport> {
         let archive = &self.batch.ports.archive;
         let backfills = Version::newest(archive, source).await?.backfills();
-        let (mut report, old) = self.old_events(source).await?;
-        for some in old.chunks(FILES_AT_ONCE) {
-            go_on(stop)?;
-            let files = some
+        let (mut report, old) = self.find_old_events(source).await?;
+        for batch in old.chunks(FILES_AT_ONCE) {
+            check_stop(stop)?;
+            let files = batch
                 .iter()
-                .map(|file| (file.object.path.clone(), file.object.bytes));
+                .map(|file| (file.object.path.clone(), file.object.size_bytes));
             let files: BTreeMap<String, u64> = files.collect();
             let now_ms = self.batch.ports.clock.now_ms();
-            let expired = expire(archive, source, (&files, backfills), now_ms).await?;
-            expect_held(lease).await?;
+            let expired = expire(archive, source, &files, backfills, now_ms).await?;
+            verify_lease(lease).await?;
             for (path, bytes) in files.iter().filter(|(path, _)| expired.contains(*path)) {
                 archive.delete(path).await?;
-                tracing::info!(%source, path, "a file of old events expired");
-                report.went.add(*bytes);
+                tracing::info!(%source, path, "archive file expired");
+                report.deleted.add(*bytes);
             }
         }
         Ok(report)
     }
 
-    /// What there is of events, and the files that may go.
-    async fn old_events(&self, source: Source) -> Result<(KindReport, Vec<EventFile>)> {
+    /// Reports the events, and returns the files that may expire.
+    async fn find_old_events(&self, source: Source) -> Result<(KindReport, Vec<EventFile>)> {
         let days = self.options.archive_days;
-        let mut report = KindReport::new(Kind::Events, Some(source), policy_of(days));
+        let mut report = KindReport::new(DataKind::Events, Some(source), policy_text(days));
         let archive = &self.batch.ports.archive;
         let version = Version::newest(archive, source).await?;
-        let (of, _) = self.batch.generation(&version).await?;
+        let (generation, _) = self.batch.generation(&version).await?;
         let (entries, _) = version.contents(archive, source).await?;
         let mut objects = objects(archive, source).await?;
         let expired = version
             .files()
             .iter()
             .filter_map(|file| file.expired.as_ref());
-        let sizes = expired.map(|file| objects.get(file.identities()).map_or(0, |one| one.bytes));
+        let sizes = expired.map(|file| {
+            objects
+                .get(file.identities())
+                .map_or(0, |object| object.size_bytes)
+        });
         let expired: Vec<u64> = sizes.collect();
         let files = entries.into_iter().filter_map(|entry| {
             let object = objects.remove(entry.path.as_deref()?)?;
@@ -127,96 +131,101 @@ impl Retention {
         });
         let files: Vec<EventFile> = files.collect();
         for file in &files {
-            report.held.add(file.object.bytes);
+            report.stored.add(file.object.size_bytes);
         }
         let first = files.iter().filter_map(EventFile::days).map(|days| days.0);
-        report.held.oldest = first.min().map(format_day);
+        report.stored.oldest = first.min().map(format_day);
         if !expired.is_empty() {
             let (expired, bytes) = (expired.len(), expired.iter().sum::<u64>());
             report.warnings.push(format!(
-                "files that expired before: {expired}; the identities of their events take {bytes} bytes. --full, new views and backfills need these files and are refused"
+                "{expired} files have expired before; the identities of their events take {bytes} bytes. --full, new views and backfills need these files and are refused"
             ));
         }
         let mut old = Vec::new();
         if days == 0 {
             return Ok((report, old));
         }
-        let covered = self.covered(source, of).await?;
+        let published_cuts = self.published_cuts(source, generation).await?;
         let horizon = day_of(self.before_ms(days).div_euclid(1_000));
         for file in files {
             let Some((first, last)) = file.days().filter(|(first, _)| *first < horizon) else {
                 continue;
             };
-            let bytes = Some(file.object.bytes);
-            match &covered {
+            let bytes = Some(file.object.size_bytes);
+            match &published_cuts {
                 _ if last >= horizon => {
                     let why = format!(
-                        "they hold events of newer days too, the oldest from {}",
+                        "they contain events of newer days too, the oldest from {}",
                         format_day(first)
                     );
-                    report.hold_back(1, bytes, &why);
+                    report.retain(1, bytes, &why);
                 }
-                Err(why) => report.hold_back(1, bytes, why),
+                Err(why) => report.retain(1, bytes, why),
                 Ok(cuts) if !file.entry.is_below(cuts) => {
-                    report.hold_back(1, bytes, "no published result holds them yet");
+                    report.retain(1, bytes, "no published result includes them yet");
                 }
                 Ok(_) => {
-                    report.would_go.add(file.object.bytes);
+                    report.eligible.add(file.object.size_bytes);
                     old.push(file);
                 }
             }
         }
         let first = old.iter().filter_map(EventFile::days).map(|days| days.0);
-        report.would_go.oldest = first.min().map(format_day);
+        report.eligible.oldest = first.min().map(format_day);
         Ok((report, old))
     }
 
-    /// By partition, below what the published results hold everything; or why events can't go now.
-    async fn covered(&self, source: Source, of: Generation) -> Result<Result<Vec<Cut>, String>> {
+    /// Returns the cuts of the published results, or the reason why no events can expire now.
+    async fn published_cuts(
+        &self,
+        source: Source,
+        generation: TableGeneration,
+    ) -> Result<Result<Vec<Cut>, String>> {
         let views = &self.batch.ports.views;
-        if let Some(why) = unfinished(&views.runs(source).await?.runs) {
+        if let Some(why) = unfinished_run_reason(&views.runs(source).await?.runs) {
             return Ok(Err(why));
         }
         let results = Results {
             archive: &self.batch.ports.archive,
             source,
-            lease: &super::files::Nobodys,
+            lease: &super::files::NoLease,
         };
         let tables = views.results(source).await?;
-        let held = results.held::<ViewManifest>(&tables).await?;
+        let states = results.published_states::<ViewManifest>(&tables).await?;
         let mut cuts: Option<&Vec<Cut>> = None;
-        for job in self.batch.catalog.of_layer(source, Layers::Batch) {
-            let published = match whole(job, held.get(&table_name(job.view(), of))) {
-                Ok(published) => published,
-                Err(why) => return Ok(Err(why)),
-            };
+        for job in self.batch.catalog.jobs_in_layer(source, Layers::Batch) {
+            let published =
+                match published_result(job, states.get(&table_name(job.view(), generation))) {
+                    Ok(published) => published,
+                    Err(why) => return Ok(Err(why)),
+                };
             if job.over().is_some() {
                 continue;
             }
-            if job.piece() != Width::Day {
+            if job.time_partition() != Width::Day {
                 return Ok(Err(format!(
-                    "{} is made of the events of more than a day",
+                    "the view {} computes time partitions longer than a day from events",
                     job.name()
                 )));
             }
             if cuts.is_some_and(|cuts| *cuts != published.cuts) {
                 return Ok(Err(
-                    "views hold different stretches of the log: the next batch run puts that right"
+                    "views include different parts of the log: run `backstitch batch run`"
                         .to_owned(),
                 ));
             }
             cuts = Some(&published.cuts);
         }
-        let none = || Error::Fault(format!("no view of {source} is made of events"));
+        let none = || Error::Fault(format!("no view of {source} is computed from events"));
         Ok(Ok(cuts.ok_or_else(none)?.clone()))
     }
 }
 
-/// Why a run is not at its end, and what to do.
-pub(super) fn unfinished(runs: &Runs) -> Option<String> {
+/// Returns why a run is unfinished, and what to do.
+pub(super) fn unfinished_run_reason(runs: &Runs) -> Option<String> {
     if let Some(run) = runs.open() {
         return Some(format!(
-            "run {} is {} and not finished: `backstitch batch run` finishes it",
+            "run {} is {} and not complete: finish it with `backstitch batch run`",
             run.epoch,
             run.state.name()
         ));
@@ -224,29 +233,31 @@ pub(super) fn unfinished(runs: &Runs) -> Option<String> {
     let last = runs.iter().next_back()?;
     (last.state == RunState::Abandoned).then(|| {
         format!(
-            "run {} was abandoned, and the next one covers its events: `backstitch batch run` makes it",
+            "run {} was abandoned, and the next run covers its events: run `backstitch batch run`",
             last.epoch
         )
     })
 }
 
-/// The published result of a view that needs nothing but what came since; else why it may need all events.
-fn whole<'a>(
-    job: &Job<Tally>,
-    held: Option<&'a Held<ViewManifest>>,
+/// Returns the published result of a view that needs only later events; otherwise the reason why it
+/// may need all events.
+fn published_result<'a>(
+    job: &Job<AggregateView>,
+    state: Option<&'a PublishedState<ViewManifest>>,
 ) -> Result<&'a ViewManifest, String> {
     let name = job.name();
-    let held = held.ok_or_else(|| format!("{name} has no result yet: `backstitch batch run`"))?;
-    if held.is_unknown {
+    let state =
+        state.ok_or_else(|| format!("{name} has no result yet: run `backstitch batch run`"))?;
+    if state.is_unknown {
         return Err(format!(
-            "the rows of {name} are of a result that the archive lacks: the next batch run makes it anew, of all events"
+            "the archive lacks a result from which rows of {name} were written: the next batch run needs all events to compute it again"
         ));
     }
-    if !held.dirty.is_empty() {
+    if !state.dirty.is_empty() {
         return Err(format!(
-            "a try that did not come to its end has written rows of {name}: `backstitch batch run` puts that right"
+            "an interrupted run has written rows of {name}: run `backstitch batch run`"
         ));
     }
-    let published = held.published.as_ref();
-    published.ok_or_else(|| format!("{name} has no result yet: `backstitch batch run`"))
+    let published = state.published.as_ref();
+    published.ok_or_else(|| format!("{name} has no result yet: run `backstitch batch run`"))
 }

@@ -1,29 +1,29 @@
-//! What has a limit of its own, which the runs keep to: results, snapshots, live epochs, records of runs.
+//! Data with a fixed limit that batch runs enforce: results, snapshots, live epochs, run records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jobs::Layers;
 use jobs::tables::table_name;
 use schemas::source::{Source, SourceKind};
-use stores::lease::Held as Lease;
+use stores::lease::LeaseGuard as Lease;
 use stores::views::{RUNS_KEPT, TableResults};
 use tokio_util::sync::CancellationToken;
 
-use super::events::unfinished;
-use super::report::shown_ms;
-use super::{Amount, Doing, Kind, KindReport, Retention, busy};
+use super::events::unfinished_run_reason;
+use super::report::format_ms;
+use super::{Amount, DataKind, KindReport, Mode, Retention, or_busy_reason};
 use crate::Result;
 use crate::archive::Version;
 use crate::board::BoardManifest;
 use crate::results::{Manifest, Results};
-use crate::run::while_held;
+use crate::run::run_under_lease;
 use crate::tally::ViewManifest;
 
-/// The lease of who only looks: with it nothing can be deleted.
+/// A lost lease for read-only use: nothing can be deleted with it.
 #[derive(Debug)]
-pub(super) struct Nobodys;
+pub(super) struct NoLease;
 
-impl Lease for Nobodys {
+impl Lease for NoLease {
     fn lost(&self) -> CancellationToken {
         let lost = CancellationToken::new();
         lost.cancel();
@@ -32,62 +32,70 @@ impl Lease for Nobodys {
 }
 
 impl Retention {
-    /// Results: those of which a table holds rows stay.
-    pub(super) async fn results(
+    /// Reports results, and deletes those that no table refers to.
+    pub(super) async fn process_results(
         &self,
         source: Source,
-        doing: Doing,
+        mode: Mode,
         stop: &CancellationToken,
     ) -> Result<KindReport> {
         match source.kind() {
-            SourceKind::Facts => self.results_of::<ViewManifest>(source, doing, stop).await,
-            SourceKind::Entities => self.results_of::<BoardManifest>(source, doing, stop).await,
+            SourceKind::Events => {
+                self.process_results_with::<ViewManifest>(source, mode, stop)
+                    .await
+            }
+            SourceKind::Entities => {
+                self.process_results_with::<BoardManifest>(source, mode, stop)
+                    .await
+            }
         }
     }
 
-    async fn results_of<M: Manifest>(
+    async fn process_results_with<M: Manifest>(
         &self,
         source: Source,
-        doing: Doing,
+        mode: Mode,
         stop: &CancellationToken,
     ) -> Result<KindReport> {
-        let policy = "those of which a table holds rows";
-        let mut report = KindReport::new(Kind::Results, Some(source), policy.to_owned());
-        let held = match doing {
-            Doing::Looking => None,
-            Doing::Deleting => match busy(self.batch.lease(source).await)? {
-                Ok(held) => Some(held),
+        let policy = "while a table refers to them";
+        let mut report = KindReport::new(DataKind::Results, Some(source), policy.to_owned());
+        let lease = match mode {
+            Mode::Report => None,
+            Mode::Delete => match or_busy_reason(self.batch.acquire_run_lease(source).await)? {
+                Ok(lease) => Some(lease),
                 Err(why) => {
-                    self.look_at_results::<M>(source, &mut report).await?;
-                    report.hold_all_back(&why);
+                    self.report_results::<M>(source, &mut report).await?;
+                    report.retain_all(&why);
                     return Ok(report);
                 }
             },
         };
         let stop = stop.child_token();
         let work = async {
-            self.look_at_results::<M>(source, &mut report).await?;
-            let Some(held) = &held else { return Ok(()) };
+            self.report_results::<M>(source, &mut report).await?;
+            let Some(lease) = &lease else { return Ok(()) };
             let results = Results {
                 archive: &self.batch.ports.archive,
                 source,
-                lease: &**held,
+                lease: &**lease,
             };
-            self.batch.remove_others::<M>(&results, &stop).await?;
-            report.went = report.would_go.clone();
+            self.batch
+                .delete_unreferenced_results::<M>(&results, &stop)
+                .await?;
+            report.deleted = report.eligible.clone();
             Ok(())
         };
-        let done = match &held {
-            Some(held) => while_held(&**held, &stop, Box::pin(work)).await,
+        let outcome = match &lease {
+            Some(lease) => run_under_lease(&**lease, &stop, Box::pin(work)).await,
             None => work.await,
         };
-        if let Some(held) = held {
-            held.let_go().await;
+        if let Some(lease) = lease {
+            lease.release().await;
         }
-        done.map(|()| report)
+        outcome.map(|()| report)
     }
 
-    async fn look_at_results<M: Manifest>(
+    async fn report_results<M: Manifest>(
         &self,
         source: Source,
         report: &mut KindReport,
@@ -96,78 +104,85 @@ impl Retention {
         let results = Results {
             archive,
             source,
-            lease: &Nobodys,
+            lease: &NoLease,
         };
-        // Listed first: what a run makes meanwhile is not among these, so it is not taken for an old one.
+        // List before reading the tables, so that results of a concurrent run do not count as old
+        // ones.
         let objects = archive.objects(&format!("results/{source}")).await?;
         let tables: BTreeMap<String, TableResults> = self.batch.ports.views.results(source).await?;
-        let held = results.held::<M>(&tables).await?;
-        let named: BTreeSet<String> = results.named(&held);
+        let states = results.published_states::<M>(&tables).await?;
+        let referenced: BTreeSet<String> = results.referenced_paths(&states);
         let oldest_ms = objects.iter().map(|object| object.written_at_ms).min();
-        report.held.oldest = oldest_ms.and_then(shown_ms);
+        report.stored.oldest = oldest_ms.and_then(format_ms);
         for object in &objects {
-            report.held.add(object.bytes);
-            if !named.contains(&object.path) {
-                report.would_go.add(object.bytes);
+            report.stored.add(object.size_bytes);
+            if !referenced.contains(&object.path) {
+                report.eligible.add(object.size_bytes);
             }
         }
         Ok(())
     }
 
-    /// Snapshots: the newest stays, the next run makes another one.
-    pub(super) async fn snapshots(&self, source: Source) -> Result<KindReport> {
+    /// Reports snapshots. A run keeps only its own.
+    pub(super) async fn report_snapshots(&self, source: Source) -> Result<KindReport> {
         let policy = "the newest, until the next run takes one";
-        let mut report = KindReport::new(Kind::Snapshots, Some(source), policy.to_owned());
+        let mut report = KindReport::new(DataKind::Snapshots, Some(source), policy.to_owned());
         let folder = format!("snapshots/{source}");
         let objects = self.batch.ports.archive.objects(&folder).await?;
         let oldest_ms = objects.iter().map(|object| object.written_at_ms).min();
-        report.held.oldest = oldest_ms.and_then(shown_ms);
+        report.stored.oldest = oldest_ms.and_then(format_ms);
         for object in &objects {
-            report.held.add(object.bytes);
+            report.stored.add(object.size_bytes);
         }
         Ok(report)
     }
 
-    /// Live epochs: a run lets go of those that all views hold.
-    pub(super) async fn live_epochs(&self, source: Source) -> Result<KindReport> {
+    /// Reports live epochs. A run prunes those that all views include.
+    pub(super) async fn report_live_epochs(&self, source: Source) -> Result<KindReport> {
         let ports = &self.batch.ports;
-        let policy = "until every view holds them: the run lets them go after batch.grace_ms";
-        let mut report = KindReport::new(Kind::LiveEpochs, Some(source), policy.to_owned());
-        // Records of runs before slots, as readers do: a slot is never behind them then.
-        let seen = ports.views.runs(source).await?;
+        let policy = "until every view includes them: the run prunes them after batch.grace_ms";
+        let mut report = KindReport::new(DataKind::LiveEpochs, Some(source), policy.to_owned());
+        // Read run records before partition states, as readers do. Then a partition state is never
+        // behind them.
+        let runs = ports.views.runs(source).await?;
         let partitions = ports.log.partitions(source.topic()).await?;
-        let slots = ports.live.partition_states(source, 0..partitions).await?;
+        let states = ports.live.partition_states(source, 0..partitions).await?;
         let version = Version::newest(&ports.archive, source).await?;
-        let (of, _) = self.batch.generation(&version).await?;
-        let tallies = self.batch.catalog.of_layer(source, Layers::Batch);
-        let tallies = tallies.map(|job| table_name(job.view(), of));
-        let boards = self.batch.catalog.boards_of_layer(source, Layers::Batch);
-        let views = tallies.chain(boards.map(|job| job.view().to_owned()));
-        let newest = views.map(|view| seen.newest.get(&view).copied().unwrap_or(0));
+        let (generation, _) = self.batch.generation(&version).await?;
+        let aggregates = self.batch.catalog.jobs_in_layer(source, Layers::Batch);
+        let aggregates = aggregates.map(|job| table_name(job.view(), generation));
+        let boards = self.batch.catalog.boards_in_layer(source, Layers::Batch);
+        let views = aggregates.chain(boards.map(|job| job.view().to_owned()));
+        let newest = views.map(|view| runs.complete_epochs.get(&view).copied().unwrap_or(0));
         let newest = newest.min().unwrap_or(0);
         let mut waiting = 0;
-        for slot in slots.iter().flatten() {
-            report.held.count += (slot.epoch + 1).saturating_sub(slot.oldest);
-            report.would_go.count += (newest + 1).min(slot.epoch).saturating_sub(slot.oldest);
-            waiting += slot.epoch.saturating_sub(slot.oldest.max(newest + 1));
+        for state in states.iter().flatten() {
+            report.stored.count += (state.epoch + 1).saturating_sub(state.oldest);
+            report.eligible.count += (newest + 1).min(state.epoch).saturating_sub(state.oldest);
+            waiting += state.epoch.saturating_sub(state.oldest.max(newest + 1));
         }
-        if let Some(why) = unfinished(&seen.runs) {
-            report.hold_back(waiting, None, &why);
+        if let Some(why) = unfinished_run_reason(&runs.runs) {
+            report.retain(waiting, None, &why);
         }
-        if report.would_go.count > 0 {
-            let what = "the next batch run lets go of what a run left that ended early";
+        if report.eligible.count > 0 {
+            let what = "an interrupted run left live epochs; the next batch run prunes them";
             report.warnings.push(what.to_owned());
         }
         Ok(report)
     }
 
-    /// Records of runs, with their reports: so many of the newest.
-    pub(super) async fn run_records(&self, source: Source) -> Result<KindReport> {
+    /// Reports run records with their reports; the newest `RUNS_KEPT` remain.
+    pub(super) async fn report_run_records(&self, source: Source) -> Result<KindReport> {
         let policy = format!("the newest {RUNS_KEPT}");
-        let mut report = KindReport::new(Kind::RunRecords, Some(source), policy);
-        let newest = self.batch.ports.views.stories(source, None, 1).await?;
-        let last = newest.first().map_or(0, |story| story.run.epoch);
-        report.held = Amount::counted(last.min(RUNS_KEPT), None);
+        let mut report = KindReport::new(DataKind::RunRecords, Some(source), policy);
+        let newest = self
+            .batch
+            .ports
+            .views
+            .list_run_details(source, None, 1)
+            .await?;
+        let last = newest.first().map_or(0, |run| run.run.epoch);
+        report.stored = Amount::new(last.min(RUNS_KEPT), None);
         Ok(report)
     }
 }

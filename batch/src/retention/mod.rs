@@ -1,8 +1,9 @@
-//! What is kept for how long: what there is of each kind, what a policy lets go, and what stays in spite of it, and why.
+//! Retention: reports the stored data of each kind, deletes data that its policy no longer keeps,
+//! and explains why other old data remains.
 //!
-//! Nothing goes that a run needs, be it under way, unfinished or yet to come: what is deleted of a source is deleted
-//! under the lease of its runs, after it was asked what they rest on. Most kinds have a limit of their own, which no setting
-//! changes; for the others everything is kept unless a setting says how many days.
+//! Data that a current, unfinished or future run needs is never deleted. Data of a source is
+//! deleted under its run lease, after the needs were read. Most kinds have a fixed limit; the
+//! others are kept forever unless a setting limits their days.
 
 mod events;
 mod files;
@@ -13,71 +14,71 @@ use std::sync::Arc;
 
 use schemas::source::{Source, SourceKind};
 use serde::{Deserialize, Serialize};
-use stores::aged::{AgedCount, AgedRecords, Ageing};
+use stores::expiry::{ExpiringRecords, ExpiryCount, RecordExpiry};
 use stores::reconciliations;
 use tokio_util::sync::CancellationToken;
 
-pub use report::{Amount, HeldBack, Kind, KindReport};
+pub use report::{Amount, DataKind, KindReport, RetainedItems};
 
-use crate::run::go_on;
+use crate::run::check_stop;
 use crate::{Batch, Error, Result};
 
 const DAY_MS: i64 = 86_400_000;
-/// Records that go in one transaction.
-const AT_ONCE: usize = 1_000;
+/// Records that are deleted in one transaction.
+const RECORDS_AT_ONCE: usize = 1_000;
 
-/// How many days are kept, of what is kept for ever unless this is said (0).
+/// Retention in days; 0 keeps data forever.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetentionOptions {
-    /// Events in the archive: files of which all events are of days longer ago. What they count stays in the
-    /// results. At least 2 if it is not 0: the day that has begun anywhere on earth is not over.
+    /// Event files of the archive, if all their events are older. Results still count the events.
+    /// At least 2 if not 0, because the current day is not over everywhere on earth.
     pub archive_days: u32,
-    /// What was changed of applications, and records of comparisons.
+    /// Changes of applications, and records of comparisons.
     pub audit_days: u32,
-    /// Requests for capacity, from the day on which they were decided.
+    /// Capacity requests, from the day of their decision.
     pub capacity_requests_days: u32,
-    /// Notices of capacities that are delivered.
+    /// Delivered capacity notices.
     pub capacity_notices_days: u32,
 }
 
 impl RetentionOptions {
-    /// Whether anything is to be let go.
+    /// Returns whether any retention is limited.
     #[must_use]
     pub fn is_set(&self) -> bool {
         *self != Self::default()
     }
 
-    const fn days_of(&self, of: Ageing) -> u32 {
+    const fn days_of(&self, of: ExpiringRecords) -> u32 {
         match of {
-            Ageing::Audit => self.audit_days,
-            Ageing::CapacityRequests => self.capacity_requests_days,
-            Ageing::CapacityNotices => self.capacity_notices_days,
+            ExpiringRecords::Audit => self.audit_days,
+            ExpiringRecords::CapacityRequests => self.capacity_requests_days,
+            ExpiringRecords::CapacityNotices => self.capacity_notices_days,
         }
     }
 }
 
-/// Whether anything is deleted.
+/// The mode of a retention call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doing {
-    Looking,
-    Deleting,
+pub(super) enum Mode {
+    Report,
+    Delete,
 }
 
-/// What lets old things go.
+/// Deletes old data.
 #[derive(Debug)]
 pub struct Retention {
     batch: Batch,
-    records: Arc<dyn AgedRecords>,
+    records: Arc<dyn RecordExpiry>,
     options: RetentionOptions,
 }
 
 impl Retention {
-    /// Over the stores of a batch layer, and the records beside the canonical rows.
+    /// Creates the retention of a batch layer's stores and of the records in the entity store.
     #[must_use]
-    pub const fn build(
+    pub const fn new(
         batch: Batch,
-        records: Arc<dyn AgedRecords>,
+        records: Arc<dyn RecordExpiry>,
         options: RetentionOptions,
     ) -> Self {
         Self {
@@ -87,55 +88,56 @@ impl Retention {
         }
     }
 
-    /// What there is and what would go. Nothing is deleted.
+    /// Reports the stored data, and the data that [`Retention::run`] would delete. Deletes nothing.
     ///
     /// # Errors
-    /// Those of the stores.
+    /// Errors of the stores.
     pub async fn show(&self) -> Result<Vec<KindReport>> {
-        self.all(Doing::Looking, &CancellationToken::new()).await
+        self.process_all(Mode::Report, &CancellationToken::new())
+            .await
     }
 
-    /// Lets go of what may go. A run or backfill that is under way is not waited for: what it may need stays, and the
-    /// report says so. What was begun and not done is done by the next call.
+    /// Deletes what may be deleted. Does not wait for a run or backfill under way: data that it may
+    /// need remains, and the report says so. The next call finishes an interrupted deletion.
     ///
     /// # Errors
-    /// Those of the stores, and [`Error::Stopped`].
+    /// Errors of the stores, and [`Error::Stopped`].
     pub async fn run(&self, stop: &CancellationToken) -> Result<Vec<KindReport>> {
-        self.all(Doing::Deleting, stop).await
+        self.process_all(Mode::Delete, stop).await
     }
 
-    async fn all(&self, doing: Doing, stop: &CancellationToken) -> Result<Vec<KindReport>> {
+    async fn process_all(&self, mode: Mode, stop: &CancellationToken) -> Result<Vec<KindReport>> {
         let mut reports = Vec::new();
         for source in Source::LOGGED {
-            if source.kind() == SourceKind::Facts {
-                reports.push(self.events(source, doing, stop).await?);
+            if source.kind() == SourceKind::Events {
+                reports.push(self.process_events(source, mode, stop).await?);
             }
         }
         for source in Source::LOGGED {
-            reports.push(self.results(source, doing, stop).await?);
+            reports.push(self.process_results(source, mode, stop).await?);
             if source.kind() == SourceKind::Entities {
-                reports.push(self.snapshots(source).await?);
+                reports.push(self.report_snapshots(source).await?);
             }
-            reports.push(self.live_epochs(source).await?);
-            reports.push(self.run_records(source).await?);
+            reports.push(self.report_live_epochs(source).await?);
+            reports.push(self.report_run_records(source).await?);
         }
-        for of in Ageing::ALL {
-            reports.push(self.records(of, doing, stop).await?);
+        for of in ExpiringRecords::ALL {
+            reports.push(self.process_records(of, mode, stop).await?);
         }
         for source in Source::LOGGED {
-            reports.push(self.comparisons(source, doing, stop).await?);
+            reports.push(self.process_comparisons(source, mode, stop).await?);
         }
-        reports.extend(self.topics().await?);
+        reports.extend(self.report_topics().await?);
         Ok(reports)
     }
 
-    /// The moment before which something is older than so many days.
+    /// Returns the time `days` ago, in milliseconds since the Unix epoch.
     fn before_ms(&self, days: u32) -> i64 {
         let span = i64::from(days).saturating_mul(DAY_MS);
         self.batch.ports.clock.now_ms().saturating_sub(span)
     }
 
-    /// The same; no moment is before it if nothing is too old.
+    /// Returns the time before which records are too old; none are if `days` is 0.
     fn aged_before_ms(&self, days: u32) -> i64 {
         match days {
             0 => i64::MIN,
@@ -143,85 +145,87 @@ impl Retention {
         }
     }
 
-    /// Records beside the canonical rows.
-    async fn records(
+    /// Reports aged records of the entity store, and deletes old ones.
+    async fn process_records(
         &self,
-        of: Ageing,
-        doing: Doing,
+        of: ExpiringRecords,
+        mode: Mode,
         stop: &CancellationToken,
     ) -> Result<KindReport> {
         let (kind, why) = match of {
-            Ageing::Audit => (Kind::Audit, "they are needed"),
-            Ageing::CapacityRequests => (Kind::CapacityRequests, "nobody has decided them yet"),
-            Ageing::CapacityNotices => (
-                Kind::CapacityNotices,
-                "they are of the capacity that an application has now and would be made once more, or are not delivered yet",
+            ExpiringRecords::Audit => (DataKind::Audit, "they are needed"),
+            ExpiringRecords::CapacityRequests => {
+                (DataKind::CapacityRequests, "they are not decided yet")
+            }
+            ExpiringRecords::CapacityNotices => (
+                DataKind::CapacityNotices,
+                "they are not delivered yet, or are about the current capacity of an application and would be created again",
             ),
         };
         let days = self.options.days_of(of);
-        let mut report = KindReport::new(kind, None, policy_of(days));
+        let mut report = KindReport::new(kind, None, policy_text(days));
         let before_ms = self.aged_before_ms(days);
-        let found = self.records.aged(of, before_ms).await?;
-        report.hold_back(found.needed, None, why);
-        let forget = || self.records.forget_aged(of, before_ms, AT_ONCE);
-        forget_aged(&mut report, &found, doing, stop, forget).await?;
+        let found = self.records.count_expired(of, before_ms).await?;
+        report.retain(found.retained, None, why);
+        let forget = || self.records.purge_expired(of, before_ms, RECORDS_AT_ONCE);
+        purge_expired(&mut report, &found, mode, stop, forget).await?;
         Ok(report)
     }
 
-    /// Records of comparisons, which are audit too.
-    async fn comparisons(
+    /// Reports records of comparisons, which belong to the audit, and deletes old ones.
+    async fn process_comparisons(
         &self,
         source: Source,
-        doing: Doing,
+        mode: Mode,
         stop: &CancellationToken,
     ) -> Result<KindReport> {
         let days = self.options.audit_days;
-        let mut report = KindReport::new(Kind::Comparisons, Some(source), policy_of(days));
+        let mut report = KindReport::new(DataKind::Comparisons, Some(source), policy_text(days));
         let before_ms = self.aged_before_ms(days);
         let records = &*self.batch.ports.records;
-        let found = reconciliations::aged(records, source, before_ms).await?;
-        let forget = || reconciliations::forget_aged(records, source, before_ms, AT_ONCE);
-        forget_aged(&mut report, &found, doing, stop, forget).await?;
+        let found = reconciliations::count_expired(records, source, before_ms).await?;
+        let forget = || reconciliations::purge_expired(records, source, before_ms, RECORDS_AT_ONCE);
+        purge_expired(&mut report, &found, mode, stop, forget).await?;
         Ok(report)
     }
 }
 
-/// Reports aged records, and deletes them step by step.
-async fn forget_aged<F>(
+/// Reports aged records, and deletes them in steps.
+async fn purge_expired<F>(
     report: &mut KindReport,
-    found: &AgedCount,
-    doing: Doing,
+    found: &ExpiryCount,
+    mode: Mode,
     stop: &CancellationToken,
     forget: impl Fn() -> F,
 ) -> Result<()>
 where
     F: Future<Output = stores::Result<u64>>,
 {
-    report.held = Amount::counted(found.all, found.oldest_ms);
-    report.would_go.count = found.aged;
-    while doing == Doing::Deleting && report.went.count < found.aged {
-        go_on(stop)?;
-        let gone = forget().await?;
-        if gone == 0 {
+    report.stored = Amount::new(found.total, found.oldest_ms);
+    report.eligible.count = found.expired;
+    while mode == Mode::Delete && report.deleted.count < found.expired {
+        check_stop(stop)?;
+        let deleted = forget().await?;
+        if deleted == 0 {
             break;
         }
-        report.went.count += gone;
+        report.deleted.count += deleted;
     }
     Ok(())
 }
 
-/// A policy of so many days, in words.
-fn policy_of(days: u32) -> String {
+/// Describes a policy of `days` days.
+fn policy_text(days: u32) -> String {
     match days {
-        0 => "for ever".to_owned(),
+        0 => "forever".to_owned(),
         days => format!("{days} days"),
     }
 }
 
-/// Why nothing is deleted now, where that is no failure: somebody else is at work.
-fn busy<T>(taken: Result<T>) -> Result<Result<T, String>> {
-    match taken {
-        Ok(taken) => Ok(Ok(taken)),
+/// Returns the reason as a value if another process holds the lease, since this is not a failure.
+fn or_busy_reason<T>(acquired: Result<T>) -> Result<Result<T, String>> {
+    match acquired {
+        Ok(acquired) => Ok(Ok(acquired)),
         Err(Error::Busy(why)) => Ok(Err(why)),
         Err(error) => Err(error),
     }

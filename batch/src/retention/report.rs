@@ -1,55 +1,55 @@
-//! What is told of each kind.
+//! The report of retention for each kind of data.
 
 use schemas::named;
 use schemas::source::Source;
 use serde::Serialize;
 
 named! {
-    /// What is kept.
+    /// A kind of stored data.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
     #[serde(rename_all = "kebab-case")]
-    pub enum Kind {
-        /// Files of events in the archive, those of backfills too.
+    pub enum DataKind {
+        /// Event files of the archive, including those of backfills.
         Events = "events",
-        /// Files of results: what views are published from.
+        /// Result files, from which views are published.
         Results = "results",
-        /// Snapshots of canonical rows.
+        /// Snapshots of entities.
         Snapshots = "snapshots",
         /// Epochs of live state.
         LiveEpochs = "live-epochs",
         /// Records of batch runs, with their reports.
         RunRecords = "run-records",
-        /// What was changed of applications.
+        /// Changes of applications.
         Audit = "audit",
         /// Records of comparisons.
         Comparisons = "comparisons",
-        /// Requests for capacity.
+        /// Capacity requests.
         CapacityRequests = "capacity-requests",
-        /// Notices of capacities.
+        /// Capacity notices.
         CapacityNotices = "capacity-notices",
         /// A topic of the log.
         Topic = "topic",
     }
 }
 
-/// How much of something.
+/// An amount of stored data.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Amount {
-    /// How many: files, epochs of all partitions, records.
+    /// The number of files, epochs of all partitions, or records.
     pub count: u64,
-    /// What they take, where that is known.
+    /// Their size, if known.
     pub bytes: Option<u64>,
-    /// The moment or day of the oldest, in UTC, where that is known.
+    /// The time or day of the oldest item in UTC, if known.
     pub oldest: Option<String>,
 }
 
 impl Amount {
-    /// So many, the oldest of a moment in milliseconds since the Unix epoch.
-    pub(super) fn counted(count: u64, oldest_ms: Option<i64>) -> Self {
+    /// Creates an amount without a size.
+    pub(super) fn new(count: u64, oldest_ms: Option<i64>) -> Self {
         Self {
             count,
             bytes: None,
-            oldest: oldest_ms.and_then(shown_ms),
+            oldest: oldest_ms.and_then(format_ms),
         }
     }
 
@@ -60,78 +60,82 @@ impl Amount {
     }
 }
 
-/// What stays in spite of the policy.
+/// Items that remain in spite of the policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct HeldBack {
-    /// How many.
+pub struct RetainedItems {
+    /// The number of items.
     pub count: u64,
-    /// What they take, where that is known.
+    /// Their size, if known.
     pub bytes: Option<u64>,
-    /// Why, and what to do about it.
+    /// The reason, and what to do about it.
     pub why: String,
 }
 
-/// What there is of a kind, and what becomes of it.
+/// The report of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KindReport {
     /// The kind.
-    pub kind: Kind,
-    /// Of which source, where it is of one.
+    pub kind: DataKind,
+    /// The source, if the kind has one.
     pub source: Option<Source>,
-    /// The topic, of a topic.
+    /// The name of the topic, for topics.
     pub topic: Option<String>,
-    /// How long it is kept, in words.
+    /// The policy in words.
     pub policy: String,
-    /// What there is, before anything went.
-    pub held: Amount,
-    /// What the policy lets go.
-    pub would_go: Amount,
-    /// What has gone.
-    pub went: Amount,
-    /// What the policy would let go, and something else keeps.
-    pub held_back: Vec<HeldBack>,
-    /// What a person should know.
+    /// Everything stored before the deletion.
+    #[serde(rename = "held")]
+    pub stored: Amount,
+    /// Data that can be deleted.
+    #[serde(rename = "would_go")]
+    pub eligible: Amount,
+    /// Deleted data.
+    #[serde(rename = "went")]
+    pub deleted: Amount,
+    /// Data past its policy that something else needs.
+    #[serde(rename = "held_back")]
+    pub retained: Vec<RetainedItems>,
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
 
 impl KindReport {
-    pub(super) fn new(kind: Kind, source: Option<Source>, policy: String) -> Self {
+    pub(super) fn new(kind: DataKind, source: Option<Source>, policy: String) -> Self {
         Self {
             kind,
             source,
             topic: None,
             policy,
-            held: Amount::default(),
-            would_go: Amount::default(),
-            went: Amount::default(),
-            held_back: Vec::new(),
+            stored: Amount::default(),
+            eligible: Amount::default(),
+            deleted: Amount::default(),
+            retained: Vec::new(),
             warnings: Vec::new(),
         }
     }
 
-    /// Notes that so many stay for a reason; those of one reason are added up.
-    pub(super) fn hold_back(&mut self, count: u64, bytes: Option<u64>, why: &str) {
+    /// Adds items that remain for a reason; items with the same reason are summed.
+    pub(super) fn retain(&mut self, count: u64, bytes: Option<u64>, why: &str) {
         if count == 0 {
             return;
         }
-        if let Some(same) = self.held_back.iter_mut().find(|other| other.why == why) {
-            same.count += count;
-            same.bytes = same.bytes.zip(bytes).map(|(one, more)| one + more);
+        if let Some(existing) = self.retained.iter_mut().find(|other| other.why == why) {
+            existing.count += count;
+            existing.bytes = existing.bytes.zip(bytes).map(|(one, more)| one + more);
             return;
         }
         let why = why.to_owned();
-        self.held_back.push(HeldBack { count, bytes, why });
+        self.retained.push(RetainedItems { count, bytes, why });
     }
 
-    /// All that would go stays, for a reason.
-    pub(super) fn hold_all_back(&mut self, why: &str) {
-        let would_go = std::mem::take(&mut self.would_go);
-        self.hold_back(would_go.count, would_go.bytes, why);
+    /// Marks everything eligible as retained for a reason.
+    pub(super) fn retain_all(&mut self, why: &str) {
+        let eligible = std::mem::take(&mut self.eligible);
+        self.retain(eligible.count, eligible.bytes, why);
     }
 }
 
-/// A moment in milliseconds since the Unix epoch, as people write it.
-pub(super) fn shown_ms(ms: i64) -> Option<String> {
+/// Formats a time in milliseconds since the Unix epoch.
+pub(super) fn format_ms(ms: i64) -> Option<String> {
     let at = jiff::Timestamp::from_millisecond(ms).ok()?;
     Some(at.to_string())
 }
@@ -141,17 +145,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_are_added_up() {
-        let mut report = KindReport::new(Kind::Events, None, String::new());
-        report.hold_back(0, Some(9), "nothing");
-        report.hold_back(1, Some(10), "a");
-        report.hold_back(2, None, "b");
-        report.hold_back(3, Some(5), "a");
-        report.would_go.add(7);
-        report.hold_all_back("a");
-        let told = report.held_back.iter();
-        let told: Vec<_> = told.map(|one| (one.count, one.bytes, &*one.why)).collect();
-        assert_eq!(told, [(5, Some(22), "a"), (2, None, "b")]);
-        assert_eq!(report.would_go, Amount::default());
+    fn sums_items_with_the_same_reason() {
+        let mut report = KindReport::new(DataKind::Events, None, String::new());
+        report.retain(0, Some(9), "nothing");
+        report.retain(1, Some(10), "a");
+        report.retain(2, None, "b");
+        report.retain(3, Some(5), "a");
+        report.eligible.add(7);
+        report.retain_all("a");
+        let items = report.retained.iter();
+        let items: Vec<_> = items.map(|one| (one.count, one.bytes, &*one.why)).collect();
+        assert_eq!(items, [(5, Some(22), "a"), (2, None, "b")]);
+        assert_eq!(report.eligible, Amount::default());
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn check(plan: &Plan, computed: &Computed) -> Vec<String> {
     let mut faults = Vec::new();
     for view in plan.wanted() {
         let Some(manifest) = computed.manifests.get(view.job.name()) else {
-            faults.push(format!("job {}: there is no result", view.job.name()));
+            faults.push(format!("job {} has no result", view.job.name()));
             continue;
         };
         totals(plan, view, manifest, computed, &mut faults);
@@ -49,7 +49,7 @@ fn totals(
         })
     });
     for start in &manifest.touched {
-        let within = |other: Seconds| job.piece().floor(other) == *start;
+        let within = |other: Seconds| job.time_partition().floor(other) == *start;
         let expected: i128 = match below {
             Some(Some(under)) => {
                 let pieces = under.pieces.iter().filter(|(other, _)| within(**other));
@@ -57,7 +57,7 @@ fn totals(
             }
             Some(None) => 0,
             // Coarser pieces than days read days that this run did not.
-            None if job.piece() != Width::Day => continue,
+            None if job.time_partition() != Width::Day => continue,
             None => {
                 let day = start.div_euclid(DAY_SECONDS);
                 let came = computed.totals.amounts.get(&day).copied().unwrap_or(0);
@@ -67,9 +67,9 @@ fn totals(
         let found = manifest.pieces.get(start).map_or(0, |piece| piece.total);
         if found != expected {
             faults.push(format!(
-                "job {}: the {} that begins at second {start} adds up to {found}, its input to {expected}",
+                "job {}: the {} that starts at second {start} adds up to {found}, but its input to {expected}",
                 job.name(),
-                job.piece()
+                job.time_partition()
             ));
         }
     }
@@ -88,7 +88,7 @@ fn shrinking(view: &View, now: &ViewManifest, before: &ViewManifest, faults: &mu
     let (rows, had) = (rows_of(now), rows_of(before));
     if had >= ROWS_MIN && ratio(rows, had) < 1.0 - SHRINK_MAX {
         faults.push(format!(
-            "job {}: {rows} rows are left of {had}, fewer than half",
+            "job {} has {rows} rows, fewer than half of the {had} before",
             view.job.name()
         ));
     }
@@ -104,7 +104,7 @@ fn null_rates(view: &View, now: &ViewManifest, before: &ViewManifest, faults: &m
         };
         if (rate - was).abs() > NULL_RATE_CHANGE_MAX {
             faults.push(format!(
-                "job {}: {:.0} % of the rows have no {}, {:.0} % had none before",
+                "job {}: {:.0} % of the rows have no {}, compared with {:.0} % before",
                 view.job.name(),
                 rate * 100.0,
                 column.name,

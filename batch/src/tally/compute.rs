@@ -12,23 +12,23 @@ use datafusion::functions_aggregate::expr_fn::sum;
 use datafusion::prelude::{DataFrame, cast, ident};
 use futures::TryStreamExt;
 use futures::future::BoxFuture;
-use jobs::tables::Generation;
-use jobs::{COUNT, Engine, Job, checked, query};
+use jobs::tables::TableGeneration;
+use jobs::{COUNT, Engine, Job, check_rows, plan_query};
 use schemas::seam::{Cut, Epoch, Offset};
 use schemas::source::Source;
 use schemas::time::{Seconds, Width};
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
-use stores::erasures::Suppressed;
+use stores::erasures::SuppressedPeople;
 
 use super::held::{Held, Holder};
 use super::result::{
     Diff, Piece, PieceWriter, Pieces, RowStream, Sorter, ViewManifest, Written, merge, takes_room,
 };
-use crate::archive::{Base, DayTotals, EventStream, ExpiredDays, FileEntry, offsets};
+use crate::archive::{DayTotals, EventStream, ExpiredBase, ExpiredDays, FileEntry, cut_offsets};
 use crate::results::Results;
-use crate::table::Table;
-use crate::{Error, Result, failed_of};
+use crate::table::StreamTable;
+use crate::{Error, Result, query_error};
 
 const DAY_SECONDS: Seconds = 86_400;
 /// The rows of one view take no more than this part of a task's memory: the queries over them need the most of it.
@@ -91,9 +91,9 @@ pub(crate) struct Plan {
     /// The days without all their events.
     pub(crate) expired: ExpiredDays,
     /// The generation of the rows: the backfills among the files, and the newest erasure that the events respect.
-    pub(crate) of: Generation,
+    pub(crate) of: TableGeneration,
     /// The erased listeners.
-    pub(crate) suppressed: Arc<Suppressed>,
+    pub(crate) suppressed: Arc<SuppressedPeople>,
     /// Every piece of time, not only what was touched.
     pub(crate) full: bool,
     /// By touched day: the records in the archive.
@@ -123,12 +123,12 @@ impl Plan {
         if held.any(|cuts| cuts != Some(first)) {
             return Vec::new();
         }
-        offsets(first)
+        cut_offsets(first)
     }
 
     /// The touched pieces of a job.
     pub(crate) fn touched(&self, view: &View) -> BTreeSet<Seconds> {
-        let piece = view.job.piece();
+        let piece = view.job.time_partition();
         let from_days = self.days.keys().map(|day| piece.floor(day * DAY_SECONDS));
         let from_dirty = view
             .dirty
@@ -191,19 +191,19 @@ impl Compute {
         // What is added to a piece later is not among the rows of its query.
         let is_whole = !days.iter().any(|day| self.plan.expired.contains(*day));
         for view in &self.plan.views {
-            if !view.wanted || view.job.piece() != Width::Day {
+            if !view.wanted || view.job.time_partition() != Width::Day {
                 continue;
             }
             let is_read = |other: &View| {
                 let is_over = other.job.over() == Some(view.job.name());
-                is_over && other.wanted && other.job.piece() == Width::Day
+                is_over && other.wanted && other.job.time_partition() == Width::Day
             };
             let is_held = is_whole && self.plan.views.iter().any(is_read);
             let mut holder = is_held.then(|| self.holder(&view.job));
             let written = if let Some(below) = view.job.over() {
                 let input: Arc<dyn TableProvider> = match held.get(below) {
                     Some(held) => Arc::<MemTable>::clone(&held.table),
-                    None => Table::of(Arc::new(self.rows_of_days(
+                    None => StreamTable::new(Arc::new(self.rows_of_days(
                         below,
                         days,
                         &outcome.written,
@@ -212,13 +212,13 @@ impl Compute {
                 self.query(&view.job, input, holder.as_mut()).await?
             } else {
                 let events = Arc::new(self.events(days));
-                let input = Table::of(Arc::<EventStream>::clone(&events));
+                let input = StreamTable::new(Arc::<EventStream>::clone(&events));
                 let written = self.query(&view.job, input, holder.as_mut()).await?;
                 outcome.totals = events.totals();
                 self.upon_base(view, days, written).await?
             };
             let rows = holder.map(Holder::finish).transpose();
-            if let Some(rows) = rows.map_err(failed_of(&view.job))?.flatten() {
+            if let Some(rows) = rows.map_err(query_error(&view.job))?.flatten() {
                 held.insert(view.job.name(), rows);
             }
             outcome.written.insert(view.job.name().to_owned(), written);
@@ -260,7 +260,8 @@ impl Compute {
             return Ok(Written::default());
         };
         let Some(below) = job.over() else {
-            let within = |day: &&i64| touched.contains(&job.piece().floor(**day * DAY_SECONDS));
+            let within =
+                |day: &&i64| touched.contains(&job.time_partition().floor(**day * DAY_SECONDS));
             let days: BTreeSet<i64> = self
                 .plan
                 .files
@@ -271,7 +272,7 @@ impl Compute {
                 .collect();
             let days: Vec<i64> = days.into_iter().collect();
             return self
-                .query(job, Table::of(Arc::new(self.events(&days))), None)
+                .query(job, StreamTable::new(Arc::new(self.events(&days))), None)
                 .await;
         };
         let under = self.plan.view(below)?;
@@ -290,14 +291,14 @@ impl Compute {
         }
         let mut within: BTreeMap<Seconds, Vec<(&Seconds, &Piece)>> = BTreeMap::new();
         for (start, piece) in &below.pieces {
-            let of = job.piece().floor(*start);
+            let of = job.time_partition().floor(*start);
             if touched.contains(&of) {
                 within.entry(of).or_default().push((start, piece));
             }
         }
         let most = within.values().map(Vec::len).max().unwrap_or(0);
-        let room = self.engine.room("adding pieces up");
-        if job.adds_up_pieces_of(&under.job) && takes_room(&room, most) {
+        let room = self.engine.reserve_memory("adding pieces up");
+        if job.sums_time_partitions_of(&under.job) && takes_room(&room, most) {
             let mut writer = self.writer(job);
             for (start, pieces) in within {
                 let of = (&*under.job, pieces.as_slice());
@@ -308,7 +309,8 @@ impl Compute {
         let pieces = within.into_values().flatten();
         let pieces = pieces.map(|(_, piece)| (piece, false));
         let rows = RowStream::new(&self.archive, &under.job, pieces);
-        self.query(job, Table::of(Arc::new(rows)), None).await
+        self.query(job, StreamTable::new(Arc::new(rows)), None)
+            .await
     }
 
     /// Touched pieces as their old values and what changed below them, new less old; nothing if that can't be
@@ -326,7 +328,7 @@ impl Compute {
         }
         let (now, then) = (below.among(&below.touched), before.among(&below.touched));
         let rows = |pieces: &Pieces<'_>| pieces.iter().map(|(_, piece)| piece.rows).sum::<u64>();
-        let piece_of = |start: &Seconds| view.job.piece().floor(*start);
+        let piece_of = |start: &Seconds| view.job.time_partition().floor(*start);
         let anew = below.pieces.iter();
         let anew = anew.filter(|(start, _)| touched.contains(&piece_of(start)));
         let anew: u64 = anew.map(|(_, piece)| piece.rows).sum();
@@ -348,7 +350,7 @@ impl Compute {
         });
         let changes = RowStream::new(&self.archive, &under.job, pieces);
         let scratch = self
-            .query(&view.job, Table::of(Arc::new(changes)), None)
+            .query(&view.job, StreamTable::new(Arc::new(changes)), None)
             .await?;
         let mut written = Written::default();
         for start in touched {
@@ -417,9 +419,9 @@ impl Compute {
         }
         let rows = RowStream::new(&self.archive, job, std::iter::once((piece, false)));
         let rows = rows.without(&self.plan.suppressed);
-        let failed = failed_of(job);
+        let failed = query_error(job);
         let context = self.engine.session();
-        let frame = context.read_table(Table::of(Arc::new(rows)));
+        let frame = context.read_table(StreamTable::new(Arc::new(rows)));
         let written = self.write_rows(job, summed(job, frame.map_err(failed)?)?, None);
         let mut pieces = written.await?.pieces;
         Ok(Some(pieces.remove(&start).unwrap_or_default()))
@@ -427,8 +429,8 @@ impl Compute {
 
     pub(crate) fn events(&self, days: &[i64]) -> EventStream {
         let plan = &self.plan;
-        let base = Base::of(&plan.expired, days, plan.since());
-        EventStream::new(&self.archive, &plan.files, days, plan.offsets()).over(base)
+        let base = ExpiredBase::new(&plan.expired, days, plan.since());
+        EventStream::new(&self.archive, &plan.files, days, plan.offsets()).with_base(base)
     }
 
     fn writer<'a>(&'a self, job: &'a Job) -> PieceWriter<'a> {
@@ -447,7 +449,7 @@ impl Compute {
         input: Arc<dyn TableProvider>,
     ) -> Result<DataFrame> {
         let context = self.engine.session();
-        Ok(query(&context, job, input).await?)
+        Ok(plan_query(&context, job, input).await?)
     }
 
     /// Runs a job's query over an input and writes its rows in the order of piece and key.
@@ -463,7 +465,11 @@ impl Compute {
 
     fn holder(&self, job: &Job) -> Holder {
         let bytes_max = self.engine.memory_bytes_per_task() / HELD_SHARE;
-        Holder::new(job.schema(), self.engine.room(job.name()), bytes_max)
+        Holder::new(
+            job.schema(),
+            self.engine.reserve_memory(job.name()),
+            bytes_max,
+        )
     }
 
     /// Writes the rows of a job in the order of piece and key, and hands them on to who holds them.
@@ -473,13 +479,13 @@ impl Compute {
         rows: DataFrame,
         mut holder: Option<&mut Holder>,
     ) -> Result<Written> {
-        let failed = failed_of(job);
+        let failed = query_error(job);
         let mut batches = rows.execute_stream().await.map_err(failed)?;
         let mut writer = self.writer(job);
         let bytes_max = self.engine.memory_bytes_per_task() / SORTED_SHARE;
         let mut sorter = Sorter::new(job, &self.engine, bytes_max);
         while let Some(batch) = batches.try_next().await.map_err(failed)? {
-            let rows = checked(job, &batch)?;
+            let rows = check_rows(job, &batch)?;
             if let Some(holder) = &mut holder {
                 holder.take(&rows);
             }
@@ -500,7 +506,7 @@ impl Compute {
 
 /// The rows of a job, those of the same key added up.
 fn summed(job: &Job, rows: DataFrame) -> Result<DataFrame> {
-    let failed = failed_of(job);
+    let failed = query_error(job);
     let schema = job.schema();
     let names = schema.fields().iter().map(|field| field.name().as_str());
     let key: Vec<_> = names

@@ -15,13 +15,13 @@ use schemas::seam::Generation;
 use schemas::source::Source;
 use schemas::time::Width;
 use serde::{Deserialize, Serialize};
-use stores::live::{Deltas, SlotId};
+use stores::live::{Deltas, PartitionId};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::compute::View;
 use super::publish::diff_of;
 use super::result::ViewManifest;
-use crate::archive::Repeats;
+use crate::archive::RepeatFilter;
 use crate::drift::{Between, Cause, DriftedKey, KEYS_NAMED, ViewDrift, show};
 use crate::{BatchPorts, Result};
 
@@ -180,14 +180,19 @@ impl Differences {
     }
 
     /// Notes what a record counts that repeats an event.
-    pub(crate) fn repeated(&mut self, which: Repeats, (group, row): (&[u8], &[u8]), count: i64) {
+    pub(crate) fn repeated(
+        &mut self,
+        which: RepeatFilter,
+        (group, row): (&[u8], &[u8]),
+        count: i64,
+    ) {
         let place = |one: &Difference| (&*one.group, &*one.row).cmp(&(group, row));
         if let Ok(index) = self.all.binary_search_by(place)
             && let Some(one) = self.all.get_mut(index)
         {
             let sum = match which {
-                Repeats::All => &mut one.repeated,
-                Repeats::InOtherPartition => &mut one.in_other_partition,
+                RepeatFilter::All => &mut one.repeated,
+                RepeatFilter::InOtherPartition => &mut one.in_other_partition,
             };
             *sum = sum.wrapping_add(count);
         }
@@ -247,7 +252,7 @@ impl Stretch<'_> {
         // What was lost meanwhile was read as if nothing had been there.
         Ok(match self.lives(view).await? {
             Ok(again) if again == lives => Compared::Keys(found),
-            Ok(_) => Compared::Unknown("live state began anew while it was compared".to_owned()),
+            Ok(_) => Compared::Unknown("live state was rebuilt during the comparison".to_owned()),
             Err(why) => Compared::Unknown(why),
         })
     }
@@ -273,7 +278,7 @@ impl Stretch<'_> {
     async fn each_live(&self, view: &View, mut note: impl FnMut(&[u8], &[u8], i64)) -> Result<()> {
         let Between { since, until, .. } = self.between;
         for partition in 0..self.partitions {
-            let slot = SlotId {
+            let slot = PartitionId {
                 source: self.source,
                 partition,
             };
@@ -282,7 +287,7 @@ impl Stretch<'_> {
                 let page: Deltas = self
                     .ports
                     .live
-                    .scan(slot, view.job.view(), (since + 1, until), after, PAGE_ROWS)
+                    .collect_deltas(slot, view.job.view(), (since + 1, until), after, PAGE_ROWS)
                     .await?;
                 let rows = page
                     .groups

@@ -15,7 +15,7 @@ use super::publish::{Published, Publisher};
 use super::result::ViewManifest;
 use super::run::compared;
 use crate::executor::Executor;
-use crate::task::{self, Output, Task, mismatch};
+use crate::task::{self, Output, Task, stage_mismatch};
 use crate::{Error, Progress, Result};
 
 /// What the tasks of a stage share.
@@ -32,9 +32,9 @@ impl Shared {
     /// Publishes some pieces of a view.
     pub(crate) async fn publish(&self, job: &str, pieces: &BTreeSet<Seconds>) -> Result<Published> {
         let view = self.compute.plan.view(job)?;
-        let unknown = || Error::Fault(format!("{job} was not computed"));
+        let unknown = || Error::Fault(format!("job {job} has no computed result"));
         let manifest = self.computed.get(job).ok_or_else(unknown)?;
-        let publisher = self.publisher.as_ref().ok_or_else(mismatch)?;
+        let publisher = self.publisher.as_ref().ok_or_else(stage_mismatch)?;
         publisher
             .publish(view, manifest, pieces, compared(view))
             .await
@@ -50,15 +50,22 @@ pub(crate) async fn load(
     (progress, stop): (&dyn Progress, &CancellationToken),
 ) -> Result<BTreeMap<String, Published>> {
     let tasks = tasks(compute, &computed.manifests);
-    let shared = task::Shared::Tallies(Box::new(Shared {
+    let shared = task::StageInput::Aggregates(Box::new(Shared {
         compute: Arc::clone(compute),
         computed: Arc::clone(&computed.manifests),
         publisher: Some(publisher),
     }));
     let mut done: BTreeMap<String, Published> = BTreeMap::new();
     let take = |task, output| {
-        let (Task::Publish { job, pieces }, Output::Published(published)) = (task, output) else {
-            return Err(mismatch());
+        let (
+            Task::Publish {
+                job,
+                time_partitions: pieces,
+            },
+            Output::Published(published),
+        ) = (task, output)
+        else {
+            return Err(stage_mismatch());
         };
         progress.advance(pieces.len() as u64);
         done.entry(job).or_default().add(published);
@@ -80,9 +87,9 @@ fn tasks(compute: &Compute, manifests: &Manifests) -> Vec<Task> {
         let Some(manifest) = manifests.get(view.job.name()) else {
             continue;
         };
-        let part = |pieces| Task::Publish {
+        let part = |time_partitions| Task::Publish {
             job: view.job.name().to_owned(),
-            pieces,
+            time_partitions,
         };
         let (mut pieces, mut rows) = (BTreeSet::new(), 0);
         for start in &manifest.touched {

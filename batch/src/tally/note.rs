@@ -8,14 +8,14 @@ use schemas::seam::{Cut, Epoch};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
-use stores::erasures::Suppressed;
+use stores::erasures::SuppressedPeople;
 
 use super::compute::{Compute, Manifests, Plan, View};
 use super::loading::Shared;
 use super::publish::{Edition, Publisher};
 use crate::Result;
 use crate::archive::{ExpiredDays, FileEntry};
-use crate::worker::other_definition;
+use crate::worker::definition_mismatch;
 
 /// A [`Shared`]. Of the plan that is what they look at: which days there are the run itself knows.
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub(crate) struct Note {
     expired: ExpiredDays,
     full: bool,
     /// Given where rows are taken over that may name somebody who is suppressed.
-    suppressed: Option<Arc<Suppressed>>,
+    suppressed: Option<Arc<SuppressedPeople>>,
     task_rows_max: u64,
     files: String,
     result_bytes_max: usize,
@@ -82,7 +82,7 @@ impl Note {
         let views = self.views.into_iter().map(|view| {
             let (name, definition) = &view.job;
             let job = catalog.job(name).filter(|job| job.view() == definition);
-            let job = Arc::clone(job.ok_or_else(|| other_definition(name))?);
+            let job = Arc::clone(job.ok_or_else(|| definition_mismatch(name))?);
             Ok(view.with_job(job))
         });
         let compute = Compute {

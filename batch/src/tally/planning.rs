@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jobs::Job;
-use jobs::tables::{Generation, before_erasure, table_name};
+use jobs::tables::{TableGeneration, table_before_erasure, table_name};
 use schemas::seam::Run;
 use schemas::source::Source;
 use schemas::time::{Seconds, Width};
@@ -12,7 +12,7 @@ use schemas::time::{Seconds, Width};
 use super::compute::{Plan, View};
 use super::result::ViewManifest;
 use crate::archive::{ExpiredDays, FileEntry, days_between, format_day};
-use crate::results::{Held, earlier};
+use crate::results::{PublishedState, earliest_cuts};
 use crate::{Error, Result, RunRequest};
 
 const DAY_SECONDS: Seconds = 86_400;
@@ -21,7 +21,7 @@ const DAY_SECONDS: Seconds = 86_400;
 #[derive(Debug)]
 pub(crate) struct Archived {
     /// How many backfills are among the manifests, and who is not in their events.
-    pub(crate) of: Generation,
+    pub(crate) of: TableGeneration,
     pub(crate) files: Vec<FileEntry>,
     /// The days of which events were let go.
     pub(crate) expired: ExpiredDays,
@@ -34,16 +34,16 @@ pub(crate) fn plan(
     run: &Run,
     jobs: Vec<Arc<Job>>,
     archived: Archived,
-    mut held: BTreeMap<String, Held<ViewManifest>>,
+    mut held: BTreeMap<String, PublishedState<ViewManifest>>,
 ) -> Result<Plan> {
     let Archived { of, files, expired } = archived;
     let views = jobs.into_iter().map(|job| {
         let table = table_name(job.view(), of);
         let published = held.iter().filter(|(_, held)| held.published.is_some());
-        let before = before_erasure(published.map(|(name, _)| name), job.view(), of);
+        let before = table_before_erasure(published.map(|(name, _)| name), job.view(), of);
         let before = before.and_then(|name| held.get(name)?.published.clone());
         let held = held.remove(&table).unwrap_or_default();
-        let wanted = request.wants(job.name());
+        let wanted = request.includes(job.name());
         View {
             job,
             table,
@@ -56,9 +56,9 @@ pub(crate) fn plan(
     });
     let views: Vec<View> = views.collect();
     let all_begin = views.iter().all(|view| view.published.is_none());
-    if !request.jobs.is_empty() && of != Generation::default() && all_begin {
+    if !request.jobs.is_empty() && of != TableGeneration::default() && all_begin {
         return Err(Error::Request(
-            "a backfill or an erasure is not in any table yet, and all views must take it in together: run `backstitch batch run` first, then single jobs"
+            "the published tables do not include a backfill or an erasure yet, which all views must include together: run `backstitch batch run` first, then single jobs"
                 .to_owned(),
         ));
     }
@@ -67,9 +67,9 @@ pub(crate) fn plan(
     let full =
         request.full || !request.jobs.is_empty() || wanted().any(|view| view.published.is_none());
     let since = wanted().filter_map(|view| view.published.as_ref());
-    let since = since.fold(None, |since, old| Some(earlier(since, &old.cuts)));
+    let since = since.fold(None, |since, old| Some(earliest_cuts(since, &old.cuts)));
     let since = since.unwrap_or_default();
-    let dirty = wanted().filter(|view| view.job.piece() == Width::Day);
+    let dirty = wanted().filter(|view| view.job.time_partition() == Width::Day);
     let dirty = dirty.flat_map(|view| view.dirty.iter().flat_map(|other| &other.touched));
     let dirty = dirty.map(|start| start.div_euclid(DAY_SECONDS));
     let since = (!full).then_some(since.as_slice());
@@ -105,7 +105,7 @@ fn expect_below(views: &[View], run: &Run) -> Result<()> {
                 .is_none_or(|under| under.epoch != run.epoch)
         {
             return Err(Error::Request(format!(
-                "job {} reads from {}, which has no result of run {}: name that one too with --job",
+                "job {} reads from {}, which has no result of run {}: add that job with --job",
                 view.job.name(),
                 below.job.name(),
                 run.epoch
@@ -127,13 +127,13 @@ fn without_events(plan: &Plan, request: &RunRequest) -> Result<()> {
         let name = view.job.name();
         if view.is_unknown {
             let why = format!(
-                "the rows of {name} are of a result that the archive lacks, and would be made anew"
+                "the archive lacks a result from which rows of {name} were written, so they would be recomputed"
             );
             return Err(refusal(plan.source, bounds, &why));
         }
         if view.base().is_none() {
             let why = format!(
-                "{name} has no result yet: it is a new view, one of another version, or a backfill came in"
+                "{name} has no result yet, because of a new view, another version of it, or a backfill"
             );
             return Err(refusal(plan.source, bounds, &why));
         }
@@ -146,16 +146,16 @@ fn without_events(plan: &Plan, request: &RunRequest) -> Result<()> {
     let before: Vec<_> = readers().filter_map(View::base).collect();
     let common = before.first().map_or(&[][..], |old| &old.cuts);
     if before.iter().any(|old| old.cuts != common) {
-        let why = "its views hold different stretches of the log";
+        let why = "its views include different parts of the log";
         return Err(refusal(plan.source, bounds, why));
     }
-    if plan.expired.reaches_beyond(common, &plan.cuts) {
-        let why = "the rows are of an older result than the events that were let go: views or results came back from a copy";
+    if plan.expired.overlaps(common, &plan.cuts) {
+        let why = "the rows are from a result older than the expired events, so views or results were restored from a copy";
         return Err(refusal(plan.source, bounds, why));
     }
-    if let Some(view) = readers().find(|view| view.job.piece() != Width::Day) {
+    if let Some(view) = readers().find(|view| view.job.time_partition() != Width::Day) {
         let why = format!(
-            "{} is made of the events of more than a day",
+            "the view {} computes time partitions longer than a day from events",
             view.job.name()
         );
         return Err(refusal(plan.source, bounds, &why));
@@ -166,8 +166,8 @@ fn without_events(plan: &Plan, request: &RunRequest) -> Result<()> {
 /// Why a request needs the events of all days, if it does.
 pub(crate) fn whole_days(request: &RunRequest) -> Option<String> {
     match (request.full, request.jobs.first()) {
-        (true, _) => Some("--full computes every day anew".to_owned()),
-        (false, Some(job)) => Some(format!("--job {job} computes every day anew")),
+        (true, _) => Some("--full recomputes every day".to_owned()),
+        (false, Some(job)) => Some(format!("--job {job} recomputes every day")),
         (false, None) => None,
     }
 }
@@ -181,6 +181,6 @@ pub(crate) fn refusal(source: Source, (first, last): (i64, i64), why: &str) -> E
         format!("between {} and {}", day(first), day(last))
     };
     Error::Request(format!(
-        "{why}, and events of {source} {of} are no longer in the archive: they expired by retention.archive_days. Nothing was changed, and answers stay right. Restore from a copy the files that the newest object in archive/{source}/versions marks as expired, or leave out what needs them (docs/retention.md)"
+        "{why}, but events of {source} {of} expired because of retention.archive_days. Nothing was changed, and answers stay correct. Restore from a copy the files that the newest object in archive/{source}/versions marks as expired, or omit the option or view that needs them (docs/retention.md)"
     ))
 }

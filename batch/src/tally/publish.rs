@@ -10,7 +10,7 @@ use schemas::source::Source;
 use schemas::time::Seconds;
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
-use stores::views::{NewRows, TallyShape, ViewsWrite};
+use stores::views::{AggregateShape, NewRows, ViewsWrite};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -143,8 +143,12 @@ impl Publisher {
             if let Some(fingerprint) = &mut fingerprint {
                 fingerprint.batch(group, row, change.delta());
             }
-            let time = view.job.partition().floor(start);
-            chunk.push((TallyShape::part(time, group), row.to_vec(), change.now));
+            let time = view.job.table_partition().floor(start);
+            chunk.push((
+                AggregateShape::partition_key(time, group),
+                row.to_vec(),
+                change.now,
+            ));
             if chunk.len() >= self.edition.rows_max {
                 sending.send(&mut chunk).await?;
             }
@@ -177,10 +181,10 @@ impl Publisher {
                 return sending.finish().await;
             };
             after = Some((
-                keys.parts.value(last).to_vec(),
+                keys.partitions.value(last).to_vec(),
                 keys.rows.value(last).to_vec(),
             ));
-            let markers = keys.parts.iter().zip(keys.rows.iter());
+            let markers = keys.partitions.iter().zip(keys.rows.iter());
             let mut chunk = markers
                 .filter_map(|(part, row)| Some((part?.to_vec(), row?.to_vec(), None)))
                 .collect();
@@ -200,7 +204,7 @@ pub(crate) fn new_rows(rows: &mut [NewRow]) -> NewRows {
         rows.sort_unstable();
     }
     NewRows {
-        parts: rows.iter().map(|(part, _, _)| Some(part)).collect(),
+        partitions: rows.iter().map(|(part, _, _)| Some(part)).collect(),
         rows: rows.iter().map(|(_, row, _)| Some(row)).collect(),
         counts: rows.iter().map(|(_, _, count)| *count).collect(),
     }

@@ -6,38 +6,38 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use futures::TryStreamExt;
-use jobs::{Folded, Job, checked};
+use jobs::{FoldOutput, Job, check_rows};
 use schemas::seam::Cut;
 use tokio_util::sync::CancellationToken;
 
 use super::compute::Compute;
 use crate::Result;
-use crate::archive::{Keep, Repeats, day_tasks};
-use crate::failed_of;
-use crate::run::go_on;
-use crate::table::Table;
+use crate::archive::{RecordFilter, RepeatFilter, day_tasks};
+use crate::query_error;
+use crate::run::check_stop;
+use crate::table::StreamTable;
 
 impl Compute {
     /// Notes the rows of a view that the records give which repeat an event, of those from the cuts `since` on: group, row
     /// and count, in any order, a row perhaps more than once. Only of some days, if they are named.
     pub(crate) async fn repeats(
         &self,
-        (job, which): (&Arc<Job>, Repeats),
+        (job, which): (&Arc<Job>, RepeatFilter),
         (since, days): (&[Cut], Option<&BTreeSet<i64>>),
         mut note: impl FnMut(&[u8], &[u8], i64),
         stop: &CancellationToken,
     ) -> Result<()> {
-        let failed = failed_of(job);
+        let failed = query_error(job);
         let since = since.iter().map(|cut| cut.next_offset).collect();
-        let keep = Keep::Repeats(which, Arc::new(since));
+        let keep = RecordFilter::Repeats(which, Arc::new(since));
         for (mut of_task, _) in day_tasks(&self.plan.days, self.task_rows_max) {
-            go_on(stop)?;
+            check_stop(stop)?;
             of_task.retain(|day| days.is_none_or(|days| days.contains(day)));
             if of_task.is_empty() {
                 continue;
             }
-            let events = self.events(&of_task).keeping(keep.clone());
-            let rows = self.frame(job, Table::of(Arc::new(events))).await?;
+            let events = self.events(&of_task).with_filter(keep.clone());
+            let rows = self.frame(job, StreamTable::new(Arc::new(events))).await?;
             let mut batches = rows.execute_stream().await.map_err(failed)?;
             while let Some(batch) = batches.try_next().await.map_err(failed)? {
                 each(job, &batch, &mut note)?;
@@ -52,11 +52,11 @@ fn each(
     batch: &RecordBatch,
     mut note: impl FnMut(&[u8], &[u8], i64),
 ) -> Result<()> {
-    let folded = Folded {
+    let folded = FoldOutput {
         job: Arc::clone(job),
-        rows: checked(job, batch)?,
+        rows: check_rows(job, batch)?,
     };
-    let (groups, rows, counts) = folded.encoded()?;
+    let (groups, rows, counts) = folded.encode()?;
     for ((group, row), count) in groups.iter().zip(rows.iter()).zip(counts.values()) {
         note(group.unwrap_or_default(), row.unwrap_or_default(), *count);
     }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jobs::tables::{Generation, kept_key, kept_name, kept_row, table_name};
+use jobs::tables::{TableGeneration, drift_key, drift_row_shape, drift_table_name, table_name};
 use jobs::{Job, Layers};
 use schemas::seam::{Cut, Epoch, Offset};
 use schemas::source::Source;
 use schemas::time::Width;
-use stores::views::{TallyShape, ViewShape};
+use stores::views::{AggregateShape, ViewShape};
 use tokio_util::sync::CancellationToken;
 
 use super::check::check;
@@ -19,11 +19,11 @@ use super::planning::{Archived, plan, refusal, whole_days};
 use super::publish::{Edition, NewRow, Publisher, new_rows};
 use super::result::ViewManifest;
 use super::tasks;
-use crate::archive::{CompactedSize, CompactionLimits, Repeats, compact, redact};
+use crate::archive::{CompactedSize, CompactionLimits, RepeatFilter, compact, redact};
 use crate::drift::{Between, Drift};
 use crate::report::{RunReport, Stages};
-use crate::results::{Results, names_of};
-use crate::run::{Batch, behind, expect_held, go_on};
+use crate::results::{Results, result_names};
+use crate::run::{Batch, PublishedTables, check_stop, lag_warnings, verify_lease};
 use crate::{Error, Progress, Result, RunRequest};
 
 /// A file takes a part of the bytes of its records.
@@ -54,7 +54,7 @@ impl Batch {
         stages.begin("check", 0);
         let plan = &compute.plan;
         let faults = check(plan, &computed);
-        self.judge::<ViewManifest>(results, request, faults, &mut report, stop)
+        self.enforce_check::<ViewManifest>(results, request, faults, &mut report, stop)
             .await?;
         record(results, &computed).await?;
         let touched = computed.manifests.values().map(|m| m.touched.len() as u64);
@@ -78,16 +78,16 @@ impl Batch {
             {
                 Ok(drift) => report.drift = drift,
                 Err(error) => {
-                    tracing::warn!(%source, %error, "the drift of a run is not known");
+                    tracing::warn!(%source, %error, "cannot determine the drift of a run");
                     report.drift.unknown = Some(error.to_string());
-                    let warning = format!("the drift is not known: {error}");
+                    let warning = format!("the drift is unknown: {error}");
                     report.warnings.push(warning);
                 }
             }
-            go_on(stop)?;
+            check_stop(stop)?;
         }
-        self.complete(source, request, at, &names_of(&computed.manifests))
-            .await?;
+        let names = result_names(&computed.manifests);
+        self.complete(source, request, at.0, at.1, &names).await?;
         // Whatever fails from here on, the run is published, and the next one tidies up.
         let outcome = self
             .after(
@@ -98,7 +98,7 @@ impl Batch {
                 (stages, stop),
             )
             .await;
-        Self::warn_after(source, outcome, &mut report);
+        Self::add_cleanup_warning(source, outcome, &mut report);
         Ok(report)
     }
 
@@ -115,11 +115,16 @@ impl Batch {
         let keep: Vec<String> = jobs.map(|view| view.table.clone()).collect();
         let (views, at) = (&self.ports.views, (plan.epoch, stamp_us));
         let kept = plan.views.iter().filter(|view| compared(view));
-        let kept = kept.map(|view| kept_name(view.job.view(), plan.of));
+        let kept = kept.map(|view| drift_table_name(view.job.view(), plan.of));
         let tables: Vec<String> = keep.iter().cloned().chain(kept).collect();
-        let told = (report, stages);
+        let published = PublishedTables {
+            source: plan.source,
+            epoch: plan.epoch,
+            stamp_us,
+            tables: &tables,
+        };
         if !self
-            .forget_others(request, (plan.source, at, &tables), told, stop)
+            .retire_tables(request, published, report, stages, stop)
             .await?
         {
             return Ok(());
@@ -128,13 +133,14 @@ impl Batch {
             // Whoever read what was forgotten has come to the end by now: the rows go.
             views.forget_views(plan.source, at, &tables).await?;
         }
-        self.drop_epochs(plan.source, &keep, plan.cuts.len(), stop)
+        self.prune_epochs(plan.source, &keep, plan.cuts.len(), stop)
             .await?;
         if stop.is_cancelled() {
             return Ok(());
         }
-        self.remove_others::<ViewManifest>(results, stop).await?;
-        expect_held(results.lease).await?;
+        self.delete_unreferenced_results::<ViewManifest>(results, stop)
+            .await?;
+        verify_lease(results.lease).await?;
         self.collect_archive_garbage(plan.source, true).await?;
         if !request.jobs.is_empty() || stop.is_cancelled() {
             return Ok(());
@@ -155,7 +161,7 @@ impl Batch {
                 bytes_max: options.archive_bytes_max as u64 / PARQUET_PART,
             },
             clock: &*self.ports.clock,
-            memory: &self.engine.room("compaction"),
+            memory: &self.engine.reserve_memory("compaction"),
         };
         let (inputs, outputs) = compact(archive, source, limits, &plan.suppressed, stop).await?;
         if outputs > 0 {
@@ -174,39 +180,41 @@ impl Batch {
     ) -> Result<(Plan, RunReport)> {
         let source = results.source;
         stages.begin("seal", 0);
-        let jobs = self.catalog.of_layer(source, Layers::Batch);
+        let jobs = self.catalog.jobs_in_layer(source, Layers::Batch);
         let jobs: Vec<Arc<Job>> = jobs.map(Arc::clone).collect();
         let names: Vec<&str> = jobs.iter().map(|job| job.name()).collect();
-        Self::check_names(&names, request)?;
+        Self::check_job_names(&names, request)?;
         if let Some(why) = whole_days(request) {
             self.refuse_without_events(source, &why).await?;
         }
-        let ends = self.log_ends(source).await?;
+        let ends = self.checked_log_ends(source).await?;
         let mut archiver = self.archiver(source).await?;
         // Once for the whole run. The next run handles later erasures.
         let (mut of, suppressed) = self.generation(archiver.version()).await?;
-        self.make_tables(source, of).await?;
+        self.create_tables(source, of).await?;
         // Before anything is recorded that would rest on the offsets of another log.
-        archiver.recognise_log().await?;
-        let run = self.the_run(source, request, ends.len(), stop).await?;
+        archiver.verify_log().await?;
+        let run = self.select_run(source, request, ends.len(), stop).await?;
         let cuts: Vec<Offset> = run.cuts.iter().map(|cut| cut.next_offset).collect();
-        stages.begin("archive", archiver.behind(&cuts));
-        archiver.up_to(&run.cuts, stages.progress, stop).await?;
-        go_on(stop)?;
+        stages.begin("archive", archiver.lag(&cuts));
+        archiver
+            .archive_up_to(&run.cuts, stages.progress, stop)
+            .await?;
+        check_stop(stop)?;
         let archive = &self.ports.archive;
-        let memory = self.engine.room("redaction");
-        let at = (&memory, self.ports.clock.now_ms());
-        let version = redact(archive, source, &suppressed, at, stop).await?;
+        let memory = self.engine.reserve_memory("redaction");
+        let now_ms = self.ports.clock.now_ms();
+        let version = redact(archive, source, &suppressed, &memory, now_ms, stop).await?;
         drop(memory);
         if version.backfills() != of.backfills {
             // A backfill ended meanwhile.
             of.backfills = version.backfills();
-            self.make_tables(source, of).await?;
+            self.create_tables(source, of).await?;
         }
         let (files, expired) = version.contents(archive, source).await?;
         // What a try that died had not begun to publish is deleted.
-        let held = self.remove_others(results, stop).await?;
-        self.ports.archive.tidy().await?;
+        let held = self.delete_unreferenced_results(results, stop).await?;
+        self.ports.archive.remove_abandoned_files().await?;
         let archived = Archived { of, files, expired };
         let mut plan = plan(source, request, &run, jobs, archived, held)?;
         plan.suppressed = suppressed;
@@ -241,7 +249,12 @@ impl Batch {
         let source = plan.source;
         let now_ms = self.ports.clock.now_ms();
         let stamp_us = views
-            .begin_publishing(source, report.epoch, &names_of(&computed.manifests), now_ms)
+            .begin_publishing(
+                source,
+                report.epoch,
+                &result_names(&computed.manifests),
+                now_ms,
+            )
             .await?;
         let publisher = Publisher {
             views: Arc::clone(views),
@@ -296,11 +309,11 @@ impl Batch {
         let mut all = Drift::none();
         let views: Vec<&View> = plan.wanted().filter(|view| compared(view)).collect();
         let begins = views.iter().all(|view| view.published.is_none());
-        if plan.of != Generation::default() && begins {
+        if plan.of != TableGeneration::default() && begins {
             all.total = None;
             all.unknown = Some(match plan.of.erasures {
-                0 => "a backfill was taken in, which live state never counted".to_owned(),
-                _ => "somebody was erased, or a backfill was taken in: the rows begin anew"
+                0 => "the run includes a backfill, which live state never counted".to_owned(),
+                _ => "the tables were filled from scratch because of an erasure or a backfill"
                     .to_owned(),
             });
             return Ok(all);
@@ -331,15 +344,17 @@ impl Batch {
                 self.keep((view, plan.of), at, &keys.all).await?;
                 let since = before.map_or(&[][..], |old| &old.cuts);
                 let days = keys.days(&view.job);
-                for which in [Repeats::All, Repeats::InOtherPartition] {
+                for which in [RepeatFilter::All, RepeatFilter::InOtherPartition] {
                     let note = |group: &[u8], row: &[u8], count| {
                         keys.repeated(which, (group, row), count);
                     };
                     let of = (&view.job, which);
                     let told = compute.repeats(of, (since, days.as_ref()), note, stop);
                     if let Err(error) = told.await {
-                        tracing::warn!(job = name, %error, "causes of the drift are not known");
-                        warnings.push(format!("why {name} differs is not known: {error}"));
+                        tracing::warn!(job = name, %error, "cannot determine the causes of the drift");
+                        warnings.push(format!(
+                            "the cause of the drift of {name} is unknown: {error}"
+                        ));
                         break;
                     }
                     if !keys.are_repeated() {
@@ -349,7 +364,7 @@ impl Batch {
             }
             let (drift, worst) = found.told(&view.job)?;
             if drift.is_lower_bound {
-                tracing::warn!(job = name, "not all that differs could be kept");
+                tracing::warn!(job = name, "cannot store all differing keys");
             }
             all.add(drift, worst);
         }
@@ -360,11 +375,11 @@ impl Batch {
 impl Batch {
     async fn keep(
         &self,
-        (view, of): (&View, Generation),
+        (view, of): (&View, TableGeneration),
         (epoch, stamp_us): (Epoch, i64),
         found: &[Difference],
     ) -> Result<()> {
-        let name = kept_name(view.job.view(), of);
+        let name = drift_table_name(view.job.view(), of);
         // A try that died, and a run that was abandoned, compared the same stretch from its beginning: what
         // they kept is written over.
         let begin = view.published.as_ref().map_or(0, |old| old.epoch) + 1;
@@ -372,10 +387,14 @@ impl Batch {
             let mut rows = rows
                 .iter()
                 .map(|one| {
-                    let row = kept_key(&one.row, begin)
-                        .map_err(|e| Error::fault("a key of what is kept", e))?;
+                    let row = drift_key(&one.row, begin)
+                        .map_err(|e| Error::fault("a key of the drift table", e))?;
                     let more = one.live.wrapping_sub(one.batch);
-                    Ok((TallyShape::part(0, &one.group), row, Some(more)))
+                    Ok((
+                        AggregateShape::partition_key(0, &one.group),
+                        row,
+                        Some(more),
+                    ))
                 })
                 .collect::<Result<Vec<NewRow>>>()?;
             let rows = new_rows(&mut rows);
@@ -389,13 +408,13 @@ impl Batch {
 }
 
 /// The table for what live state counted otherwise than the rows of a view say, where it is kept.
-pub(crate) fn kept_shape(job: &Job, of: Generation) -> Option<ViewShape> {
+pub(crate) fn kept_shape(job: &Job, of: TableGeneration) -> Option<ViewShape> {
     is_compared(job).then(|| {
-        ViewShape::Tally(TallyShape {
-            view: kept_name(job.view(), of),
+        ViewShape::Aggregate(AggregateShape {
+            view: drift_table_name(job.view(), of),
             group: job.group().clone(),
             partition: Width::All,
-            row: kept_row(job.row()),
+            row: drift_row_shape(job.row()),
         })
     })
 }
@@ -410,11 +429,11 @@ fn is_compared(job: &Job) -> bool {
 }
 
 /// The shape of the table of a view whose rows are of a generation.
-pub(crate) fn shape(job: &Job, of: Generation) -> ViewShape {
-    ViewShape::Tally(TallyShape {
+pub(crate) fn shape(job: &Job, of: TableGeneration) -> ViewShape {
+    ViewShape::Aggregate(AggregateShape {
         view: table_name(job.view(), of),
         group: job.group().clone(),
-        partition: job.partition(),
+        partition: job.table_partition(),
         row: job.row().clone(),
     })
 }
@@ -425,10 +444,10 @@ fn warnings(plan: &Plan, cuts: &[Cut], ends: &[Offset]) -> Vec<String> {
         .filter(|view| view.is_unknown)
         .map(|view| view.job.name())
         .collect();
-    let mut warnings = behind(plan.source, cuts, ends);
+    let mut warnings = lag_warnings(plan.source, cuts, ends);
     if !unknown.is_empty() {
         warnings.push(format!(
-            "the archive lacks results whose rows {} hold; so everything was computed and written anew",
+            "the archive lacks results from which {} were written, so all rows were recomputed and rewritten",
             unknown.join(", ")
         ));
     }

@@ -15,7 +15,7 @@ use super::result::{ViewManifest, Written};
 use crate::archive::day_tasks;
 use crate::executor::Executor;
 use crate::results::result_name;
-use crate::task::{self, Output, Task, mismatch};
+use crate::task::{self, Output, Task, stage_mismatch};
 use crate::{Error, Progress, Result};
 
 /// Computes every wanted view.
@@ -28,7 +28,7 @@ pub(crate) async fn compute(
     days(compute, executor, &mut computed, told).await?;
     let coarse = compute.plan.wanted();
     let mut waiting: Vec<&View> = coarse
-        .filter(|view| view.job.piece() > Width::Day)
+        .filter(|view| view.job.time_partition() > Width::Day)
         .collect();
     while !waiting.is_empty() {
         let is_waiting = |name| waiting.iter().any(|view| view.job.name() == name);
@@ -42,7 +42,7 @@ pub(crate) async fn compute(
         let shared = shared(compute, needed(&ready, &computed.manifests));
         let take = |task, output| {
             let (Task::Coarse(name), Output::Coarse(written)) = (task, output) else {
-                return Err(mismatch());
+                return Err(stage_mismatch());
             };
             take(&mut computed, &name, written);
             Ok(())
@@ -65,7 +65,7 @@ async fn days(
     let tasks = day_tasks(&plan.days, compute.task_rows_max).into_iter();
     let take = |task, output| {
         let (Task::Days(days), Output::Days(of_days)) = (task, output) else {
-            return Err(mismatch());
+            return Err(stage_mismatch());
         };
         for (name, written) in of_days.written {
             take(computed, &name, written);
@@ -83,8 +83,8 @@ async fn days(
     executor.run(shared, tasks, stop, take).await
 }
 
-fn shared(compute: &Arc<Compute>, computed: Manifests) -> task::Shared {
-    task::Shared::Tallies(Box::new(Shared {
+fn shared(compute: &Arc<Compute>, computed: Manifests) -> task::StageInput {
+    task::StageInput::Aggregates(Box::new(Shared {
         compute: Arc::clone(compute),
         computed: Arc::new(computed),
         publisher: None,

@@ -2,132 +2,134 @@
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use jiff::civil::Date;
-use stores::listing::Sort;
+use stores::listing::ApplicationSort;
 
 use super::values::date;
 
-/// The largest capacity: a number that every JSON reader holds exactly.
+/// Largest capacity: every JSON reader represents it exactly.
 const CAPACITY_MAX: i64 = 9_007_199_254_740_991;
 
 fn capacity() -> clap::builder::RangedI64ValueParser {
     clap::value_parser!(i64).range(0..=CAPACITY_MAX)
 }
 
-fn part(text: &str) -> Result<f64, String> {
-    let part = text.parse::<f64>().ok();
-    part.filter(|part| part.is_finite() && *part >= 0.0)
-        .ok_or_else(|| "it is not a part of the capacity such as 0.8".to_owned())
+/// Parses a usage: connected athletes by capacity.
+fn usage(text: &str) -> Result<f64, String> {
+    let usage = text.parse::<f64>().ok();
+    usage
+        .filter(|usage| usage.is_finite() && *usage >= 0.0)
+        .ok_or_else(|| "expected a fraction of the capacity, such as 0.8".to_owned())
 }
 
 /// The commands of `applications`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ApplicationsCommand {
-    /// Show applications, those that use most of their capacity first
+    /// List applications, highest usage of capacity first
     List {
-        /// What they are put in order by; of numbers the largest come first
-        #[arg(long, value_enum, value_name = "WHAT", default_value_t = SortBy::Usage)]
+        /// Sort key; numbers sort in descending order
+        #[arg(long, value_enum, value_name = "KEY", default_value_t = SortBy::Usage)]
         sort: SortBy,
-        /// Only those of whose capacity at least this part is in use, such as 0.8
-        #[arg(long, value_name = "PART", value_parser = part, allow_negative_numbers = true)]
+        /// Only applications that use at least this fraction of their capacity, such as 0.8
+        #[arg(long, value_name = "F", value_parser = usage, allow_negative_numbers = true)]
         usage_from: Option<f64>,
-        /// How many to show
+        /// Number of applications
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         limit: u32,
-        /// Only those whose id is this, or in whose name or owner it is found, whatever the case
+        /// Only applications with this id, or whose name or owner contains the text; ignores case
         #[arg(long, value_name = "TEXT")]
         search: Option<String>,
-        /// Only those of this owner
+        /// Only applications of this owner
         #[arg(long, value_name = "OWNER")]
         owner: Option<String>,
     },
-    /// Show one application, what it asks for and what was changed
+    /// Show one application, its pending request and its changes
     Show {
-        /// The application
+        /// Application id
         #[arg(allow_negative_numbers = true)]
         id: i64,
     },
-    /// Show how many athletes were connected, day by day (UTC), as batch runs found it
+    /// Show connected athletes by UTC day, as batch runs counted them
     History {
-        /// The application
+        /// Application id
         #[arg(allow_negative_numbers = true)]
         id: i64,
-        /// The first day; 90 days before the end if left out
+        /// First day [default: 90 days before the end]
         #[arg(long, value_name = "DATE", value_parser = date)]
         from: Option<Date>,
-        /// The day after the last one; tomorrow if left out
+        /// Day after the last one [default: tomorrow]
         #[arg(long, value_name = "DATE", value_parser = date)]
         to: Option<Date>,
     },
-    /// Set how many athletes may connect, and whether that is enforced
+    /// Set the capacity of an application, and turn its enforcement on or off
     #[command(group(ArgGroup::new("change").args(["capacity", "enforce"]).required(true).multiple(true)))]
     Set {
-        /// The application
+        /// Application id
         #[arg(allow_negative_numbers = true)]
         id: i64,
-        /// How many athletes may be connected at once; those that are stay
+        /// Maximum of connected athletes; existing connections stay
         #[arg(long, value_name = "N", value_parser = capacity(), allow_negative_numbers = true)]
         capacity: Option<i64>,
-        /// Whether no more are let in than that
+        /// Reject connections beyond the capacity
         #[arg(long, value_name = "SWITCH")]
         enforce: Option<Switch>,
-        /// Why, for the record
+        /// Reason, for the audit log
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
         #[command(flatten)]
-        by: By,
+        actor: ActorArgs,
     },
-    /// Ask for a higher capacity
+    /// Request a higher capacity
     Ask {
-        /// The application
+        /// Application id
         #[arg(allow_negative_numbers = true)]
         id: i64,
-        /// How many athletes it would like to connect at once
+        /// Requested capacity
         #[arg(long, value_name = "N", value_parser = capacity(), allow_negative_numbers = true)]
         capacity: i64,
-        /// Why
+        /// Reason
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
         #[command(flatten)]
-        by: By,
+        actor: ActorArgs,
     },
-    /// Show who asks for a higher capacity
+    /// List requests for a higher capacity
     Requests {
-        /// Those that are decided too
+        /// Include decided requests
         #[arg(long)]
         all: bool,
-        /// How many to show
+        /// Number of requests
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         limit: u32,
     },
     /// Grant a request
     Grant {
-        /// The request
+        /// Request id
         request: i64,
-        /// Another capacity than was asked for
+        /// Granted capacity [default: the requested one]
         #[arg(long, value_name = "N", value_parser = capacity(), allow_negative_numbers = true)]
         capacity: Option<i64>,
-        /// For who asked
+        /// Answer to the requester
         #[arg(long, value_name = "TEXT")]
         answer: Option<String>,
         #[command(flatten)]
-        by: By,
+        actor: ActorArgs,
     },
     /// Refuse a request
     Refuse {
-        /// The request
+        /// Request id
         request: i64,
-        /// For who asked
+        /// Answer to the requester
         #[arg(long, value_name = "TEXT")]
         answer: Option<String>,
         #[command(flatten)]
-        by: By,
+        actor: ActorArgs,
     },
 }
 
-/// Who does something.
+/// The person who acts.
 #[derive(Debug, Args)]
-pub(crate) struct By {
-    /// Who does it, for the record
+pub(crate) struct ActorArgs {
+    /// Person who acts, for the audit log
     #[arg(
         long,
         value_name = "NAME",
@@ -138,20 +140,20 @@ pub(crate) struct By {
     pub(crate) by: String,
 }
 
-/// What applications are put in order by.
+/// Sort key of applications.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SortBy {
-    /// Their ids.
+    /// Id
     Id,
-    /// Their names, whatever the case.
+    /// Name, ignoring case
     Name,
-    /// Connected athletes.
+    /// Connected athletes
     Connected,
-    /// Connected athletes by capacity.
+    /// Connected athletes as a fraction of the capacity
     Usage,
 }
 
-impl From<SortBy> for Sort {
+impl From<SortBy> for ApplicationSort {
     fn from(sort: SortBy) -> Self {
         match sort {
             SortBy::Id => Self::Id,
@@ -165,8 +167,8 @@ impl From<SortBy> for Sort {
 /// On or off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Switch {
-    /// No more are let in than the capacity says.
+    /// Reject connections beyond the capacity
     On,
-    /// Everybody is let in.
+    /// Accept every connection
     Off,
 }

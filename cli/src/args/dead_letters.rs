@@ -1,61 +1,61 @@
 //! The commands of `dead-letters`.
 
 use clap::{Args, Subcommand};
-use schemas::dead_letter::LetterId;
+use schemas::dead_letter::DeadLetterId;
 use schemas::source::Source;
-use stores::dead_letters::Asked;
+use stores::dead_letters::DeadLetterFilter;
 
 use super::values;
 
 /// The commands of `dead-letters`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeadLettersCommand {
-    /// Show what could not be taken, newest first
+    /// List rejected input, newest first
     List {
-        /// How many to show
+        /// Number of dead letters
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         limit: u32,
         #[command(flatten)]
-        wanted: Wanted,
+        filter: FilterArgs,
     },
-    /// Count what could not be taken, by source and kind of reason
+    /// Count rejected input by source and kind of reason
     Count {
         #[command(flatten)]
-        wanted: Wanted,
+        filter: FilterArgs,
     },
-    /// Show everything about one dead letter
+    /// Show one dead letter
     Show {
-        /// The letter, as `list` shows it: TOPIC/PARTITION@OFFSET
+        /// The dead letter as `list` shows it: TOPIC/PARTITION@OFFSET
         #[arg(value_name = "ID")]
-        id: LetterId,
-        /// Write its bytes alone to standard output, as they came
+        id: DeadLetterId,
+        /// Write only its original bytes to standard output
         #[arg(long)]
         raw: bool,
     },
-    /// Check what could not be taken again, and take what is good now; twice is as once
+    /// Check rejected input again, and ingest what is valid now; safe to repeat
     Replay(ReplayArgs),
 }
 
-/// Which letters are wanted.
+/// Filters of dead letters.
 #[derive(Debug, Clone, Default, Args)]
-pub(crate) struct Wanted {
-    /// Only of this source
+pub(crate) struct FilterArgs {
+    /// Only this source
     #[arg(long, value_parser = values::source())]
     pub(crate) source: Option<Source>,
-    /// Only those in whose reason, or the kind of it that `count` shows, this is found
+    /// Only dead letters whose reason, or its kind as in `count`, contains this text
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// Only those that were set aside then or later: an instant, or a date in UTC
-    #[arg(long, value_name = "TIME", value_parser = values::instant)]
-    pub(crate) since: Option<i64>,
+    /// Only dead letters that were rejected at this time or later: an instant, or a date in UTC
+    #[arg(long, alias = "since", value_name = "TIME", value_parser = values::instant)]
+    pub(crate) from: Option<i64>,
 }
 
-impl From<&Wanted> for Asked {
-    fn from(wanted: &Wanted) -> Self {
+impl From<&FilterArgs> for DeadLetterFilter {
+    fn from(filter: &FilterArgs) -> Self {
         Self {
-            source: wanted.source,
-            reason: wanted.reason.clone(),
-            since_ms: wanted.since,
+            source: filter.source,
+            reason: filter.reason.clone(),
+            since_ms: filter.from,
         }
     }
 }
@@ -64,11 +64,11 @@ impl From<&Wanted> for Asked {
 #[derive(Debug, Default, Args)]
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
-    pub(crate) wanted: Wanted,
-    /// Only this letter, more than once for several
-    #[arg(long = "id", value_name = "ID", conflicts_with_all = ["source", "reason", "since"])]
-    pub(crate) ids: Vec<LetterId>,
-    /// Only say what would become of them, and write nothing
+    pub(crate) filter: FilterArgs,
+    /// Only this dead letter; repeatable
+    #[arg(long = "id", value_name = "ID", conflicts_with_all = ["source", "reason", "from"])]
+    pub(crate) ids: Vec<DeadLetterId>,
+    /// Write nothing; only report the outcome of each dead letter
     #[arg(long)]
     pub(crate) dry_run: bool,
 }

@@ -1,4 +1,4 @@
-//! Every command that the docs, the runbooks, the units, compose and the chart show is one that there is.
+//! Tests that every command in docs, runbooks, units, compose files and the chart exists.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 
 use super::Cli;
 
-/// What stands for something that a reader knows, and one of it.
+/// Placeholders of the docs, and a value for each.
 const PLACEHOLDERS: [(&str, &str); 9] = [
     ("RUN", "1"),
     ("N", "1"),
@@ -71,7 +71,7 @@ fn commands(text: &str) -> Vec<(String, bool)> {
 }
 
 /// The commands that containers of our image are started with, by compose.
-fn of_compose(text: &str) -> Vec<String> {
+fn compose_commands(text: &str) -> Vec<String> {
     let (mut found, mut is_ours) = (Vec::new(), false);
     for line in text.lines() {
         let of_service = line.strip_prefix("    ").unwrap_or_default();
@@ -90,7 +90,7 @@ fn of_compose(text: &str) -> Vec<String> {
 }
 
 /// The commands that containers of our image are started with, by a template of the chart; what its values give is a number there.
-fn of_chart(template: &str) -> Vec<String> {
+fn chart_commands(template: &str) -> Vec<String> {
     let lists = template.split("\"args\" (list ").skip(1);
     let of_list = |list: &str| {
         let (mut depth, mut command) = (1_u32, "backstitch ".to_owned());
@@ -169,11 +169,11 @@ fn every_container_is_started_with_a_command_that_is_one() {
     let files = ["compose.yaml", "compose.demo.yaml"];
     let compose: Vec<String> = files
         .iter()
-        .flat_map(|file| of_compose(&read(&root.join(file))))
+        .flat_map(|file| compose_commands(&read(&root.join(file))))
         .collect();
     let chart: Vec<String> = templates
         .iter()
-        .flat_map(|path| of_chart(&read(path)))
+        .flat_map(|path| chart_commands(&read(path)))
         .collect();
     assert_eq!(
         (compose.len(), chart.len()),

@@ -1,5 +1,7 @@
 //! The commands of `keys`.
 
+use std::time::Duration;
+
 use clap::Subcommand;
 use schemas::access::{Scope, ScopeError};
 use stores::keys::NAME_BYTES_MAX;
@@ -9,54 +11,54 @@ use super::values;
 /// The commands of `keys`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
-    /// Make a key, which is shown once. From the first one on every request needs a key
+    /// Create a key and show it once. From the first key on, every request needs a key
     Create {
-        /// What it permits, more than once for several: read:*, read:owner:ID, ingest, ingest:SOURCE or admin
+        /// Scope: read:*, read:owner:ID, ingest, ingest:SOURCE or admin; repeatable
         #[arg(long = "scope", required = true, value_name = "SCOPE", value_parser = scope)]
         scopes: Vec<Scope>,
-        /// What people call it
+        /// Display name
         #[arg(long, value_name = "NAME", value_parser = name)]
         name: String,
-        /// When it ends by itself: an instant, a date in UTC, or after so many days as in 90d [default: never]
-        #[arg(long, value_name = "WHEN", value_parser = values::when)]
-        expires: Option<values::When>,
-        /// Who makes it, for the record
-        #[arg(long, value_name = "WHO", default_value = "keys create", value_parser = actor)]
+        /// Expiry: an instant, a date in UTC, or a duration such as 90d [default: never]
+        #[arg(long, value_name = "TIME", value_parser = values::expiry)]
+        expires: Option<values::Expiry>,
+        /// Person who creates the key, for the audit log
+        #[arg(long, value_name = "NAME", default_value = "keys create", value_parser = actor)]
         by: String,
     },
-    /// Show keys, newest first, without what they are
+    /// List keys, newest first, without their secrets
     List {
-        /// How many to show
+        /// Number of keys
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         limit: u32,
     },
-    /// Make a key with the same scopes in the place of one, which goes on for a while
+    /// Create a key with the same scopes, and let the old one expire soon
     Rotate {
-        /// The key, as `list` shows it
+        /// Key id, as `list` shows it
         #[arg(value_name = "ID")]
         id: String,
-        /// How many hours the old one goes on
-        #[arg(long, value_name = "HOURS", default_value_t = 24, value_parser = clap::value_parser!(u32).range(0..=8_760))]
-        overlap: u32,
-        /// When the new one ends by itself [default: after as long as the old one was given]
-        #[arg(long, value_name = "WHEN", value_parser = values::when)]
-        expires: Option<values::When>,
-        /// Who does it, for the record
-        #[arg(long, value_name = "WHO", default_value = "keys rotate", value_parser = actor)]
+        /// Remaining life of the old key; a plain number counts hours
+        #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = values::duration(super::DAY / 24, Duration::ZERO..=365 * super::DAY))]
+        overlap: Duration,
+        /// Expiry of the new key [default: the same lifetime as the old key's]
+        #[arg(long, value_name = "TIME", value_parser = values::expiry)]
+        expires: Option<values::Expiry>,
+        /// Person who acts, for the audit log
+        #[arg(long, value_name = "NAME", default_value = "keys rotate", value_parser = actor)]
         by: String,
     },
-    /// Take a key back: it is refused some seconds later
+    /// Revoke a key; it is rejected within seconds
     Revoke {
-        /// The key, as `list` shows it
+        /// Key id, as `list` shows it
         #[arg(value_name = "ID")]
         id: String,
-        /// Who does it, for the record
-        #[arg(long, value_name = "WHO", default_value = "keys revoke", value_parser = actor)]
+        /// Person who acts, for the audit log
+        #[arg(long, value_name = "NAME", default_value = "keys revoke", value_parser = actor)]
         by: String,
     },
-    /// Show what administrators did, newest first
+    /// Show the audit log of administrators, newest first
     Audit {
-        /// How much to show
+        /// Number of entries
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         limit: u32,
     },
@@ -72,7 +74,7 @@ fn scope(text: &str) -> Result<Scope, String> {
         .map_err(|error: ScopeError| error.to_string())?;
     match &scope {
         Scope::ReadOwner(owner) if owner == "*" => {
-            Err("no owner is called *: read:* permits every read".to_owned())
+            Err("* is not an owner; read:* permits every read".to_owned())
         }
         _ => Ok(scope),
     }
@@ -88,6 +90,6 @@ fn bounded(text: &str, bytes_max: usize) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(format!(
-        "a text of 1 to {bytes_max} bytes without control characters is expected"
+        "expected a text of 1 to {bytes_max} bytes without control characters"
     ))
 }

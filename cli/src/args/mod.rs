@@ -1,32 +1,39 @@
 //! The command line.
 
 mod applications;
-mod complaint;
 mod dead_letters;
 mod erase;
 mod generate;
+mod help;
 mod keys;
 mod names;
-mod restorate;
+mod reconcile;
+mod usage_error;
 mod values;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use schemas::source::Source;
 
-pub(crate) use applications::{ApplicationsCommand, By, Switch};
-pub(crate) use complaint::complaint;
+pub(crate) use applications::{ActorArgs, ApplicationsCommand, Switch};
 pub(crate) use dead_letters::{DeadLettersCommand, ReplayArgs};
-pub(crate) use erase::EraseArgs;
+pub(crate) use erase::{EraseArgs, EraseCommand, PeopleArgs};
 pub(crate) use generate::{Format, GenerateArgs, Shape};
+pub(crate) use help::{command, overview};
 pub(crate) use keys::KeysCommand;
 pub(crate) use names::NamesCommand;
-pub(crate) use restorate::{CompareArgs, DecideArgs, RestorateArgs, RestorateCommand};
+pub(crate) use reconcile::{CompareArgs, DecisionArgs, ReconcileArgs, ReconcileCommand};
+pub(crate) use usage_error::usage_error;
+pub(crate) use values::Expiry;
 
-/// Exact, fast counts: a speed layer sews forward, a batch layer comes back and makes it firm.
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Exact counts and leaderboards: live within seconds, recomputed by batch runs
 #[derive(Debug, Parser)]
-#[command(name = "backstitch", version, max_term_width = 100)]
+#[command(name = "backstitch", version, max_term_width = 100, after_help = help::SETTINGS)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) globals: Globals,
@@ -34,23 +41,23 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Flags that stand before or after the command.
+/// Flags that precede or follow the command.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Everywhere")]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Globals {
-    /// The folder that holds everything [default: ./backstitch-data]
+    /// Data folder of the embedded stores [default: ./backstitch-data]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// A TOML file with settings (see `config schema`)
+    /// TOML file with settings (see `config schema`)
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Print the result as one JSON document
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// What is logged: error, warn, info, debug, trace, or as in RUST_LOG
+    /// Log level: error, warn, info, debug, trace, or a filter as in RUST_LOG
     #[arg(long, global = true, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
-    /// Log more: information, twice for details, three times for everything
+    /// Log more: -v is info, -vv debug, -vvv trace
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
@@ -58,62 +65,63 @@ pub(crate) struct Globals {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show everything in one process, with made-up live traffic
+    /// Run everything in one process with generated live traffic
     Demo(DemoArgs),
-    /// Run a whole small installation: speed, batch and serving in one process
+    /// Run a whole small installation in one process: speed, batch and serving
     Up(UpArgs),
-    /// Make up input, the same for the same seed
+    /// Generate input; the same seed gives the same bytes
     Generate(GenerateArgs),
-    /// Take files or standard input in: events into the log, rows into the canonical store
+    /// Ingest files or standard input: events into the log, rows into the entity store
     Ingest(IngestArgs),
-    /// Take events of the past straight into the archive, without the log: all of them, or none
+    /// Add past events directly to the archive, without the log; either all of them or none
     Backfill(IngestArgs),
     /// Run the speed layer
     Speed(FollowArgs),
     /// Copy the log to the archive of Parquet files
     Archive(FollowArgs),
-    /// Copy canonical tables to Parquet files
+    /// Copy entity tables to Parquet files
     Snapshot(FollowArgs),
     /// Run the batch layer, or show its runs
     #[command(subcommand)]
     Batch(BatchCommand),
-    /// Say why a total, a board or a place on it is what it is
+    /// Explain how a total, a board or a rank is computed
     Explain(ExplainArgs),
-    /// Show how long everything is kept, or let old things go
+    /// Show retention, or delete expired data
     #[command(subcommand)]
     Retention(RetentionCommand),
-    /// Compare what is served with what is expected, key by key, and put right what differs
-    Restorate(Box<RestorateArgs>),
-    /// Serve the HTTP API
+    /// Compare served values with expected values by key, and repair differences
+    #[command(visible_alias = "restorate")]
+    Reconcile(Box<ReconcileArgs>),
+    /// Serve the HTTP API and the web pages
     Serve(ServeArgs),
-    /// Give the tasks of batch runs on several machines to executors (Cargo feature `scale`)
+    /// Distribute tasks of batch runs to executors (Cargo feature `scale`)
     Scheduler(SchedulerArgs),
-    /// Carry out tasks of batch runs, for a scheduler (Cargo feature `scale`)
+    /// Run tasks of batch runs for a scheduler (Cargo feature `scale`)
     Executor(ExecutorArgs),
-    /// Show and count what could not be taken, or try it again
+    /// List, count, show or replay rejected input
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
-    /// Remove a person from every store, and say what was removed where
+    /// Remove a person from every store, and print a receipt
     Erase(EraseArgs),
-    /// Look after applications: how many athletes may connect, and who asks for more
+    /// Manage API applications: capacities and requests for more
     #[command(subcommand)]
     Applications(ApplicationsCommand),
-    /// Make, list and take back keys of the API
+    /// Create, list, rotate and revoke API keys
     #[command(subcommand)]
     Keys(KeysCommand),
-    /// Say what owners, tracks and segments are called on pages
+    /// Set display names of owners, tracks and segments
     #[command(subcommand)]
     Names(NamesCommand),
-    /// Make on the servers what is missing: topics, keyspaces, schemas, buckets
+    /// Create missing topics, keyspaces, schemas and buckets on the servers
     Migrate,
-    /// Test every store and name what is wrong
+    /// Test every configured store, and report what is wrong
     Check,
     /// Show or check the settings
-    #[command(subcommand)]
+    #[command(subcommand, after_help = help::SETTINGS)]
     Config(ConfigCommand),
     /// Write manual pages, one for each command
     Man {
-        /// The folder for them, which is made if it is not there
+        /// Target folder; created if missing
         #[arg(value_name = "FOLDER")]
         folder: PathBuf,
     },
@@ -127,23 +135,23 @@ pub(crate) enum Command {
 /// Arguments of `demo`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// End after so many seconds of traffic and a comparison; exit 0 only if every served value equals an independent recount
+    /// Stop after N seconds of traffic and compare; exit 0 only if every served value equals an independent recount
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) seconds: Option<u64>,
-    /// Events and rows a second, less at night, up to twice as many in the evening: one in five is a row of efforts, athletes and so on, at most 100
+    /// Events and rows per second, fewer at night, up to twice as many in the evening; one in five is a row, at most 100
     /// [default: 20, with --seconds 200]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub(crate) rate: Option<u32>,
     /// Events of generated history (two months); one effort per eight events, at most 20,000
     #[arg(long, value_name = "N", default_value_t = 40_000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub(crate) history: u32,
-    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8080, or a free port]
+    /// Address to listen on; port 0 picks a free one [default: 127.0.0.1:8080, or a free port]
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
-    /// Seconds between batch runs [default: 60, with --seconds N a quarter of it]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub(crate) batch_interval: Option<u64>,
-    /// The seed of the made-up traffic
+    /// Time between batch runs, such as 30s [default: 60s, with --seconds N a quarter of it]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration(SECOND, SECOND..=DAY))]
+    pub(crate) batch_interval: Option<Duration>,
+    /// Seed of the generated traffic
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub(crate) seed: u64,
 }
@@ -151,35 +159,35 @@ pub(crate) struct DemoArgs {
 /// Arguments of `up`.
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
-    /// Where to listen; port 0 takes a free one
+    /// Address to listen on; port 0 picks a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub(crate) listen: String,
-    /// Seconds between batch runs
-    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub(crate) batch_interval: u64,
+    /// Time between batch runs, such as 10m
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = values::duration(SECOND, SECOND..=DAY))]
+    pub(crate) batch_interval: Duration,
 }
 
 /// Arguments of `ingest`.
 #[derive(Debug, Args)]
 pub(crate) struct IngestArgs {
-    /// The source that the input is of
+    /// Source of the input
     #[arg(value_parser = values::source())]
     pub(crate) source: Source,
-    /// Files to take, in their order; `-` is standard input
+    /// Files, read in this order; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// The format, where the file's name does not tell
+    /// Format, if the file name has no known extension
     #[arg(long, value_enum)]
     pub(crate) format: Option<Format>,
 }
 
-/// Arguments of what follows the log.
+/// Arguments of the commands that follow the log.
 #[derive(Debug, Args)]
 pub(crate) struct FollowArgs {
-    /// A source to follow, more than once for several [default: all]
+    /// Source to follow; repeatable [default: all]
     #[arg(long = "source", value_name = "SOURCE", value_parser = values::source())]
     pub(crate) sources: Vec<Source>,
-    /// End when the end of the log is reached
+    /// Exit at the end of the log
     #[arg(long)]
     pub(crate) until_caught_up: bool,
 }
@@ -187,40 +195,40 @@ pub(crate) struct FollowArgs {
 /// The commands of `batch`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BatchCommand {
-    /// Run: roll, archive, compute, check, publish; exit 0 only when the run is published
+    /// Start a run: archive, compute, check, publish; exit 0 only when it is published
     Run(BatchRunArgs),
-    /// Run again and again until it is told to end, and after each run the reconciliations that are due
+    /// Start runs at an interval, and after each run the reconciliations that are due
     Schedule(BatchScheduleArgs),
-    /// Show the newest runs
+    /// List the newest runs
     List {
-        /// How many runs
+        /// Number of runs
         #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
         limit: u32,
-        /// Only of this source
+        /// Only this source
         #[arg(long, value_parser = values::source())]
         source: Option<Source>,
     },
-    /// Show everything about one run
+    /// Show the details of one run
     Show {
-        /// The run's epoch
+        /// Epoch of the run
         #[arg(value_name = "RUN")]
         run: u64,
-        /// The source that the run is of
-        #[arg(long, value_parser = values::source(), default_value = "plays")]
-        source: Source,
+        /// Source of the run [default: the only source with runs]
+        #[arg(long, value_parser = values::source())]
+        source: Option<Source>,
     },
 }
 
 /// Arguments of `batch run`.
 #[derive(Debug, Args)]
 pub(crate) struct BatchRunArgs {
-    /// Compute only this view anew at the newest cut, more than once for several
+    /// Recompute only this view at the newest cut; repeatable
     #[arg(long = "job", value_name = "JOB")]
     pub(crate) jobs: Vec<String>,
-    /// Compute every bucket anew, not only those that were touched
+    /// Recompute every time bucket, not only changed ones
     #[arg(long)]
     pub(crate) full: bool,
-    /// Publish a result that fails its check, too
+    /// Publish also a result that fails its check
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -230,17 +238,17 @@ pub(crate) struct BatchRunArgs {
 /// Arguments of `batch schedule`.
 #[derive(Debug, Args)]
 pub(crate) struct BatchScheduleArgs {
-    /// Seconds from the beginning of a run to that of the next one
-    #[arg(long, value_name = "N", default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub(crate) every: u64,
+    /// Time from the start of a run to the start of the next one, such as 10m
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = values::duration(SECOND, SECOND..=DAY))]
+    pub(crate) every: Duration,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
 }
 
-/// What computes batch runs.
+/// The engine that computes batch runs.
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
-    /// What computes: `local` is this process, `ballista://HOST:PORT` the executors of a scheduler (Cargo feature `scale`)
+    /// `local` computes in this process, `ballista://HOST:PORT` on the executors of a scheduler (Cargo feature `scale`)
     #[arg(long, value_name = "ENGINE", default_value = "local")]
     pub(crate) engine: String,
 }
@@ -248,7 +256,7 @@ pub(crate) struct EngineArgs {
 /// Arguments of `serve`.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Where to listen; port 0 takes a free one
+    /// Address to listen on; port 0 picks a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub(crate) listen: String,
 }
@@ -256,43 +264,43 @@ pub(crate) struct ServeArgs {
 /// Arguments of `scheduler`.
 #[derive(Debug, Args)]
 pub(crate) struct SchedulerArgs {
-    /// Where to listen; port 0 takes a free one. Nobody is asked who they are there
+    /// Address to listen on, without authentication; port 0 picks a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:50050")]
     pub(crate) listen: String,
-    /// The host by which executors reach it [default: that of --listen]
+    /// Host name under which executors reach this scheduler [default: the host of --listen]
     #[arg(long, value_name = "HOST")]
     pub(crate) advertise: Option<String>,
-    /// An executor that has not been heard of for so many seconds is lost: others do what it was at
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(5..=3_600))]
-    pub(crate) executor_timeout: u64,
+    /// Time without a heartbeat after which an executor is lost and its tasks go to others
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = values::duration(SECOND, 5 * SECOND..=DAY / 24))]
+    pub(crate) executor_timeout: Duration,
 }
 
 /// Arguments of `executor`.
 #[derive(Debug, Args)]
 pub(crate) struct ExecutorArgs {
-    /// The scheduler to work for
+    /// Scheduler to work for
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:50050")]
     pub(crate) scheduler: String,
-    /// Where to listen, on this port and the one after it; port 0 takes two free ones. Nobody is asked who they are there
+    /// Address to listen on, with this port and the next one, without authentication; port 0 picks two free ones
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     pub(crate) listen: String,
-    /// Tasks that it carries out at once [default: query.threads]
+    /// Tasks that run at the same time [default: query.threads]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 }
 
-/// A number of threads.
+/// Parses a number of threads.
 fn threads(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(threads) if (1..=1024).contains(&threads) => Ok(threads),
-        _ => Err("a number from 1 to 1024 is expected".to_owned()),
+        _ => Err("expected a number from 1 to 1024".to_owned()),
     }
 }
 
 /// Arguments of `explain`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// What is asked, as GET /explain takes it: owner_id=1 period=month date=2026-03-01, or segment_id=7 athlete_id=42
+    /// Parameters of GET /explain, such as owner_id=1 period=month date=2026-03-01, or segment_id=7 athlete_id=42
     #[arg(required = true, value_name = "NAME=VALUE")]
     pub(crate) parameters: Vec<String>,
 }
@@ -300,11 +308,11 @@ pub(crate) struct ExplainArgs {
 /// The commands of `retention`.
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub(crate) enum RetentionCommand {
-    /// Show what there is of each kind, what would go, and what stays and why
+    /// Show how much data of each kind exists, how much is expired, and what keeps expired data
     Show,
-    /// Let go of what the settings under `retention` say
+    /// Delete data that is expired by the settings under `retention`
     Run {
-        /// Delete nothing, only show what would go
+        /// Delete nothing; only show what would be deleted
         #[arg(long)]
         dry_run: bool,
     },
@@ -313,9 +321,9 @@ pub(crate) enum RetentionCommand {
 /// The commands of `config`.
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Print every setting, and where its value comes from
+    /// Print every setting and the origin of its value
     Show,
-    /// Say whether the settings can be used
+    /// Check the settings
     Check,
     /// Print the JSON Schema of the configuration file
     Schema,
@@ -325,17 +333,15 @@ pub(crate) enum ConfigCommand {
 mod documented_tests;
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
-    fn global_flags_stand_before_or_after() {
+    fn global_flags_precede_or_follow_the_command() {
         for line in [
             "backstitch --json --data-dir d batch list",
             "backstitch batch list --json --data-dir d",
@@ -348,21 +354,49 @@ mod tests {
     }
 
     #[test]
-    fn complaints_are_one_line() {
+    fn old_spellings_still_work() {
         for line in [
-            "backstitch",
+            "backstitch restorate list",
+            "backstitch reconcile --view v --expected archive",
+            "backstitch generate plays --rows 1 --seed 1 --until 2026-01-01 -o f",
             "backstitch generate plays",
+            "backstitch dead-letters list --since 2026-03-06",
+            "backstitch dead-letters list --from 2026-03-06",
+            "backstitch up --batch-interval 60",
+            "backstitch batch schedule --every 600",
+            "backstitch batch schedule --every 10m",
+            "backstitch scheduler --executor-timeout 5",
+            "backstitch keys rotate k --overlap 24",
+            "backstitch keys rotate k --overlap 2d",
+            "backstitch erase --list",
+            "backstitch erase list",
+            "backstitch erase --listener 3 --verify",
+            "backstitch erase verify --listener 3",
+        ] {
+            Cli::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn usage_errors_are_one_line() {
+        for line in [
+            "backstitch batch",
             "backstitch generate plays --rows x --seed 1 -o f",
             "backstitch ingest songs f",
             "backstitch nothing",
             "backstitch --nothing",
             "backstitch generate plays --rows 1 --seed 1 -o f --late 2",
+            "backstitch up --batch-interval 2d",
+            "backstitch up --batch-interval soon",
+            "backstitch erase",
+            "backstitch erase verify",
+            "backstitch erase --list --listener 3",
             "backstitch dead-letters show plays/0@1",
             "backstitch dead-letters list --since yesterday",
             "backstitch dead-letters replay --source plays --id backstitch.plays.v1.dlq/0@1",
         ] {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
-            let text = complaint(&error);
+            let text = usage_error(&error);
             assert!(!text.contains('\n') && text.contains("--help"), "{text}");
             assert!(!text.starts_with("error"), "{text}");
         }

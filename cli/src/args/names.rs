@@ -4,40 +4,44 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Subcommand, builder::TypedValueParser};
-use stores::names::Named;
+use stores::names::NamedKind;
 
 /// The commands of `names`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NamesCommand {
-    /// Give names: JSON lines such as {"id": 7, "name": "Long Climb"}; a name that is null is taken away
+    /// Set names from JSON lines such as {"id": 7, "name": "Long Climb"}; a null name removes one
     Load {
-        /// Whose names: owner, track or segment. Those of athletes and applications come with their rows
-        #[arg(value_name = "KIND", value_parser = given())]
-        of: Named,
-        /// The file; - is standard input
+        /// owner, track or segment; the names of athletes and applications are in their rows
+        #[arg(value_name = "KIND", value_parser = settable_kinds())]
+        kind: NamedKind,
+        /// Input file; `-` is standard input
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Show what some things are called
+    /// Show names by id
     Show {
-        /// What they are
-        #[arg(value_name = "KIND", value_parser = any())]
-        of: Named,
-        /// Their numbers
+        /// Kind of the ids
+        #[arg(value_name = "KIND", value_parser = all_kinds())]
+        kind: NamedKind,
+        /// Ids
         #[arg(value_name = "ID", required = true, allow_negative_numbers = true)]
         ids: Vec<i64>,
     },
 }
 
-fn any() -> impl TypedValueParser<Value = Named> {
-    kinds(Named::ALL.into_iter())
+fn all_kinds() -> impl TypedValueParser<Value = NamedKind> {
+    parser(NamedKind::ALL.into_iter())
 }
 
-fn given() -> impl TypedValueParser<Value = Named> {
-    kinds(Named::ALL.into_iter().filter(|of| of.is_given()))
+fn settable_kinds() -> impl TypedValueParser<Value = NamedKind> {
+    parser(
+        NamedKind::ALL
+            .into_iter()
+            .filter(|kind| kind.has_own_names()),
+    )
 }
 
-fn kinds(of: impl Iterator<Item = Named>) -> impl TypedValueParser<Value = Named> {
-    let names = PossibleValuesParser::new(of.map(Named::name));
-    names.try_map(|name| Named::of_name(&name).ok_or("there is nothing of this name"))
+fn parser(kinds: impl Iterator<Item = NamedKind>) -> impl TypedValueParser<Value = NamedKind> {
+    let names = PossibleValuesParser::new(kinds.map(NamedKind::name));
+    names.try_map(|name| NamedKind::from_name(&name).ok_or("unknown kind of name"))
 }

@@ -1,4 +1,4 @@
-//! `applications`: looking after how many athletes may connect.
+//! `applications`: lists applications and manages their capacities.
 
 mod history;
 
@@ -8,15 +8,16 @@ use std::fmt::Write as _;
 use anyhow::{Context as _, bail};
 use schemas::clock::Clock;
 use schemas::entities::Application;
-use schemas::shown::moment;
+use schemas::json_value::format_timestamp_ms;
 use serde::Serialize;
 use serde_json::Value;
 use stores::admin::{
-    AuditEntry, By, CanonAdmin, CapacityRequest, Change, Changed, Decided, Decision, INGEST,
-    RequestState, Requested, RequestsOf, TEXT_BYTES_MAX, Usage, is_reserved,
+    ApplicationChange, ApplicationUsage, AuditContext, AuditEntry, AuditedChange, CapacityRequest,
+    CapacityRequestFilter, CapacityRequestOutcome, DecisionOutcome, EntityAdmin, INGEST,
+    RequestDecision, RequestState, TEXT_BYTES_MAX, is_reserved_actor,
 };
-use stores::listing::{Listed, Listing, Sort};
-use stores::recounts::Recounted;
+use stores::listing::{ApplicationListing, ApplicationSort, ListingPage};
+use stores::recounts::RecordedCount;
 
 use super::Context;
 use crate::args::{self, ApplicationsCommand, Switch};
@@ -24,16 +25,16 @@ use crate::clock::SystemClock;
 use crate::failure;
 use crate::installation::Installation;
 
-/// Who changes something where nobody says who it is.
-const SOMEBODY: &str = "cli";
-/// What is shown of what was changed and asked for.
-const SHOWN: usize = 10;
+/// Recorded actor of a change without a name.
+const DEFAULT_ACTOR: &str = "cli";
+/// Number of changes and requests that `show` prints.
+const ENTRIES_SHOWN: usize = 10;
 
 /// Runs the command.
 pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyhow::Result<()> {
-    let by = said(&command)?;
+    let by = attribution(&command)?;
     let installation = Installation::open_existing(context.settings()).await?;
-    let canon = &*installation.stores().canon;
+    let entities = &*installation.stores().entities;
     let now_ms = SystemClock.now_ms();
     match command {
         ApplicationsCommand::List {
@@ -43,10 +44,10 @@ pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyh
             sort,
             usage_from,
         } => {
-            let sort = Sort::from(sort);
-            let listing = Listing {
+            let sort = ApplicationSort::from(sort);
+            let listing = ApplicationListing {
                 sort,
-                descends: sort.descends(),
+                is_descending: sort.is_descending(),
                 search,
                 owner,
                 usage_from,
@@ -55,7 +56,7 @@ pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyh
         }
         ApplicationsCommand::Show { id } => show(context, &installation, id).await,
         ApplicationsCommand::History { id, from, to } => {
-            history::show(context, &installation, id, (from, to)).await
+            history::show(context, &installation, id, from, to).await
         }
         ApplicationsCommand::Set {
             id,
@@ -63,112 +64,119 @@ pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyh
             enforce,
             ..
         } => {
-            let change = Change {
+            let change = ApplicationChange {
                 athlete_capacity: capacity,
                 is_enforced: enforce.map(|switch| switch == Switch::On),
             };
-            let changed = canon.change(id, change, &by, now_ms).await?;
+            let changed = entities.change_application(id, change, &by, now_ms).await?;
             let changed = changed.with_context(|| unknown(id))?;
             let shown = shown(&installation, vec![changed]).await?.pop();
             let shown = shown.with_context(|| unknown(id))?;
             context.output().result(&shown, Shown::line)
         }
         ApplicationsCommand::Ask { id, capacity, .. } => {
-            let asked = canon.request_capacity(id, capacity, &by, now_ms).await?;
-            let request = RequestShown::of(made(id, asked)?);
+            let outcome = entities.request_capacity(id, capacity, &by, now_ms).await?;
+            let request = RequestShown::from(new_request(id, outcome)?);
             context.output().result(&request, RequestShown::line)
         }
         ApplicationsCommand::Requests { all, limit } => {
-            requests(context, canon, all, usize::try_from(limit)?).await
+            requests(context, entities, all, usize::try_from(limit)?).await
         }
         ApplicationsCommand::Grant {
             request, capacity, ..
         } => {
-            let decided = canon.decide(request, Decision::Grant(capacity), &by, now_ms);
-            done(context, request, decided.await?)
+            let decided =
+                entities.decide_request(request, RequestDecision::Grant(capacity), &by, now_ms);
+            print_decision(context, request, decided.await?)
         }
         ApplicationsCommand::Refuse { request, .. } => {
-            let decided = canon.decide(request, Decision::Refuse, &by, now_ms);
-            done(context, request, decided.await?)
+            let decided = entities.decide_request(request, RequestDecision::Refuse, &by, now_ms);
+            print_decision(context, request, decided.await?)
         }
     }
 }
 
-/// The request that was made; an error if there is none.
-fn made(id: i64, asked: Requested) -> anyhow::Result<CapacityRequest> {
-    match asked {
-        Requested::New(request) => Ok(request),
-        Requested::Open(request) => bail!(
-            "application {id}: request {} for a capacity of {} is open already; grant or refuse it first",
+/// The new request.
+///
+/// # Errors
+/// An outcome without a new request.
+fn new_request(id: i64, outcome: CapacityRequestOutcome) -> anyhow::Result<CapacityRequest> {
+    match outcome {
+        CapacityRequestOutcome::Created(request) => Ok(request),
+        CapacityRequestOutcome::AlreadyOpen(request) => bail!(
+            "application {id}: request {} for a capacity of {} is still open; grant or refuse it first",
             request.id,
             request.athlete_capacity
         ),
-        Requested::Enough { athlete_capacity } => bail!(
-            "application {id}: its capacity is {athlete_capacity} already; ask for more than that"
+        CapacityRequestOutcome::AlreadySufficient { athlete_capacity } => bail!(
+            "application {id}: its capacity is already {athlete_capacity}; request a higher one"
         ),
-        Requested::UnknownApplication => bail!(unknown(id)),
+        CapacityRequestOutcome::UnknownApplication => bail!(unknown(id)),
     }
 }
 
 fn unknown(id: i64) -> String {
-    format!("application {id}: there is none; ingest it as a line of applications first")
+    format!("application {id} does not exist; ingest it as a line of applications first")
 }
 
-/// Who does something and why, as the command says.
-fn said(command: &ApplicationsCommand) -> anyhow::Result<By> {
-    let (by, why) = match command {
-        ApplicationsCommand::Set { by, reason, .. }
-        | ApplicationsCommand::Ask { by, reason, .. } => (by, reason),
-        ApplicationsCommand::Grant { by, answer, .. }
-        | ApplicationsCommand::Refuse { by, answer, .. } => (by, answer),
-        _ => return Ok(By::default()),
+/// The actor and the reason of a command.
+fn attribution(command: &ApplicationsCommand) -> anyhow::Result<AuditContext> {
+    let (args::ActorArgs { by }, why) = match command {
+        ApplicationsCommand::Set { actor, reason, .. }
+        | ApplicationsCommand::Ask { actor, reason, .. } => (actor, reason),
+        ApplicationsCommand::Grant { actor, answer, .. }
+        | ApplicationsCommand::Refuse { actor, answer, .. } => (actor, answer),
+        _ => return Ok(AuditContext::default()),
     };
-    let args::By { by } = by;
     for text in std::iter::once(by).chain(why) {
         if text.len() > TEXT_BYTES_MAX {
             return Err(failure::usage(format!(
-                "a text has {} bytes; at most {TEXT_BYTES_MAX} are kept",
+                "a text has {} bytes; the limit is {TEXT_BYTES_MAX}",
                 text.len()
             )));
         }
     }
-    if is_reserved(by) {
+    if is_reserved_actor(by) {
         return Err(failure::usage(format!(
-            "--by: {INGEST} stands for lines that are ingested; write who it is"
+            "--by: the name {INGEST} is reserved for ingested lines; use another one"
         )));
     }
     let by = match by.trim() {
-        "" => SOMEBODY,
+        "" => DEFAULT_ACTOR,
         by => by,
     };
-    Ok(By {
+    Ok(AuditContext {
         actor: by.to_owned(),
         reason: why.clone(),
     })
 }
 
-/// An application, as it is printed.
+/// An application in the output.
 #[derive(Debug, Serialize)]
 struct Shown {
     id: i64,
     name: String,
     owner: Value,
-    /// By the counter that connecting is decided by, or as it was counted anew.
+    /// From the counter that limits connections, or from the last recount.
     connected_athletes: Option<i64>,
     counting: CountingShown,
     athlete_capacity: i64,
     enforced: bool,
-    /// Connected athletes by capacity, with four digits; nothing where that is 0 or nobody counts them.
+    /// Connected athletes as a fraction of the capacity, with four digits; null if the capacity is 0 or the number unknown.
     usage: Option<f64>,
 }
 
 impl Shown {
-    fn of(usage: Usage, counting: CountingShown, recounted: Option<Recounted>) -> Self {
+    fn new(
+        usage: ApplicationUsage,
+        counting: CountingShown,
+        recounted: Option<RecordedCount>,
+    ) -> Self {
         let recounted = recounted.map(|of| i64::try_from(of.connected).unwrap_or(i64::MAX));
         let connected = recounted.or(usage.connected);
         let capacity = usage.application.athlete_capacity;
         let part = connected.filter(|_| capacity > 0).map(|connected| {
-            #[expect(clippy::cast_precision_loss, reason = "it is rounded")]
+            #[expect(clippy::cast_precision_loss, reason = "rounded below")]
             let part = connected as f64 / capacity as f64;
             (part * 1e4).round() / 1e4
         });
@@ -203,7 +211,7 @@ impl Shown {
     }
 }
 
-/// How the number of connected athletes was counted.
+/// Counting method of connected athletes.
 #[derive(Debug, Serialize)]
 struct CountingShown {
     strategy: &'static str,
@@ -213,42 +221,49 @@ struct CountingShown {
     counted_at: Option<String>,
 }
 
-/// Applications as they are printed: those of classes that recount with what was counted last.
-async fn shown(installation: &Installation, usages: Vec<Usage>) -> anyhow::Result<Vec<Shown>> {
+/// Applications in the output; those of a class that recounts have the result of the last recount.
+async fn shown(
+    installation: &Installation,
+    usages: Vec<ApplicationUsage>,
+) -> anyhow::Result<Vec<Shown>> {
     let counting = installation.catalog()?.counting();
-    let class = |of: &Application| counting.class_of(of.id, of.athlete_capacity);
-    let recounts = |of: &Application| counting.policy_of(of.id, of.athlete_capacity).is_some();
+    let class = |of: &Application| counting.class_for(of.id, of.athlete_capacity);
+    let recounts = |of: &Application| counting.policy_for(of.id, of.athlete_capacity).is_some();
     let ids = usages.iter().map(|usage| &usage.application);
     let ids: Vec<i64> = ids.filter(|of| recounts(of)).map(|of| of.id).collect();
     let mut recounted = HashMap::new();
     if !ids.is_empty() {
-        let found = installation.stores().canon.countables(&ids).await?;
+        let found = installation
+            .stores()
+            .entities
+            .counted_applications(&ids)
+            .await?;
         let found = found.into_iter();
-        recounted.extend(found.filter_map(|of| Some((of.application_id, of.recounted?))));
+        recounted.extend(found.filter_map(|of| Some((of.application_id, of.recorded?))));
     }
     let shown = usages.into_iter().map(|usage| {
-        let recounted: Option<Recounted> = recounted.get(&usage.application.id).copied();
+        let recounted: Option<RecordedCount> = recounted.get(&usage.application.id).copied();
         let counting = CountingShown {
             strategy: recounted.map_or("increments", |_| "recount"),
             class: class(&usage.application).map(|class| class.name().to_owned()),
-            counted_at: recounted.map(|recounted| moment(recounted.counted_at_ms)),
+            counted_at: recounted.map(|recounted| format_timestamp_ms(recounted.counted_at_ms)),
         };
-        Shown::of(usage, counting, recounted)
+        Shown::new(usage, counting, recounted)
     });
     Ok(shown.collect())
 }
 
-/// Applications in an order.
+/// Lists applications.
 async fn list(
     context: &Context,
     installation: &Installation,
-    listing: Listing,
+    listing: ApplicationListing,
     limit: usize,
 ) -> anyhow::Result<()> {
-    let canon = &*installation.stores().canon;
-    let Listed::Found(found) = listing.first(canon, None, limit).await? else {
+    let entities = &*installation.stores().entities;
+    let ListingPage::Entries(found) = listing.read_page(entities, None, limit).await? else {
         bail!(
-            "authorizations are a view of an app's own tables, and the database does not count their athletes: write --sort id or --sort name, and leave --usage-from out"
+            "cannot sort or filter by connected athletes: authorizations are a view of your own tables, which is not counted; use --sort id or --sort name, without --usage-from"
         );
     };
     let usages = found.into_iter().map(|(_, usage)| usage);
@@ -258,26 +273,26 @@ async fn list(
         .list(&shown, "no applications", Shown::line)
 }
 
-/// Who asks for a higher capacity; `all` shows those that are decided too.
+/// Lists requests for a higher capacity; `all` includes decided ones.
 async fn requests(
     context: &Context,
-    canon: &dyn CanonAdmin,
+    entities: &dyn EntityAdmin,
     all: bool,
     limit: usize,
 ) -> anyhow::Result<()> {
-    let of = RequestsOf {
+    let of = CapacityRequestFilter {
         application_id: None,
         state: (!all).then_some(RequestState::Open),
     };
-    let found = canon.capacity_requests(of, None, limit).await?;
-    let shown: Vec<_> = found.into_iter().map(RequestShown::of).collect();
-    let none = "nobody asks for a higher capacity";
+    let found = entities.capacity_requests(of, None, limit).await?;
+    let shown: Vec<_> = found.into_iter().map(RequestShown::from).collect();
+    let none = "no requests for a higher capacity";
     context.output().list(&shown, none, RequestShown::line)
 }
 
-/// What is known of an application.
+/// An application with its requests and changes.
 #[derive(Debug, Serialize)]
-struct All {
+struct Details {
     #[serde(flatten)]
     application: Shown,
     /// Newest first.
@@ -287,28 +302,28 @@ struct All {
 }
 
 async fn show(context: &Context, installation: &Installation, id: i64) -> anyhow::Result<()> {
-    let canon = &*installation.stores().canon;
-    let usage = canon.usages_of(&[id]).await?.pop();
-    let of = RequestsOf {
+    let entities = &*installation.stores().entities;
+    let usage = entities.usages_by_id(&[id]).await?.pop();
+    let of = CapacityRequestFilter {
         application_id: Some(id),
         state: None,
     };
-    let requests = canon.capacity_requests(of, None, SHOWN).await?;
-    let changes = canon.audit(id, None, SHOWN).await?;
+    let requests = entities.capacity_requests(of, None, ENTRIES_SHOWN).await?;
+    let changes = entities.audit_entries(id, None, ENTRIES_SHOWN).await?;
     let application = shown(installation, usage.into_iter().collect())
         .await?
         .pop();
-    let all = All {
+    let details = Details {
         application: application.with_context(|| unknown(id))?,
-        requests: requests.into_iter().map(RequestShown::of).collect(),
-        changes: changes.into_iter().map(ChangeShown::of).collect(),
+        requests: requests.into_iter().map(RequestShown::from).collect(),
+        changes: changes.into_iter().map(ChangeShown::from).collect(),
     };
-    context.output().result(&all, |all| {
-        let mut text = all.application.line() + "\n";
-        for request in &all.requests {
+    context.output().result(&details, |details| {
+        let mut text = details.application.line() + "\n";
+        for request in &details.requests {
             let _written = writeln!(text, "    {}", request.line());
         }
-        for change in &all.changes {
+        for change in &details.changes {
             let _written = writeln!(text, "    {}", change.line());
         }
         text
@@ -330,30 +345,32 @@ struct RequestShown {
     answer: Option<String>,
 }
 
-impl RequestShown {
-    fn of(request: CapacityRequest) -> Self {
-        let (decided_by, answer) = match request.decided {
-            Some(By { actor, reason }) => (Some(actor), reason),
+impl From<CapacityRequest> for RequestShown {
+    fn from(request: CapacityRequest) -> Self {
+        let (decided_by, answer) = match request.decided_by {
+            Some(AuditContext { actor, reason }) => (Some(actor), reason),
             None => (None, None),
         };
         Self {
             id: request.id,
             application_id: request.application_id,
             athlete_capacity: request.athlete_capacity,
-            reason: request.asked.reason,
-            asked_by: request.asked.actor,
-            asked_at: moment(request.asked_at_ms),
+            reason: request.requested_by.reason,
+            asked_by: request.requested_by.actor,
+            asked_at: format_timestamp_ms(request.requested_at_ms),
             state: request.state.name(),
             granted_capacity: request.granted_capacity,
             decided_by,
-            decided_at: request.decided_at_ms.map(moment),
+            decided_at: request.decided_at_ms.map(format_timestamp_ms),
             answer,
         }
     }
+}
 
+impl RequestShown {
     fn line(&self) -> String {
         let mut text = format!(
-            "request {}: application {} asks for {}, by {} at {}, is {}",
+            "request {}: application {} requests {}, by {} at {}, is {}",
             self.id,
             self.application_id,
             self.athlete_capacity,
@@ -385,15 +402,17 @@ struct ChangeShown {
     request_id: Option<i64>,
 }
 
-impl ChangeShown {
-    fn of(entry: AuditEntry) -> Self {
+impl From<AuditEntry> for ChangeShown {
+    fn from(entry: AuditEntry) -> Self {
         let (changed, before, after) = match entry.changed {
-            Changed::Capacity { before, after } => ("capacity", before.into(), after.into()),
-            Changed::Enforcement { before, after } => ("enforced", before.into(), after.into()),
-            Changed::Owner { before, after } => ("owner", before, after),
+            AuditedChange::Capacity { before, after } => ("capacity", before.into(), after.into()),
+            AuditedChange::Enforcement { before, after } => {
+                ("enforced", before.into(), after.into())
+            }
+            AuditedChange::Owner { before, after } => ("owner", before, after),
         };
         Self {
-            at: moment(entry.at_ms),
+            at: format_timestamp_ms(entry.at_ms),
             by: entry.actor,
             changed,
             before,
@@ -402,7 +421,9 @@ impl ChangeShown {
             request_id: entry.request_id,
         }
     }
+}
 
+impl ChangeShown {
     fn line(&self) -> String {
         let why = match &self.reason {
             Some(reason) => format!("; {}", reason.escape_debug()),
@@ -419,18 +440,20 @@ impl ChangeShown {
     }
 }
 
-fn done(context: &Context, id: i64, decided: Decided) -> anyhow::Result<()> {
+fn print_decision(context: &Context, id: i64, decided: DecisionOutcome) -> anyhow::Result<()> {
     match decided {
-        Decided::Done { request, .. } => {
-            let request = RequestShown::of(request);
+        DecisionOutcome::Done { request, .. } => {
+            let request = RequestShown::from(request);
             context.output().result(&request, RequestShown::line)
         }
-        Decided::Already(request) => {
-            bail!("request {id}: it is {} already", request.state.name())
+        DecisionOutcome::AlreadyDecided(request) => {
+            bail!("request {id} is already {}", request.state.name())
         }
-        Decided::Lowers { athlete_capacity } => bail!(
-            "request {id}: the application has a capacity of {athlete_capacity} already, and the request is still open; grant at least that, or refuse it"
+        DecisionOutcome::WouldLower { athlete_capacity } => bail!(
+            "request {id}: the application already has a capacity of {athlete_capacity}; the request stays open; grant at least that, or refuse it"
         ),
-        Decided::Unknown => bail!("request {id}: there is none, or its application is gone"),
+        DecisionOutcome::Unknown => {
+            bail!("request {id} does not exist, or its application was deleted")
+        }
     }
 }

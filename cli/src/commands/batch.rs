@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use batch::{Batch, Cause, Drift, DriftedKey, RunReport, RunRequest};
-use schemas::shown::moment;
+use schemas::json_value::format_timestamp_ms;
 use schemas::source::Source;
 use serde::Serialize;
-use stores::views::RunStory;
+use stores::views::RunDetails;
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
@@ -34,15 +34,15 @@ pub(super) async fn run(
     }
 }
 
-/// A run as `--json` tells it.
+/// A published run in the output.
 #[derive(Debug, Serialize)]
-struct Ran {
+struct PublishedRun {
     source: Source,
     #[serde(flatten)]
     report: RunReport,
 }
 
-/// Runs the batch layer every so often until it is told to end.
+/// Starts batch runs at an interval until `stop`.
 async fn schedule(
     args: &BatchScheduleArgs,
     context: &Context,
@@ -50,8 +50,8 @@ async fn schedule(
 ) -> anyhow::Result<()> {
     let schedule = Schedule {
         first: Duration::ZERO,
-        every: Duration::from_secs(args.every),
-        computes: BatchEngine::parse(&args.engine.engine)?,
+        every: args.every,
+        engine: BatchEngine::parse(&args.engine.engine)?,
     };
     let installation = Installation::open(context.settings()).await?;
     let engine = installation.engine()?;
@@ -72,15 +72,15 @@ async fn run_batch(
     let requests = requests(args, context)?;
     let installation = Installation::open(context.settings()).await?;
     let mut batch = installation.batch(&installation.engine()?)?;
-    // Before anything is begun that would have to wait for them.
+    // A run that has started would have to wait for executors.
     let executors = engine.executors(&context.settings().batch);
     if let Some(executors) = &executors {
         executors.connect(&stop).await?;
         batch = batch.with_workers(Arc::clone(executors) as _);
     }
-    let runs = run_all(args, (&batch, requests), &stop).await;
+    let runs = run_all(args, &batch, requests, &stop).await;
     if let Some(executors) = &executors {
-        executors.call_off().await;
+        executors.cancel().await;
     }
     let (runs, failed) = runs?;
     match (runs.as_slice(), &failed) {
@@ -93,14 +93,15 @@ async fn run_batch(
     failed.map_or(Ok(()), Err)
 }
 
-/// Runs one source after the other. One that fails keeps the others from nothing: its error comes last.
+/// Runs one source after another. A failure does not stop the others; errors are returned in the end.
 async fn run_all(
     args: &BatchRunArgs,
-    (batch, mut requests): (&Batch, BTreeMap<Source, Vec<String>>),
+    batch: &Batch,
+    mut requests: BTreeMap<Source, Vec<String>>,
     stop: &CancellationToken,
-) -> anyhow::Result<(Vec<Ran>, Option<anyhow::Error>)> {
+) -> anyhow::Result<(Vec<PublishedRun>, Option<anyhow::Error>)> {
     if args.jobs.is_empty() {
-        requests = with_log(batch, requests).await?;
+        requests = with_events(batch, requests).await?;
     }
     let (mut runs, mut failed) = (Vec::new(), Vec::new());
     for (source, jobs) in requests {
@@ -112,7 +113,7 @@ async fn run_all(
         };
         let stages = Stages::default();
         match batch.run(source, &request, &stages, stop).await {
-            Ok(report) => runs.push(Ran { source, report }),
+            Ok(report) => runs.push(PublishedRun { source, report }),
             Err(error) => {
                 let error = anyhow::Error::from(error);
                 failed.push(format!("the run of {source}: {error:#}"));
@@ -126,7 +127,7 @@ async fn run_all(
     Ok((runs, failed))
 }
 
-/// By source: the jobs that are asked for, none for all.
+/// Requested jobs by source; no jobs stand for all.
 fn requests(
     args: &BatchRunArgs,
     context: &Context,
@@ -140,7 +141,7 @@ fn requests(
         let Some((_, source)) = catalog.names().find(|(known, _)| known == name) else {
             let known: Vec<&str> = catalog.names().map(|(name, _)| name).collect();
             return Err(usage(format!(
-                "--job {name}: there is no such job; there are {}",
+                "--job {name}: unknown job; known jobs: {}",
                 known.join(", ")
             )));
         };
@@ -152,29 +153,29 @@ fn requests(
     Ok(requests)
 }
 
-/// Leaves out the sources of which nothing has come yet; where that is all of them, one says so.
-async fn with_log(
+/// Removes sources whose log is empty. If all are, plays remain, and their run reports it.
+async fn with_events(
     batch: &Batch,
     requests: BTreeMap<Source, Vec<String>>,
 ) -> anyhow::Result<BTreeMap<Source, Vec<String>>> {
-    let mut kept = BTreeMap::new();
+    let mut remaining = BTreeMap::new();
     for (source, jobs) in &requests {
         if batch.has_log(*source).await? {
-            kept.insert(*source, jobs.clone());
+            remaining.insert(*source, jobs.clone());
         }
     }
-    if kept.is_empty() {
-        kept.insert(Source::Plays, Vec::new());
+    if remaining.is_empty() {
+        remaining.insert(Source::Plays, Vec::new());
     }
-    Ok(kept)
+    Ok(remaining)
 }
 
-fn text_of(ran: &Ran) -> String {
-    let report = &ran.report;
+fn text_of(run: &PublishedRun) -> String {
+    let report = &run.report;
     let seconds: f64 = report.seconds.0.iter().map(|(_, seconds)| seconds).sum();
     let mut text = format!(
         "{} run {} is published: {} records read ({} duplicates), {} rows written, {} unchanged, in {seconds:.2} s\n",
-        ran.source,
+        run.source,
         report.epoch,
         report.rows_read,
         report.duplicates,
@@ -197,17 +198,18 @@ fn text_of(ran: &Ran) -> String {
 
 fn drift_of(drift: &Drift) -> String {
     let mut text = match (&drift.unknown, drift.total) {
-        (Some(why), _) => format!("  drift not known: {why}\n"),
-        // Single jobs are not compared.
+        (Some(why), _) => format!("  drift unknown: {why}\n"),
+        // A run of single jobs does not compare.
         (None, None) => String::new(),
         (None, Some(0)) if !drift.is_lower_bound => {
-            "  drift 0: live state had counted the same\n".to_owned()
+            "  drift 0: live state had the same counts\n".to_owned()
         }
         (None, Some(0)) => {
-            "  drift 0 of what was compared: more had changed than one run compares\n".to_owned()
+            "  drift 0 among the compared keys: more keys had changed than one run compares\n"
+                .to_owned()
         }
         (None, Some(total)) => format!(
-            "  drift {}{} over {} keys: live state had counted otherwise until now\n",
+            "  drift {}{} over {} keys: live state had different counts\n",
             if drift.is_lower_bound {
                 "at least "
             } else {
@@ -237,51 +239,53 @@ fn drift_of(drift: &Drift) -> String {
     text
 }
 
-/// A cause in words.
+/// Describes a cause.
 const fn why(cause: Cause) -> &'static str {
     match cause {
-        Cause::Duplicate => "counted again, since the event came again after the window",
-        Cause::OtherPartition => "counted again, since the event came again in another partition",
-        Cause::LostLive => "lost in live state",
-        Cause::Unexplained => "for no known reason",
+        Cause::Duplicate => "counted twice: the event was repeated after the deduplication window",
+        Cause::OtherPartition => "counted twice: the event was repeated in another partition",
+        Cause::LostLive => "missing in live state",
+        Cause::Unexplained => "unexplained",
     }
 }
 
-/// A run in a list.
+/// A run in the output of `list` and `show`.
 #[derive(Debug, Serialize)]
-struct Listed {
+struct RunEntry {
     source: Source,
     epoch: u64,
     state: &'static str,
     started_at: String,
     ended_at: Option<String>,
     cuts: Vec<i64>,
-    /// Why it is not published; null where it is.
+    /// Cause of a run that is not published.
     reason: Option<String>,
-    /// What to do about it; null where nothing is to be done.
+    /// Remedy, if one is needed.
     to_do: Option<String>,
     report: serde_json::Value,
 }
 
-impl Listed {
-    fn of(source: Source, story: RunStory, newest: u64) -> Self {
-        let (reason, to_do) = story.outcome(newest).map_or((None, None), |outcome| {
-            (Some(outcome.reason), outcome.to_do)
-        });
+impl RunEntry {
+    fn new(source: Source, story: RunDetails, newest: u64) -> Self {
+        let (reason, to_do) = story
+            .unpublished_reason(newest)
+            .map_or((None, None), |outcome| {
+                (Some(outcome.reason), outcome.to_do)
+            });
         Self {
             reason,
             to_do,
             source,
             epoch: story.run.epoch,
             state: story.run.state.name(),
-            started_at: moment(story.started_at_ms),
-            ended_at: story.ended_at_ms.map(moment),
+            started_at: format_timestamp_ms(story.started_at_ms),
+            ended_at: story.ended_at_ms.map(format_timestamp_ms),
             cuts: story.run.cuts.iter().map(|cut| cut.next_offset).collect(),
             report: story.report,
         }
     }
 
-    /// The reason as the last column, and what to do below it.
+    /// The reason as the last column, and the remedy on a second line.
     fn why(&self) -> String {
         let reason = self.reason.as_deref().map(one_line);
         let reason = reason.map_or_else(String::new, |reason| format!("  {reason}"));
@@ -314,18 +318,18 @@ async fn list(context: &Context, limit: u32, source: Option<Source>) -> anyhow::
     let installation = Installation::open_existing(context.settings()).await?;
     let limit = usize::try_from(limit)?;
     let mut runs = Vec::new();
-    for of in Source::LOGGED {
-        if source.is_none_or(|source| source == of) {
+    for candidate in Source::LOGGED {
+        if source.is_none_or(|source| source == candidate) {
             let views = &installation.stores().views;
-            let stories = views.stories(of, None, limit).await?;
-            let newest = views.runs(of).await?.runs.newest();
+            let stories = views.list_run_details(candidate, None, limit).await?;
+            let newest = views.runs(candidate).await?.runs.newest();
             let stories = stories.into_iter();
-            runs.extend(stories.map(|story| Listed::of(of, story, newest)));
+            runs.extend(stories.map(|story| RunEntry::new(candidate, story, newest)));
         }
     }
     context.output().result(&runs, |runs| {
         if runs.is_empty() {
-            return "no runs yet; `backstitch batch run` makes one".to_owned();
+            return "no runs yet; `backstitch batch run` starts one".to_owned();
         }
         let head = format!(
             "{:>6}  {:<6}  {:<9}  {:<24}  {:<24}  {:>10}  {:>10}  reason\n",
@@ -335,14 +339,43 @@ async fn list(context: &Context, limit: u32, source: Option<Source>) -> anyhow::
     })
 }
 
-async fn show(context: &Context, run: u64, source: Source) -> anyhow::Result<()> {
+/// The only source with runs.
+///
+/// # Errors
+/// [`crate::failure::Usage`] if several sources have runs.
+async fn only_source_with_runs(installation: &Installation) -> anyhow::Result<Source> {
+    let mut sources = Vec::new();
+    for source in Source::LOGGED {
+        let views = &installation.stores().views;
+        if !views.list_run_details(source, None, 1).await?.is_empty() {
+            sources.push(source);
+        }
+    }
+    match sources.as_slice() {
+        [] => anyhow::bail!("there are no batch runs yet; `backstitch batch run` starts one"),
+        [only] => Ok(*only),
+        several => {
+            let names: Vec<&str> = several.iter().map(|source| source.name()).collect();
+            Err(usage(format!(
+                "several sources have runs: {}; choose one with --source",
+                names.join(", ")
+            )))
+        }
+    }
+}
+
+async fn show(context: &Context, run: u64, source: Option<Source>) -> anyhow::Result<()> {
     let installation = Installation::open_existing(context.settings()).await?;
-    let story = installation.stores().views.story(source, run).await?;
+    let source = match source {
+        Some(source) => source,
+        None => only_source_with_runs(&installation).await?,
+    };
+    let story = installation.stores().views.run_details(source, run).await?;
     let Some(story) = story else {
         anyhow::bail!("there is no run {run} of {source}; `backstitch batch list` shows the runs");
     };
     let newest = installation.stores().views.runs(source).await?;
-    let shown = Listed::of(source, story, newest.runs.newest());
+    let shown = RunEntry::new(source, story, newest.runs.newest());
     context.output().result(&shown, |shown| {
         serde_json::to_string_pretty(shown).unwrap_or_default()
     })

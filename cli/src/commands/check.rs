@@ -1,39 +1,39 @@
-//! `check`: whether each store can be read and written, and whether they agree.
+//! `check`: tests that each store can be read and written, and that the stores agree.
 
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use schemas::seam::broken;
+use schemas::seam::needs_rebuild;
 use schemas::source::{Source, SourceKind};
 use serde::Serialize;
 use stores::Server;
-use stores::log::{FetchLimit, LOST_REMEDY, Span, recognise};
-use stores::views::PartQuery;
+use stores::log::{FetchLimit, LOST_REMEDY, Span, verify_log_identity};
+use stores::views::PartitionQuery;
 
 use super::Context;
 use crate::installation::Installation;
 
-/// Less free space than this is named.
+/// Less free space than this is a fault.
 const SPARE_BYTES_MIN: u64 = 1024 * 1024 * 1024;
-/// Stretches of each partition of the log that are read.
+/// Reads per partition of the log.
 const PROBES: i64 = 16;
 const PROBE: FetchLimit = FetchLimit {
     records: 100,
     bytes: 4 * 1024 * 1024,
 };
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Debug, Serialize)]
 struct Finding {
     what: String,
     ok: bool,
-    /// It works, but should be changed.
+    /// The check passed, but a change is recommended.
     warning: bool,
     says: String,
 }
 
-/// What was looked at so far.
+/// Results of all checks.
 #[derive(Debug, Default, Serialize)]
 struct Findings {
     ok: bool,
@@ -67,19 +67,19 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
     let mut findings = Findings::default();
     if options.has_embedded() {
         findings.note("data folder", can_write(&folder));
-        if let Some(says) = opened_to_others(&options.data_dir, &folder) {
+        if let Some(says) = readable_by_others(&options.data_dir, &folder) {
             findings.warn("data folder's permissions", says);
         }
-        findings.note("spare disk", spare(&folder));
+        findings.note("spare disk", free_space(&folder));
     }
-    let mut servers_are_well = true;
+    let mut are_servers_ok = true;
     for server in options.servers()? {
-        let found = faultless(&*server).await;
-        servers_are_well &= found.is_ok();
+        let found = server_check(&*server).await;
+        are_servers_ok &= found.is_ok();
         findings.note(server.name(), found);
     }
-    // What is stored on a server that is not as it should be would only be called wrong once more.
-    if servers_are_well {
+    // A faulty server would only make the checks of its stores fail, too.
+    if are_servers_ok {
         match Installation::open_existing(context.settings()).await {
             Ok(installation) => stores(&installation, &mut findings).await,
             Err(error) => findings.note("stores", Err(error)),
@@ -106,7 +106,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
         .filter(|check| !check.ok)
         .map(|check| check.what.as_str())
         .collect();
-    anyhow::ensure!(wrong.is_empty(), "not in order: {}", wrong.join(", "));
+    anyhow::ensure!(wrong.is_empty(), "failed checks: {}", wrong.join(", "));
     Ok(())
 }
 
@@ -122,32 +122,32 @@ async fn stores(installation: &Installation, findings: &mut Findings) {
         findings.note(format!("views {source}"), views(installation, source).await);
     }
     findings.note("archive", archive(installation).await);
-    findings.note("canonical store", canonical(installation).await);
+    findings.note("entity store", entities(installation).await);
     for source in Source::LOGGED {
-        if source.kind() == SourceKind::Facts {
-            let found = archived(installation, source).await;
+        if source.kind() == SourceKind::Events {
+            let found = archived_events(installation, source).await;
             findings.note(format!("archive {source}"), found);
         }
     }
 }
 
-/// Whether a server is as it should be.
-async fn faultless(server: &dyn Server) -> anyhow::Result<String> {
-    let flaws = server.flaws().await?;
-    anyhow::ensure!(flaws.is_empty(), "{}", flaws.join("; "));
-    Ok("answers, and is as it should be".to_owned())
+/// Checks the configuration of a server.
+async fn server_check(server: &dyn Server) -> anyhow::Result<String> {
+    let diagnostics = server.diagnostics().await?;
+    anyhow::ensure!(diagnostics.is_empty(), "{}", diagnostics.join("; "));
+    Ok("answers, and is set up correctly".to_owned())
 }
 
-/// Whether a file can be written and read back in the folder.
+/// Writes a file to the folder and reads it back.
 fn can_write(folder: &Path) -> anyhow::Result<String> {
     anyhow::ensure!(
         folder.is_dir() || !folder.exists(),
-        "{} is no folder; name another with --data-dir",
+        "{} is not a folder; name another with --data-dir",
         folder.display()
     );
     anyhow::ensure!(
         folder.is_dir(),
-        "{} is not there; name another with --data-dir, or `backstitch ingest` something first",
+        "{} does not exist; name another with --data-dir, or run `backstitch ingest` first",
         folder.display()
     );
     let probe = || {
@@ -158,13 +158,13 @@ fn can_write(folder: &Path) -> anyhow::Result<String> {
     };
     let read = probe().map_err(|error| {
         anyhow::anyhow!(
-            "{} can't be written: {error}; mend its permissions or give another with --data-dir",
+            "{} is not writable: {error}; change its permissions, or name another with --data-dir",
             folder.display()
         )
     })?;
     anyhow::ensure!(
         read == b"probe",
-        "{} does not keep what is written",
+        "{} returns other bytes than were written",
         folder.display()
     );
     for entry in std::fs::read_dir(folder)?.flatten() {
@@ -175,17 +175,17 @@ fn can_write(folder: &Path) -> anyhow::Result<String> {
                 .open(&path)
                 .map_err(|error| {
                     anyhow::anyhow!(
-                        "{} can't be written: {error}; mend its permissions",
+                        "{} is not writable: {error}; change its permissions",
                         path.display()
                     )
                 })?;
         }
     }
-    Ok(format!("{} can be written", folder.display()))
+    Ok(format!("{} is writable", folder.display()))
 }
 
 /// Returns a warning if other users of this machine can read a folder in the data folder.
-fn opened_to_others(data_dir: &Path, folder: &Path) -> Option<String> {
+fn readable_by_others(data_dir: &Path, folder: &Path) -> Option<String> {
     let mode = |path: &Path| Some(std::fs::metadata(path).ok()?.permissions().mode() & 0o777);
     let is_wide = |path: &Path| mode(path).is_some_and(|mode| mode & 0o077 != 0);
     let wide = mode(folder).filter(|_| is_wide(data_dir) && is_wide(folder))?;
@@ -197,18 +197,18 @@ fn opened_to_others(data_dir: &Path, folder: &Path) -> Option<String> {
     ))
 }
 
-fn spare(folder: &Path) -> anyhow::Result<String> {
+fn free_space(folder: &Path) -> anyhow::Result<String> {
     let found = rustix::fs::statvfs(folder)?;
     let bytes = found.f_bavail.saturating_mul(found.f_frsize);
     let mebibytes = bytes / (1024 * 1024);
     anyhow::ensure!(
         bytes >= SPARE_BYTES_MIN,
-        "{mebibytes} MiB are free; make at least 1 GiB free: a batch run writes a new result before it lets the old one go"
+        "only {mebibytes} MiB are free; free at least 1 GiB: a batch run writes a new result before it deletes the old one"
     );
     Ok(format!("{mebibytes} MiB are free"))
 }
 
-/// Reads some stretches of each partition; the store checks their checksums.
+/// Reads samples of each partition; the store verifies their checksums.
 async fn log(installation: &Installation, topic: &str) -> anyhow::Result<String> {
     let log = &installation.stores().log;
     let spans = log.spans(topic).await?;
@@ -225,7 +225,7 @@ async fn log(installation: &Installation, topic: &str) -> anyhow::Result<String>
             let fetched = log.fetch(topic, partition, next, PROBE).await?;
             anyhow::ensure!(
                 fetched.next_offset > next,
-                "partition {partition} holds nothing at offset {next}, but ends at {end}"
+                "partition {partition} has no records at offset {next}, but ends at {end}"
             );
             next = fetched.next_offset.max(next + step);
         }
@@ -236,12 +236,12 @@ async fn log(installation: &Installation, topic: &str) -> anyhow::Result<String>
     Ok(format!("{} partitions, {records} records", spans.len()))
 }
 
-/// Whether each slot fits the run records and the log.
+/// Checks that partition states match the run records and the log.
 async fn live(installation: &Installation, source: Source) -> anyhow::Result<String> {
     let stores = installation.stores();
     let spans = stores.log.spans(source.topic()).await?;
     let partitions = u32::try_from(spans.len())?;
-    // The order matters: slots first, then the runs.
+    // The order matters: partition states before runs, as readers do.
     let slots = stores.live.partition_states(source, 0..partitions).await?;
     let runs = stores.views.runs(source).await?.runs;
     let newest = runs.newest();
@@ -255,37 +255,37 @@ async fn live(installation: &Installation, source: Source) -> anyhow::Result<Str
             continue;
         };
         if let Some(last) = slot.position.last {
-            let known = recognise(&*stores.log, source.topic(), number, last).await?;
+            let known = verify_log_identity(&*stores.log, source.topic(), number, last).await?;
             known.map_err(|other| {
                 anyhow::anyhow!(
-                    "partition {partition} was counted from another log: {other}. {LOST_REMEDY}"
+                    "the live state of partition {partition} belongs to another log: {other}. {LOST_REMEDY}"
                 )
             })?;
         }
         anyhow::ensure!(
-            !broken(slot, partition, &runs),
-            "partition {partition} does not fit the newest batch run; start the speed layer, which heals it"
+            !needs_rebuild(slot, partition, &runs),
+            "the live state of partition {partition} does not match the newest batch run; start the speed layer, which rebuilds it"
         );
         let next = slot.position.next_offset;
         anyhow::ensure!(
             next <= span.end,
-            "partition {partition} stands at offset {next}, but the log ends at {}: the log was lost or made again. {LOST_REMEDY}",
+            "the live state of partition {partition} is at offset {next}, but the log ends at {}: the log was lost or recreated. {LOST_REMEDY}",
             span.end
         );
         anyhow::ensure!(
             next >= span.start,
-            "partition {partition} stands at offset {next}, but the log begins at {}: it no longer reaches back so far",
+            "the live state of partition {partition} is at offset {next}, but the log begins at {}: records in between are deleted",
             span.start
         );
         behind += span.end - next;
     }
     Ok(format!(
-        "{} slots, {missing} not begun, {behind} events behind the log",
+        "{} partitions, {missing} without live state, {behind} events behind the log",
         partitions
     ))
 }
 
-/// Whether the tables can be read, and runs name cuts that the log has.
+/// Reads every table, and checks that the log contains the cuts of all runs.
 async fn views(installation: &Installation, source: Source) -> anyhow::Result<String> {
     let stores = installation.stores();
     let seen = stores.views.runs(source).await?;
@@ -300,7 +300,7 @@ async fn views(installation: &Installation, source: Source) -> anyhow::Result<St
         for (partition, (cut, span)) in run.cuts.iter().zip(&spans).enumerate() {
             anyhow::ensure!(
                 cut.next_offset <= span.end,
-                "run {} was cut at offset {} of partition {partition}, but the log ends at {}: the log was lost or made again. {LOST_REMEDY}",
+                "run {} was cut at offset {} of partition {partition}, but the log ends at {}: the log was lost or recreated. {LOST_REMEDY}",
                 run.epoch,
                 cut.next_offset,
                 span.end
@@ -310,8 +310,8 @@ async fn views(installation: &Installation, source: Source) -> anyhow::Result<St
     let catalog = installation.catalog()?;
     let mut views = 0;
     for job in catalog.jobs().iter().filter(|job| job.source() == source) {
-        let nothing = PartQuery {
-            part: vec![0; 8],
+        let nothing = PartitionQuery {
+            partition: vec![0; 8],
             range: (Vec::new(), None),
         };
         stores.views.rows(job.view(), &[nothing]).await?;
@@ -328,21 +328,23 @@ async fn views(installation: &Installation, source: Source) -> anyhow::Result<St
     ))
 }
 
-/// Whether the canonical store can be read, and its outbox is not left behind.
-async fn canonical(installation: &Installation) -> anyhow::Result<String> {
-    let canon = &installation.stores().canon;
-    canon.applications(None, 1).await?;
-    let mut left = 0;
+/// Reads the entity store, and counts pending notifications.
+async fn entities(installation: &Installation) -> anyhow::Result<String> {
+    let entities = &installation.stores().entities;
+    entities.applications(None, 1).await?;
+    let mut pending = 0;
     for source in Source::LOGGED {
-        left += canon.waiting(source).await?.notifications;
+        pending += entities.outbox_status(source).await?.notifications;
     }
-    Ok(match left {
-        0 => "can be read, every change is in the log".to_owned(),
-        _ => format!("can be read, {left} changes wait to be told; `backstitch speed` tells them"),
+    Ok(match pending {
+        0 => "readable, every change is in the log".to_owned(),
+        _ => format!(
+            "readable, {pending} changes wait for publication; `backstitch speed` publishes them"
+        ),
     })
 }
 
-/// Whether the archive can be listed, written and read.
+/// Lists the archive, and writes, reads and deletes a file.
 async fn archive(installation: &Installation) -> anyhow::Result<String> {
     let archive = &installation.stores().archive;
     let objects = archive.list("").await?.len();
@@ -352,13 +354,13 @@ async fn archive(installation: &Installation) -> anyhow::Result<String> {
     archive.delete(&path).await?;
     anyhow::ensure!(
         read.is_some_and(|bytes| bytes == "probe"),
-        "what is written can't be read back"
+        "a written file cannot be read back"
     );
-    Ok(format!("{objects} files, can be written"))
+    Ok(format!("{objects} files, writable"))
 }
 
-/// Whether the archive of a source is whole, and of this log.
-async fn archived(installation: &Installation, source: Source) -> anyhow::Result<String> {
+/// Checks that the archive of a source is complete and belongs to this log.
+async fn archived_events(installation: &Installation, source: Source) -> anyhow::Result<String> {
     let batch = installation.batch(&installation.engine()?)?;
     let (files, events) = batch.check_archive(source).await?;
     Ok(format!("{files} files of {events} events"))

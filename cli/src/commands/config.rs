@@ -6,7 +6,7 @@ use super::Context;
 use crate::args::ConfigCommand;
 use crate::settings::schema;
 
-/// What `config check` found.
+/// Result of `config check`.
 #[derive(Debug, Serialize)]
 struct Checked {
     ok: bool,
@@ -14,7 +14,7 @@ struct Checked {
     settings_from_elsewhere: usize,
 }
 
-/// Runs the command. That the settings can be used was found when they were read.
+/// Runs the command. Reading the settings has validated them.
 pub(super) fn run(command: ConfigCommand, context: &Context) -> anyhow::Result<()> {
     let loaded = context.loaded();
     match command {
@@ -25,12 +25,12 @@ pub(super) fn run(command: ConfigCommand, context: &Context) -> anyhow::Result<(
             let checked = Checked {
                 ok: true,
                 file: loaded.file.as_ref().map(|file| file.display().to_string()),
-                settings_from_elsewhere: loaded.set(),
+                settings_from_elsewhere: loaded.count_set(),
             };
             context.output().result(&checked, |checked| {
                 let file = checked.file.as_deref().unwrap_or("no file");
                 format!(
-                    "the configuration is good: {file}, {} settings other than the defaults",
+                    "the configuration is valid: {file}, {} settings differ from the defaults",
                     checked.settings_from_elsewhere
                 )
             })

@@ -1,13 +1,13 @@
-//! `dead-letters`: what could not be taken, shown, counted, and taken once it can be.
+//! `dead-letters`: lists, counts, shows and replays rejected input.
 
 mod count;
 mod list;
 mod replay;
 mod show;
 
-use schemas::dead_letter::{DeadLetter, LetterId};
+use schemas::dead_letter::{DeadLetter, DeadLetterId};
 use serde::Serialize;
-use stores::dead_letters::{Asked, Letter};
+use stores::dead_letters::{DeadLetterFilter, StoredDeadLetter};
 
 use super::Context;
 use crate::args::DeadLettersCommand;
@@ -17,31 +17,31 @@ use crate::installation::Installation;
 pub(super) async fn run(command: &DeadLettersCommand, context: &Context) -> anyhow::Result<()> {
     let installation = Installation::open_existing(context.settings()).await?;
     match command {
-        DeadLettersCommand::List { limit, wanted } => {
-            let asked = Asked::from(wanted);
+        DeadLettersCommand::List { limit, filter } => {
+            let asked = DeadLetterFilter::from(filter);
             list::list(context, &installation, asked, usize::try_from(*limit)?).await
         }
-        DeadLettersCommand::Count { wanted } => {
-            count::count(context, &installation, Asked::from(wanted)).await
+        DeadLettersCommand::Count { filter } => {
+            count::count(context, &installation, DeadLetterFilter::from(filter)).await
         }
         DeadLettersCommand::Show { id, raw } => show::show(context, &installation, *id, *raw).await,
         DeadLettersCommand::Replay(args) => replay::replay(context, &installation, args).await,
     }
 }
 
-/// A letter, as it is printed.
+/// A dead letter in the output.
 #[derive(Debug, Serialize)]
 struct Shown {
-    /// Its place in the log, by which it goes.
-    id: LetterId,
-    /// Whether the record there is no dead letter.
+    /// Its topic, partition and offset.
+    id: DeadLetterId,
+    /// True if the record is not a valid dead letter.
     broken: bool,
     #[serde(flatten)]
     content: DeadLetter,
 }
 
-impl From<Letter> for Shown {
-    fn from(letter: Letter) -> Self {
+impl From<StoredDeadLetter> for Shown {
+    fn from(letter: StoredDeadLetter) -> Self {
         Self {
             id: letter.id,
             broken: letter.is_broken,
@@ -50,7 +50,7 @@ impl From<Letter> for Shown {
     }
 }
 
-/// What to say of a letter that is not there.
-fn unknown(id: LetterId) -> String {
-    format!("dead letter {id}: there is none; `backstitch dead-letters list` shows those there are")
+/// Error message for an unknown dead letter.
+fn unknown(id: DeadLetterId) -> String {
+    format!("dead letter {id} does not exist; `backstitch dead-letters list` lists them")
 }

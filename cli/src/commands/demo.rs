@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use schemas::source::Source;
-use showcase::{Demo, EVENTS_MAX, Setup, Summary};
+use showcase::{Demo, DemoSetup, EVENTS_MAX, Summary};
 use stores::keys::Keys;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +28,7 @@ const REPEATS_WITHIN_SECONDS: usize = 300;
 const RATE_COMPARED: u32 = 200;
 const RATE: u32 = 20;
 
-/// Runs the demo until it is told to end, or its time is over.
+/// Runs the demo until `stop`, or until its time is over.
 ///
 /// # Errors
 /// Those of the roles, and with `--seconds` any difference.
@@ -49,9 +49,9 @@ pub(super) async fn run(
     }
     let installation = Installation::open(&settings).await?;
     let keys = &*installation.stores().keys;
-    if keys.any_key().await? {
+    if keys.has_keys().await? {
         return Err(usage(format!(
-            "{}: there are keys, and the demo asks without one; take another folder by --data-dir",
+            "{}: the installation has API keys, and the demo uses none; choose another folder with --data-dir",
             settings.data_dir.display()
         )));
     }
@@ -74,7 +74,7 @@ fn rate(args: &DemoArgs) -> anyhow::Result<u32> {
     let events = u64::from(args.history) + seconds * u64::from(rate);
     if events > EVENTS_MAX {
         return Err(usage(format!(
-            "--seconds {seconds} --rate {rate}: these are {events} events, and the recount keeps at most {EVENTS_MAX} in memory; lower one of them"
+            "--seconds {seconds} --rate {rate}: these are {events} events, but the recount holds at most {EVENTS_MAX} in memory; lower one of them"
         )));
     }
     Ok(rate)
@@ -104,7 +104,7 @@ async fn show(
         intakes.insert(source, installation.intake(source).await?);
     }
     let watch = Arc::new(BatchWatch::default());
-    let setup = Setup {
+    let setup = DemoSetup {
         address,
         stores: stores.clone(),
         intakes,
@@ -130,12 +130,12 @@ async fn show(
     roles.batch(installation, &engine, schedule, &watch).await?;
     roles.serving(installation, listener)?;
     let show = async {
-        if let Some(ready) = end.run_until_cancelled(demo.ready()).await {
+        if let Some(ready) = end.run_until_cancelled(demo.wait_until_counted()).await {
             ready?;
         } else {
             return Ok(None);
         }
-        announce(context, (args.seconds, rate), address, every)?;
+        announce(context, args.seconds, rate, address, every)?;
         demo.run(&end).await
     };
     let shown = async {
@@ -165,20 +165,21 @@ fn finish(args: &DemoArgs, stop: &CancellationToken) -> anyhow::Result<()> {
 
 fn schedule(args: &DemoArgs) -> Schedule {
     let every = match (args.batch_interval, args.seconds) {
-        (Some(every), _) => Duration::from_secs(every),
+        (Some(every), _) => every,
         (None, Some(seconds)) => Duration::from_millis((seconds * 250).clamp(500, 60_000)),
         (None, None) => Duration::from_secs(60),
     };
     Schedule {
         first: every.min(Duration::from_secs(5)),
         every,
-        computes: BatchEngine::Local,
+        engine: BatchEngine::Local,
     }
 }
 
 fn announce(
     context: &Context,
-    (seconds, rate): (Option<u64>, u32),
+    seconds: Option<u64>,
+    rate: u32,
     address: SocketAddr,
     batch_every: Duration,
 ) -> anyhow::Result<()> {

@@ -8,25 +8,25 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::args::{ExecutorArgs, SchedulerArgs};
-use crate::executors::BatchWorker;
+use crate::ballista::BatchWorker;
 use crate::failure::usage;
 use crate::installation::{self, Installation};
 
-/// How long the scheduler is looked for by its own name.
-const REACHED_WITHIN: Duration = Duration::from_secs(2);
+/// Time limit of the connection to the scheduler's own advertised address.
+const SELF_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Gives the tasks of batch runs to executors until it is told to end.
+/// Distributes tasks of batch runs to executors until `stop`.
 pub(super) async fn scheduler(
     args: &SchedulerArgs,
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let at = resolved(&args.listen).await?;
+    let at = resolve(&args.listen).await?;
     let host = match &args.advertise {
         Some(host) => host.clone(),
         None if at.ip().is_unspecified() => {
             return Err(usage(format!(
-                "--listen {}: say by which name executors reach this machine, with --advertise HOST",
+                "--listen {}: name the host under which executors reach this machine with --advertise HOST",
                 args.listen
             )));
         }
@@ -40,18 +40,18 @@ pub(super) async fn scheduler(
         anyhow::anyhow!("--listen {listen}: {error}; choose another port, or 0 for a free one")
     })?;
     let at = listener.local_addr()?;
-    warn_if_open(at);
-    warn_if_unknown(&host, at.port()).await;
+    warn_if_exposed(at);
+    warn_if_unreachable(&host, at.port()).await;
     context.announce("scheduler ", at.to_string())?;
     let options = scale::SchedulerOptions {
         listener,
         host,
-        executor_timeout_seconds: args.executor_timeout,
+        executor_timeout_seconds: args.executor_timeout.as_secs(),
     };
     Ok(scale::run_scheduler(options, stop).await?)
 }
 
-/// Carries tasks of batch runs out until it is told to end.
+/// Runs tasks of batch runs until `stop`.
 pub(super) async fn executor(
     args: &ExecutorArgs,
     context: &Context,
@@ -59,25 +59,25 @@ pub(super) async fn executor(
 ) -> anyhow::Result<()> {
     let scheduler = args.scheduler.parse::<scale::Address>();
     let scheduler = scheduler.map_err(|error| usage(format!("--scheduler: {error}")))?;
-    let listen = resolved(&args.listen).await?;
+    let listen = resolve(&args.listen).await?;
     let mut settings = context.settings().clone();
     if let Some(threads) = args.threads {
         settings.query.threads = threads;
     }
-    let stores = (installation::archive(&settings)?, settings.stores());
+    let (archive, stores) = (installation::archive(&settings)?, settings.stores());
     let engine = installation::engine(&settings)?;
-    // It goes with the engine.
-    let folder = engine.scratch()?;
+    // The engine deletes it.
+    let folder = engine.scratch_folder()?;
     let name = installation::holder();
     let catalog = Installation::catalog_of(&settings)?;
-    let worker = batch::Worker::new(stores, catalog, engine, name);
+    let worker = batch::Worker::new(archive, stores, catalog, engine, name);
     let executor = scale::Executor::new(scale::ExecutorOptions {
         scheduler,
         listen,
         threads: settings.query.threads,
         folder: folder.path().to_owned(),
     })?;
-    warn_if_open(executor.address());
+    warn_if_exposed(executor.address());
     context.announce("executor ", executor.address().to_string())?;
     let worker = std::sync::Arc::new(BatchWorker(worker));
     match executor.run(worker, stop).await {
@@ -86,44 +86,41 @@ pub(super) async fn executor(
     }
 }
 
-/// The address to listen on.
-async fn resolved(listen: &str) -> anyhow::Result<SocketAddr> {
+/// Resolves the address to listen on.
+async fn resolve(listen: &str) -> anyhow::Result<SocketAddr> {
     let wrong = |why: String| {
         usage(format!(
-            "--listen {listen}: {why}; write an address and a port, as in 127.0.0.1:50050"
+            "--listen {listen}: {why}; expected address and port, such as 127.0.0.1:50050"
         ))
     };
     let mut found = tokio::net::lookup_host(listen)
         .await
         .map_err(|error| wrong(error.to_string()))?;
-    found
-        .next()
-        .ok_or_else(|| wrong("there is no such host".to_owned()))
+    found.next().ok_or_else(|| wrong("unknown host".to_owned()))
 }
 
-/// Says so where others than this machine can reach a port on which nobody is asked who they are.
-fn warn_if_open(at: SocketAddr) {
+/// Warns if other machines can reach a port that has no authentication.
+fn warn_if_exposed(at: SocketAddr) {
     if !at.ip().is_loopback() {
         tracing::warn!(
             %at,
-            "other machines can reach this port, and nobody is asked who they are: let only those in that belong to this installation"
+            "other machines can reach this port, which has no authentication; restrict access to the machines of this installation"
         );
     }
 }
 
-/// Says so where the name by which executors are to reach the scheduler leads nowhere: they take tasks then, and what
-/// comes of these is never heard.
-async fn warn_if_unknown(host: &str, port: u16) {
-    let place = format!("{host}:{port}");
-    let connecting = tokio::net::TcpStream::connect(&place);
-    let why = match tokio::time::timeout(REACHED_WITHIN, connecting).await {
+/// Warns if the scheduler's advertised address is unreachable: executors would receive tasks, but could not report results.
+async fn warn_if_unreachable(host: &str, port: u16) {
+    let address = format!("{host}:{port}");
+    let connecting = tokio::net::TcpStream::connect(&address);
+    let why = match tokio::time::timeout(SELF_CHECK_TIMEOUT, connecting).await {
         Ok(Ok(_)) => return,
         Ok(Err(error)) => error.to_string(),
-        Err(_) => "nobody answers".to_owned(),
+        Err(_) => "no answer".to_owned(),
     };
     tracing::warn!(
-        place,
+        address,
         why,
-        "this machine does not reach its own scheduler by the name for executors: if they do not either, no task has an end; name another host with --advertise"
+        "the advertised address of this scheduler is unreachable from this machine; executors that cannot reach it never finish a task; name another host with --advertise"
     );
 }

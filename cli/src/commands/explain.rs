@@ -1,4 +1,4 @@
-//! `explain`: why a total, a board or a place on it is what it is, as `GET /explain` says it.
+//! `explain`: explains a total, a board or a rank, as `GET /explain` does.
 
 use anyhow::Context as _;
 use serde_json::Value;
@@ -14,7 +14,7 @@ pub(super) async fn run(args: &ExplainArgs, context: &Context) -> anyhow::Result
     for parameter in &args.parameters {
         let Some((name, value)) = parameter.split_once('=') else {
             return Err(usage(format!(
-                "{parameter}: write NAME=VALUE, as in segment_id=7 or owner_id=1"
+                "{parameter}: expected NAME=VALUE, such as segment_id=7 or owner_id=1"
             )));
         };
         query.append_pair(name, value);
@@ -23,50 +23,52 @@ pub(super) async fn run(args: &ExplainArgs, context: &Context) -> anyhow::Result
     let serving = installation.serving(None)?;
     let path = format!("/api/v1/explain?{}", query.finish());
     let (status, body) = serving.get(&path).await?;
-    let told: Value = serde_json::from_str(&body).context("reading the answer")?;
+    let explanation: Value = serde_json::from_str(&body).context("reading the answer")?;
     if status != 200 {
-        let detail = told.get("detail").or_else(|| told.get("title"));
+        let detail = explanation
+            .get("detail")
+            .or_else(|| explanation.get("title"));
         let detail = detail.and_then(Value::as_str).unwrap_or(&body);
         return Err(match status {
             400 | 404 => usage(detail.to_owned()),
             _ => anyhow::anyhow!("{detail}"),
         });
     }
-    context.output().result(&told, text_of)
+    context.output().result(&explanation, text_of)
 }
 
-fn text_of(told: &Value) -> String {
-    let mut text = if told.get("board").is_some() {
-        of_board(told)
+fn text_of(explanation: &Value) -> String {
+    let mut text = if explanation.get("board").is_some() {
+        explain_board(explanation)
     } else {
-        of_total(told)
+        explain_total(explanation)
     };
-    text.push_str(&format!("as of {}\n", told["provenance"]));
+    text.push_str(&format!("as of {}\n", explanation["provenance"]));
     text
 }
 
-fn of_total(told: &Value) -> String {
+fn explain_total(explanation: &Value) -> String {
     let mut text = format!(
         "{} {}\n",
-        told["metric"].as_str().unwrap_or(""),
-        told["count"]
+        explanation["metric"].as_str().unwrap_or(""),
+        explanation["count"]
     );
-    for part in each(&told["batch"]) {
+    for part in each(&explanation["batch"]) {
         text.push_str(&format!(
-            "  {} of {} batch rows that run {} changed last (drift then {})\n",
+            "  {} from {} batch rows last changed by run {} (its drift was {})\n",
             part["count"], part["rows"], part["epoch"], part["drift"]
         ));
     }
-    for part in each(&told["live"]) {
+    for part in each(&explanation["live"]) {
         text.push_str(&format!(
-            "  {} of {} rows counted live in epoch {}\n",
+            "  {} from {} live rows of epoch {}\n",
             part["count"], part["rows"], part["epoch"]
         ));
     }
-    for one in each(&told["corrections"]["restorations"]) {
+    for one in each(&explanation["corrections"]["restorations"]) {
         let quoted = |name: &str| one[name].as_str().unwrap_or("").to_owned();
         let mut line = format!(
-            "  {} of {} corrections by restoration {} ({}, {}",
+            "  {} from {} corrections of repair {} ({}, {}",
             one["sum"],
             one["count"],
             one["number"],
@@ -78,61 +80,61 @@ fn of_total(told: &Value) -> String {
         }
         line.push(')');
         if let Some(undone) = one["undoes"].as_u64() {
-            line.push_str(&format!(", which takes {undone} back"));
+            line.push_str(&format!(", which undoes {undone}"));
         }
         if one["maybe"] != 0 {
-            line.push_str(&format!("; {} more may be of it", one["maybe"]));
+            line.push_str(&format!("; {} more may belong to it", one["maybe"]));
         }
         text.push_str(&line);
         text.push('\n');
     }
-    let shown = each(&told["rows"]).count();
+    let shown = each(&explanation["rows"]).count();
     text.push_str(&format!(
         "  {} rows, {shown} of them with --json\n",
-        told["rows_all"]
+        explanation["rows_all"]
     ));
     text
 }
 
-fn of_board(told: &Value) -> String {
-    let total = &told["total"];
+fn explain_board(explanation: &Value) -> String {
+    let total = &explanation["total"];
     let mut text = format!(
-        "{} {}: {} rows = {} of the edition - {} taken away + {} live\n",
-        told["board"].as_str().unwrap_or(""),
-        told["key"],
+        "{} {}: {} rows = {} of the version - {} removed + {} live\n",
+        explanation["board"].as_str().unwrap_or(""),
+        explanation["key"],
         total["count"],
         total["edition"],
         total["taken_away"],
         total["live"]
     );
-    let batch = &told["batch"];
+    let batch = &explanation["batch"];
     if !batch.is_null() {
         text.push_str(&format!(
-            "  edition of run {} ({}), newest run {}: {}\n",
+            "  version of run {} ({}), newest run {}: {}\n",
             batch["epoch"],
             batch["at"].as_str().unwrap_or("-"),
             batch["newest"],
             batch["entry"]
         ));
     }
-    for state in each(&told["live"]) {
+    for state in each(&explanation["live"]) {
         let in_force = match state["in_force"].as_bool() {
             Some(true) => "counts",
-            _ => "does not count",
+            _ => "is ignored",
         };
         text.push_str(&format!(
             "  live, epoch {}, partition {} ({in_force}): {}\n",
             state["epoch"], state["partition"], state["entry"]
         ));
     }
-    let place = &told["place"];
+    let place = &explanation["place"];
     if !place.is_null() {
         text.push_str(&format!(
-            "  rank {} = 1 + {} of the edition before it - {} taken away + {} live\n",
+            "  rank {} = 1 + {} of the version before it - {} removed + {} live\n",
             place["rank"], place["edition"], place["taken_away"], place["live"]
         ));
     }
-    if let Some(why) = told["why"].as_str() {
+    if let Some(why) = explanation["why"].as_str() {
         text.push_str(&format!("  {why}\n"));
     }
     text

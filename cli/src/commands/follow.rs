@@ -1,4 +1,4 @@
-//! `speed` and `archive`: what follows the log; `snapshot`.
+//! `speed`, `archive` and `snapshot`.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::failure::usage;
 use crate::installation::Installation;
 use crate::progress::Stages;
 
-/// By source: what was done.
+/// Reports by source.
 type Reports = BTreeMap<&'static str, Value>;
 
-/// Runs the speed layer until it is told to end, or has caught up.
+/// Runs the speed layer until `stop`, or until it has caught up.
 pub(super) async fn speed(
     args: &FollowArgs,
     context: &Context,
@@ -29,7 +29,7 @@ pub(super) async fn speed(
         .find(|source| !Source::LOGGED.contains(source))
     {
         return Err(usage(format!(
-            "--source {other}: it has no log of its own to follow; leave it out, its changes come with the efforts or are looked up"
+            "--source {other}: this source has no log to follow; omit it, its rows are read with the efforts or by lookup"
         )));
     }
     let installation = Installation::open(context.settings()).await?;
@@ -43,10 +43,10 @@ pub(super) async fn speed(
             anyhow::Ok((source.name(), serde_json::to_value(report)?))
         });
     }
-    end(tasks, args, context, &stop).await
+    join(tasks, args, context, &stop).await
 }
 
-/// Runs the archiver until it is told to end, or has caught up.
+/// Runs the archiver until `stop`, or until it has caught up.
 pub(super) async fn archive(
     args: &FollowArgs,
     context: &Context,
@@ -55,7 +55,7 @@ pub(super) async fn archive(
     let installation = Installation::open(context.settings()).await?;
     let batch = std::sync::Arc::new(installation.batch(&installation.engine()?)?);
     let mut tasks = JoinSet::new();
-    for source in of_kind(args, SourceKind::Facts)? {
+    for source in sources_of_kind(args, SourceKind::Events)? {
         let batch = std::sync::Arc::clone(&batch);
         let (until_caught_up, stop) = (args.until_caught_up, stop.clone());
         tasks.spawn(async move {
@@ -63,16 +63,16 @@ pub(super) async fn archive(
             anyhow::Ok((source.name(), serde_json::to_value(report)?))
         });
     }
-    end(tasks, args, context, &stop).await
+    join(tasks, args, context, &stop).await
 }
 
-/// Takes a snapshot of each source: as of one moment, so there is nothing to follow.
+/// Takes one snapshot of each source.
 pub(super) async fn snapshot(
     args: &FollowArgs,
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let sources = of_kind(args, SourceKind::Entities)?;
+    let sources = sources_of_kind(args, SourceKind::Entities)?;
     let installation = Installation::open(context.settings()).await?;
     let batch = installation.batch(&installation.engine()?)?;
     let mut reports = Reports::new();
@@ -83,8 +83,8 @@ pub(super) async fn snapshot(
     print(context, &reports)
 }
 
-/// The sources of a kind that are named, or all of that kind.
-fn of_kind(args: &FollowArgs, kind: SourceKind) -> anyhow::Result<Vec<Source>> {
+/// The named sources, all of which must be of a kind, or all sources of that kind.
+fn sources_of_kind(args: &FollowArgs, kind: SourceKind) -> anyhow::Result<Vec<Source>> {
     let (fit, other): (Vec<_>, Vec<_>) = args
         .sources()
         .into_iter()
@@ -93,18 +93,18 @@ fn of_kind(args: &FollowArgs, kind: SourceKind) -> anyhow::Result<Vec<Source>> {
         (false, Some(other)) => Err(usage(format!(
             "--source {other}: {}",
             match kind {
-                SourceKind::Facts =>
-                    "only events are archived; `backstitch snapshot` copies rows of the canonical store",
+                SourceKind::Events =>
+                    "only events are archived; `backstitch snapshot` copies rows of the entity store",
                 SourceKind::Entities =>
-                    "it has no snapshot of its own; `backstitch archive` copies events",
+                    "this source has no snapshot; `backstitch archive` copies events",
             }
         ))),
         _ => Ok(fit),
     }
 }
 
-/// Waits for all, and prints what they did. One that fails ends the others.
-async fn end(
+/// Waits for all tasks and prints their reports. A failure stops the others.
+async fn join(
     mut tasks: JoinSet<anyhow::Result<(&'static str, Value)>>,
     args: &FollowArgs,
     context: &Context,
@@ -129,7 +129,7 @@ async fn end(
     print(context, &reports)?;
     anyhow::ensure!(
         !(args.until_caught_up && stop.is_cancelled()),
-        "interrupted before the end of the log was reached; run it again, and it goes on where it was"
+        "interrupted before the end of the log; run the command again to continue"
     );
     Ok(())
 }
@@ -138,13 +138,13 @@ fn print(context: &Context, reports: &Reports) -> anyhow::Result<()> {
     context.output().result(reports, |reports| {
         reports
             .iter()
-            .map(|(source, report)| format!("{source}: {}\n", facts(report)))
+            .map(|(source, report)| format!("{source}: {}\n", fields_line(report)))
             .collect()
     })
 }
 
-/// The fields of a report, on one line.
-fn facts(report: &(impl Serialize + ?Sized)) -> String {
+/// Formats the fields of a report on one line.
+fn fields_line(report: &(impl Serialize + ?Sized)) -> String {
     let Ok(Value::Object(fields)) = serde_json::to_value(report) else {
         return String::new();
     };

@@ -18,7 +18,7 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let to = args.output.clone();
     let work = move || {
-        let bar = progress::pieces("generating", args.rows);
+        let bar = progress::items("generating", args.rows);
         let written = generate(&args, &bar, &stop);
         bar.finish_and_clear();
         written

@@ -14,16 +14,16 @@ use crate::failure::usage;
 use crate::ingest::{Input, Report, backfill, ingest};
 use crate::installation::Installation;
 
-/// Runs `ingest`. All inputs are looked at before any is taken.
+/// Runs `ingest`. It opens all inputs before it ingests any.
 pub(super) async fn run(
     args: &IngestArgs,
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let inputs = inputs(args)?;
+    let inputs = open_inputs(args)?;
     let installation = Installation::open(context.settings()).await?;
     let intake = installation.intake(args.source).await?;
-    let intake = intake.until(stop.clone());
+    let intake = intake.with_stop(stop.clone());
     let mut report = Report::new(args.source);
     let mut outcome = Ok(());
     for input in inputs {
@@ -33,12 +33,12 @@ pub(super) async fn run(
         }
     }
     report.end();
-    // Also after a failure it is told what was taken.
+    // A failure also prints the report of the ingested lines.
     let printed = context.output().result(&report, Report::text);
     outcome.and(printed)
 }
 
-/// What a backfill brought.
+/// Result of a backfill.
 #[derive(Debug, Serialize)]
 struct Backfilled {
     #[serde(flatten)]
@@ -47,19 +47,19 @@ struct Backfilled {
     backfill: BackfillReport,
 }
 
-/// Runs `backfill`: all of it counts, or nothing.
-pub(super) async fn backfilled(
+/// Runs `backfill`. Either all of its events count, or none.
+pub(super) async fn run_backfill(
     args: &IngestArgs,
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    if args.source.kind() != SourceKind::Facts {
+    if args.source.kind() != SourceKind::Events {
         return Err(usage(format!(
-            "{} are rows, not events: `backstitch ingest {}` takes them into the canonical store",
+            "{} are rows, not events; `backstitch ingest {}` writes them to the entity store",
             args.source, args.source
         )));
     }
-    let inputs = inputs(args)?;
+    let inputs = open_inputs(args)?;
     let installation = Installation::open(context.settings()).await?;
     let intake = installation.intake(args.source).await?;
     let batch = installation.batch(&installation.engine()?)?;
@@ -69,7 +69,7 @@ pub(super) async fn backfilled(
         let taken = backfill(&intake, &mut writing, input, &mut report, &stop).await;
         if taken.is_err() {
             writing.abandon().await;
-            return taken.context("nothing of this backfill counts");
+            return taken.context("no event of this backfill counts");
         }
     }
     let done = writing.finish().await?;
@@ -81,9 +81,9 @@ pub(super) async fn backfilled(
     context.output().result(&backfilled, |backfilled| {
         let mut text = backfilled.report.text();
         text.push_str(&match backfilled.backfill.backfill {
-            0 => "there was no event, so nothing changes".to_owned(),
+            0 => "no events, so nothing changed".to_owned(),
             number => format!(
-                "backfill {number} is in the archive, {} files; the next `backstitch batch run` takes it in",
+                "backfill {number} is in the archive, {} files; the next `backstitch batch run` counts its events",
                 backfilled.backfill.files
             ),
         });
@@ -91,12 +91,12 @@ pub(super) async fn backfilled(
     })
 }
 
-/// The inputs that are named; they are there.
-fn inputs(args: &IngestArgs) -> anyhow::Result<Vec<Input>> {
+/// Opens the named inputs.
+fn open_inputs(args: &IngestArgs) -> anyhow::Result<Vec<Input>> {
     let dashes = args.files.iter().filter(|file| *file == Path::new("-"));
     if dashes.count() > 1 {
         return Err(usage(
-            "- stands twice among the files; standard input can be read once",
+            "- is named twice; standard input can be read only once",
         ));
     }
     let files = args.files.iter();

@@ -1,51 +1,51 @@
-//! `keys`: makes keys of the API, lists them and takes them back.
+//! `keys`: creates, lists, rotates and revokes API keys.
 
 use anyhow::{Context as _, bail};
 use schemas::access::Scopes;
 use schemas::clock::Clock;
-use schemas::shown::moment;
+use schemas::json_value::format_timestamp_ms;
 use serde::Serialize;
-use stores::keys::{Action, ApiKey, KeptKey, Keys, Rotated, Token};
+use stores::keys::{AdminAction, ApiKey, ApiKeyRecord, Keys, RotateOutcome, Token};
 
 use super::Context;
-use crate::args::KeysCommand;
+use crate::args::{Expiry, KeysCommand};
 use crate::clock::SystemClock;
 use crate::failure::usage;
 use crate::installation::Installation;
 
-/// A key as it is printed.
+/// A key in the output.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct KeyEntry {
     id: String,
     name: String,
     scopes: Vec<String>,
-    /// valid, expired or revoked.
+    /// `valid`, `expired` or `revoked`.
     state: &'static str,
     created_at: String,
     created_by: String,
     expires_at: Option<String>,
     revoked_at: Option<String>,
     revoked_by: Option<String>,
-    /// The key that took its place.
+    /// Id of the key that replaces it.
     replaced_by: Option<String>,
-    /// To about a minute.
+    /// Accurate to about a minute.
     last_used_at: Option<String>,
 }
 
-impl Shown {
-    fn of(key: &ApiKey, now_ms: i64) -> Self {
+impl KeyEntry {
+    fn new(key: &ApiKey, now_ms: i64) -> Self {
         Self {
             id: key.id.clone(),
             name: key.name.clone(),
             scopes: key.scopes.iter().map(ToString::to_string).collect(),
             state: key.state(now_ms).name(),
-            created_at: moment(key.made_at_ms),
+            created_at: format_timestamp_ms(key.made_at_ms),
             created_by: key.made_by.clone(),
-            expires_at: key.expires_at_ms.map(moment),
-            revoked_at: key.revoked_at_ms.map(moment),
+            expires_at: key.expires_at_ms.map(format_timestamp_ms),
+            revoked_at: key.revoked_at_ms.map(format_timestamp_ms),
             revoked_by: key.revoked_by.clone(),
             replaced_by: key.replaced_by.clone(),
-            last_used_at: key.used_at_ms.map(moment),
+            last_used_at: key.used_at_ms.map(format_timestamp_ms),
         }
     }
 
@@ -74,20 +74,20 @@ impl Shown {
     }
 }
 
-/// A key that was made, with what is shown once.
+/// A new key with its secret, which is shown once.
 #[derive(Debug, Serialize)]
-struct Made {
-    /// The key itself.
+struct NewKey {
+    /// The secret.
     key: String,
     #[serde(flatten)]
-    shown: Shown,
+    entry: KeyEntry,
 }
 
-impl Made {
-    fn of(token: &Token, kept: &KeptKey, now_ms: i64) -> Self {
+impl NewKey {
+    fn new(token: &Token, stored: &ApiKeyRecord, now_ms: i64) -> Self {
         Self {
             key: token.reveal().to_owned(),
-            shown: Shown::of(&kept.key, now_ms),
+            entry: KeyEntry::new(&stored.key, now_ms),
         }
     }
 
@@ -95,14 +95,14 @@ impl Made {
         format!(
             "{}\nThis is the key; it is not shown again.\n{}",
             self.key,
-            self.shown.line()
+            self.entry.line()
         )
     }
 }
 
-/// Something that an administrator did, as it is printed.
+/// An entry of the audit log in the output.
 #[derive(Debug, Serialize)]
-struct ActionShown {
+struct AuditLine {
     number: i64,
     at: String,
     by: String,
@@ -111,18 +111,20 @@ struct ActionShown {
     detail: Option<String>,
 }
 
-impl ActionShown {
-    fn of(action: Action) -> Self {
+impl From<AdminAction> for AuditLine {
+    fn from(action: AdminAction) -> Self {
         Self {
             number: action.number,
-            at: moment(action.at_ms),
+            at: format_timestamp_ms(action.at_ms),
             by: action.actor,
             action: action.action,
             target: action.target,
             detail: action.detail,
         }
     }
+}
 
+impl AuditLine {
     fn line(&self) -> String {
         let detail = self.detail.as_ref().map_or_else(String::new, |detail| {
             format!(" ({})", detail.escape_debug())
@@ -139,7 +141,7 @@ impl ActionShown {
 
 /// Runs the command.
 pub(super) async fn run(command: KeysCommand, context: &Context) -> anyhow::Result<()> {
-    // The first thing that somebody does with a new installation may be to make a key.
+    // Creating a key may be the first command of a new installation.
     let installation = match command {
         KeysCommand::Create { .. } => Installation::open(context.settings()).await?,
         _ => Installation::open_existing(context.settings()).await?,
@@ -153,18 +155,18 @@ pub(super) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
             expires,
             by,
         } => {
-            let expires = expires.map(|when| when.at_ms(now_ms));
+            let expires = expires.map(|expiry| expiry.at_ms(now_ms));
             let scopes: Scopes = scopes.into_iter().collect();
-            let (token, kept) = drawn((name, scopes), expires, by, now_ms)?;
+            let (token, kept) = new_key(name, scopes, expires, by, now_ms)?;
             keys.add_key(&kept).await?;
-            let made = Made::of(&token, &kept, now_ms);
-            context.output().result(&made, Made::text)
+            let made = NewKey::new(&token, &kept, now_ms);
+            context.output().result(&made, NewKey::text)
         }
         KeysCommand::List { limit } => {
             let found = keys.keys(None, usize::try_from(limit)?).await?;
-            let shown: Vec<Shown> = found.iter().map(|key| Shown::of(key, now_ms)).collect();
-            let none = "no keys: only this machine is served, and needs none";
-            context.output().list(&shown, none, Shown::line)
+            let shown: Vec<KeyEntry> = found.iter().map(|key| KeyEntry::new(key, now_ms)).collect();
+            let none = "no keys: only loopback requests are served, without authentication";
+            context.output().list(&shown, none, KeyEntry::line)
         }
         KeysCommand::Rotate {
             id,
@@ -174,20 +176,19 @@ pub(super) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
         } => {
             let found = keys.key(&id).await?;
             let found = found.with_context(|| unknown(&id))?;
-            // Unless said, it lasts as long as the old one was meant to.
+            // The default lifetime is that of the old key.
             let lasts_ms = |end: i64| end.saturating_sub(found.key.made_at_ms);
             let as_before = found.key.expires_at_ms.map(lasts_ms);
             let as_before = as_before.map(|lasts_ms| now_ms.saturating_add(lasts_ms));
-            let of = (found.key.name, found.key.scopes);
-            let expires = expires.map(|when| when.at_ms(now_ms)).or(as_before);
-            let (token, kept) = drawn(of, expires, by, now_ms)?;
-            let until_ms = now_ms.saturating_add(i64::from(overlap) * 3_600_000);
-            rotated(keys.rotate_key(&id, until_ms, &kept).await?, &id, now_ms)?;
-            let made = Made::of(&token, &kept, now_ms);
+            let expires = expires.map(|expiry| expiry.at_ms(now_ms)).or(as_before);
+            let (token, kept) = new_key(found.key.name, found.key.scopes, expires, by, now_ms)?;
+            let until_ms = Expiry::After(overlap).at_ms(now_ms);
+            check_rotation(keys.rotate_key(&id, until_ms, &kept).await?, &id, now_ms)?;
+            let made = NewKey::new(&token, &kept, now_ms);
             context.output().result(&made, |made| {
-                let until = moment(until_ms);
+                let until = format_timestamp_ms(until_ms);
                 format!(
-                    "{}\nThe old one goes on until {until} at most.",
+                    "{}\nThe old key is valid until {until} at the latest.",
                     made.text()
                 )
             })
@@ -195,8 +196,8 @@ pub(super) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
         KeysCommand::Revoke { id, by } => {
             let found = keys.revoke_key(&id, &by, now_ms).await?;
             let found = found.with_context(|| unknown(&id))?;
-            let shown = Shown::of(&found, now_ms);
-            context.output().result(&shown, Shown::line)
+            let shown = KeyEntry::new(&found, now_ms);
+            context.output().result(&shown, KeyEntry::line)
         }
         KeysCommand::Audit { limit } => audit(context, keys, usize::try_from(limit)?).await,
     }
@@ -204,23 +205,24 @@ pub(super) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
 
 async fn audit(context: &Context, keys: &dyn Keys, limit: usize) -> anyhow::Result<()> {
     let found = keys.actions(None, limit).await?;
-    let shown: Vec<ActionShown> = found.into_iter().map(ActionShown::of).collect();
+    let shown: Vec<AuditLine> = found.into_iter().map(AuditLine::from).collect();
     context
         .output()
-        .list(&shown, "nothing yet", ActionShown::line)
+        .list(&shown, "no entries yet", AuditLine::line)
 }
 
-/// A new key, which is not kept yet.
-fn drawn(
-    (name, scopes): (String, Scopes),
+/// Creates a key, which is not stored yet.
+fn new_key(
+    name: String,
+    scopes: Scopes,
     expires_at_ms: Option<i64>,
     by: String,
     now_ms: i64,
-) -> anyhow::Result<(Token, KeptKey)> {
+) -> anyhow::Result<(Token, ApiKeyRecord)> {
     if expires_at_ms.is_some_and(|at| at <= now_ms) {
-        return Err(usage("--expires: this moment is over; write a later one"));
+        return Err(usage("--expires: the time is in the past"));
     }
-    let token = Token::draw();
+    let token = Token::generate();
     let key = ApiKey {
         id: token.id().to_owned(),
         name,
@@ -234,23 +236,23 @@ fn drawn(
         used_at_ms: None,
     };
     let digest = token.digest();
-    Ok((token, KeptKey { key, digest }))
+    Ok((token, ApiKeyRecord { key, digest }))
 }
 
-fn rotated(outcome: Rotated, id: &str, now_ms: i64) -> anyhow::Result<()> {
+fn check_rotation(outcome: RotateOutcome, id: &str, now_ms: i64) -> anyhow::Result<()> {
     match outcome {
-        Rotated::Done(_) => Ok(()),
-        Rotated::Over(key) => match key.replaced_by {
-            Some(other) => bail!("key {id}: {other} took its place already; rotate that one"),
+        RotateOutcome::Done(_) => Ok(()),
+        RotateOutcome::Inactive(key) => match key.replaced_by {
+            Some(other) => bail!("key {id} was already replaced by {other}; rotate that one"),
             None => bail!(
-                "key {id}: it is {}; make a new one (backstitch keys create)",
+                "key {id} is {}; create a new one (backstitch keys create)",
                 key.state(now_ms).name()
             ),
         },
-        Rotated::Unknown => bail!(unknown(id)),
+        RotateOutcome::Unknown => bail!(unknown(id)),
     }
 }
 
 fn unknown(id: &str) -> String {
-    format!("key {id}: there is none; see `backstitch keys list`")
+    format!("key {id} does not exist; see `backstitch keys list`")
 }

@@ -1,4 +1,4 @@
-//! `migrate`: makes on the servers what is missing.
+//! `migrate`: creates missing topics, keyspaces, schemas and buckets.
 
 use schemas::source::Source;
 use serde::Serialize;
@@ -6,14 +6,14 @@ use serde::Serialize;
 use super::Context;
 use crate::installation::Installation;
 
-/// What was made.
+/// Result of `migrate`.
 #[derive(Debug, Default, Serialize)]
 struct Migrated {
-    /// By server and topic, in sentences.
+    /// A message for each created object.
     made: Vec<String>,
 }
 
-/// Runs the command. Running it again makes nothing.
+/// Runs the command. A second run creates nothing.
 pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
     let options = context.settings().stores();
     let mut migrated = Migrated::default();
@@ -25,20 +25,20 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
         migrated.made.extend(named);
     }
     let installation = Installation::open(context.settings()).await?;
-    migrated.made.extend(installation.make_topics().await?);
+    migrated.made.extend(installation.create_topics().await?);
     let batch = installation.batch(&installation.engine()?)?;
     for source in Source::LOGGED {
-        if batch.take_over_archive(source).await? {
+        if batch.migrate_archive(source).await? {
             let made = format!(
-                "archive: the first version of {source}, from the records of the older layout"
+                "archive: created the first version of {source} from the records of the older layout"
             );
             migrated.made.push(made);
         }
-        batch.make_views(source).await?;
+        batch.create_views(source).await?;
     }
     context.output().result(&migrated, |migrated| {
         if migrated.made.is_empty() {
-            return "everything is there".to_owned();
+            return "nothing to create".to_owned();
         }
         migrated.made.join("\n")
     })

@@ -1,4 +1,4 @@
-//! What each command does.
+//! The commands.
 
 mod applications;
 mod batch;
@@ -16,26 +16,25 @@ mod ingest;
 mod keys;
 mod migrate;
 mod names;
-mod restorate;
+mod reconcile;
 mod retention;
 mod serve;
 
 use std::path::Path;
 
 use anyhow::Context as _;
-use clap::CommandFactory;
 use schemas::source::Source;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::{BatchCommand, Cli, Command, FollowArgs};
+use crate::args::{self, BatchCommand, Cli, Command, FollowArgs};
 use crate::monitoring;
 use crate::output::{self, Output};
 use crate::settings::{self, Flags, Loaded, Settings};
 use crate::telemetry::{self, Telemetry};
 
-/// What every command is given.
+/// Settings, output format and telemetry of a command.
 #[derive(Debug)]
 pub(crate) struct Context {
     loaded: Loaded,
@@ -47,8 +46,8 @@ impl Context {
     /// Reads the settings and starts the log.
     ///
     /// # Errors
-    /// Settings that can't be used.
-    pub(crate) fn of(cli: &Cli) -> anyhow::Result<Self> {
+    /// Invalid settings.
+    pub(crate) fn new(cli: &Cli) -> anyhow::Result<Self> {
         let globals = &cli.globals;
         let mut flags = Flags::new();
         if let Some(folder) = &globals.data_dir {
@@ -59,7 +58,7 @@ impl Context {
         });
         let loaded = settings::load(globals.config.as_deref(), variables, &flags)?;
         let settings = &loaded.settings.telemetry;
-        let asked = globals.log_level.as_deref().or(match globals.verbose {
+        let requested = globals.log_level.as_deref().or(match globals.verbose {
             0 => None,
             1 => Some("info"),
             2 => Some("debug"),
@@ -70,7 +69,10 @@ impl Context {
             (None, true) => "info",
             (None, false) => "warn",
         };
-        let telemetry = telemetry::start(asked, settings, level)?;
+        let telemetry = telemetry::start(requested, settings, level)?;
+        for warning in &loaded.warnings {
+            tracing::warn!("{warning}");
+        }
         Ok(Self {
             loaded,
             output: Output::new(globals.json),
@@ -83,25 +85,25 @@ impl Context {
         &self.loaded.settings
     }
 
-    /// The settings and where they come from.
+    /// The settings and their origins.
     pub(crate) fn loaded(&self) -> &Loaded {
         &self.loaded
     }
 
-    /// Where results go.
+    /// Format of results.
     pub(crate) fn output(&self) -> Output {
         self.output
     }
 
     /// Prints the address that this process listens on; `who` is empty or ends with a space.
     fn announce(&self, who: &str, listening: String) -> anyhow::Result<()> {
-        let said = format!("{who}listening on {listening}");
+        let text = format!("{who}listening on {listening}");
         self.output
-            .result(&json!({ "listening": listening }), |_| said)
+            .result(&json!({ "listening": listening }), |_| text)
     }
 }
 
-/// Whether a command runs until it is told to end.
+/// True for commands that run until a signal.
 fn is_service(command: &Command) -> bool {
     match command {
         Command::Up(_) | Command::Serve(_) | Command::Scheduler(_) | Command::Executor(_) => true,
@@ -114,23 +116,22 @@ fn is_service(command: &Command) -> bool {
 /// Runs a command.
 ///
 /// # Errors
-/// What the command can't get over; [`crate::failure::Usage`] where it was asked for the wrong
-/// thing.
+/// Those of the command; [`crate::failure::Usage`] for invalid arguments.
 pub(crate) async fn run(
     command: Command,
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    // It ends with the command.
-    let mut beside = JoinSet::new();
+    // Dropped, and so stopped, at the end of the command.
+    let mut metrics = JoinSet::new();
     let listen = context.settings().telemetry.metrics_listen.as_deref();
     if let Some(listen) = listen.filter(|_| is_service(&command)) {
-        beside.spawn(monitoring::listen(listen, stop.child_token()).await?);
+        metrics.spawn(monitoring::listen(listen, stop.child_token()).await?);
     }
-    Box::pin(carry_out(command, context, stop)).await
+    Box::pin(run_command(command, context, stop)).await
 }
 
-async fn carry_out(
+async fn run_command(
     command: Command,
     context: &Context,
     stop: CancellationToken,
@@ -140,14 +141,14 @@ async fn carry_out(
         Command::Up(args) => serve::up(&args, context, stop).await,
         Command::Generate(args) => generate::run(args, context, stop).await,
         Command::Ingest(args) => ingest::run(&args, context, stop).await,
-        Command::Backfill(args) => ingest::backfilled(&args, context, stop).await,
+        Command::Backfill(args) => ingest::run_backfill(&args, context, stop).await,
         Command::Speed(args) => follow::speed(&args, context, stop).await,
         Command::Archive(args) => follow::archive(&args, context, stop).await,
         Command::Snapshot(args) => follow::snapshot(&args, context, stop).await,
         Command::Batch(command) => batch::run(&command, context, stop).await,
         Command::Explain(args) => explain::run(&args, context).await,
         Command::Retention(command) => retention::run(command, context, stop).await,
-        Command::Restorate(args) => Box::pin(restorate::run(&args, context, stop)).await,
+        Command::Reconcile(args) => Box::pin(reconcile::run(&args, context, stop)).await,
         Command::Serve(args) => serve::serve(&args, context, stop).await,
         #[cfg(not(feature = "scale"))]
         Command::Scheduler(_) => Err(crate::engine::needs_scale("scheduler")),
@@ -168,7 +169,7 @@ async fn carry_out(
         Command::Man { folder } => manual(&folder, context),
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "backstitch", &mut script);
+            clap_complete::generate(shell, &mut args::command(), "backstitch", &mut script);
             output::raw(&script)
         }
     }
@@ -177,20 +178,20 @@ async fn carry_out(
 /// Writes manual pages.
 fn manual(folder: &Path, context: &Context) -> anyhow::Result<()> {
     let written = std::fs::create_dir_all(folder)
-        .and_then(|()| clap_mangen::generate_to(Cli::command(), folder));
+        .and_then(|()| clap_mangen::generate_to(args::command(), folder));
     written.with_context(|| format!("writing manual pages to {}", folder.display()))?;
     let first = folder.join("backstitch.1");
     let done = json!({ "folder": folder, "first": first });
     context.output().result(&done, |_| {
         format!(
-            "manual pages are written; the first: man -l {}\n",
+            "manual pages written; open the first one with: man -l {}\n",
             first.display()
         )
     })
 }
 
 impl FollowArgs {
-    /// The sources to follow: those that are named, or all.
+    /// The named sources, or all.
     fn sources(&self) -> Vec<Source> {
         let mut sources = self.sources.clone();
         sources.sort_unstable();

@@ -1,4 +1,4 @@
-//! `names`: what owners, tracks and segments are called, for people who look at pages.
+//! `names`: sets and shows the display names of owners, tracks and segments.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -6,18 +6,18 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
-use stores::names::{NAME_CHARS_MAX, Named, Names};
+use stores::names::{NAME_CHARS_MAX, NamedKind, Names};
 
 use super::Context;
 use crate::args::NamesCommand;
 use crate::installation::Installation;
 
-/// Names that are given at once.
-const AT_ONCE: usize = 10_000;
-/// The longest line, in bytes.
+/// Names per write.
+const BATCH_LINES: usize = 10_000;
+/// Maximum size of a line, in bytes.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 
-/// A line of the file.
+/// A line of the input.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -25,14 +25,14 @@ struct Line {
     name: Option<String>,
 }
 
-/// What was given.
+/// Result of `load`.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 struct Loaded {
     named: u64,
     taken_away: u64,
 }
 
-/// What something is called.
+/// A name in the output.
 #[derive(Debug, Serialize)]
 struct Shown {
     id: i64,
@@ -42,23 +42,23 @@ struct Shown {
 /// Runs the command.
 pub(super) async fn run(command: NamesCommand, context: &Context) -> anyhow::Result<()> {
     match command {
-        NamesCommand::Load { of, file } => {
-            // Names may be there before any event is.
+        NamesCommand::Load { kind, file } => {
+            // Names may be loaded before the first event.
             let installation = Installation::open(context.settings()).await?;
-            let names = &*installation.stores().canon;
-            let loaded = load(names, of, &file).await?;
+            let names = &*installation.stores().entities;
+            let loaded = load(names, kind, &file).await?;
             context.output().result(&loaded, |loaded| {
                 format!(
-                    "{} {of}s have a name now, and {} have none any more",
+                    "{} {kind}s named, {} names removed",
                     loaded.named, loaded.taken_away
                 )
             })
         }
-        NamesCommand::Show { of, ids } => {
+        NamesCommand::Show { kind, ids } => {
             let installation = Installation::open_existing(context.settings()).await?;
-            let found = installation.stores().canon.names(of, &ids).await?;
+            let found = installation.stores().entities.names(kind, &ids).await?;
             let name = |id: &i64| {
-                let named = found.iter().find(|(of, _)| of == id);
+                let named = found.iter().find(|(found, _)| found == id);
                 named.map(|(_, name)| name.clone())
             };
             let shown: Vec<Shown> = ids
@@ -79,85 +79,86 @@ pub(super) async fn run(command: NamesCommand, context: &Context) -> anyhow::Res
     }
 }
 
-async fn load<N: Names + ?Sized>(names: &N, of: Named, file: &Path) -> anyhow::Result<Loaded> {
-    let called = file.display().to_string();
-    let input: Box<dyn Read + Send> = match called.as_str() {
+async fn load<N: Names + ?Sized>(
+    names: &N,
+    kind: NamedKind,
+    file: &Path,
+) -> anyhow::Result<Loaded> {
+    let origin = file.display().to_string();
+    let input: Box<dyn Read + Send> = match origin.as_str() {
         "-" => Box::new(std::io::stdin()),
         _ => Box::new(File::open(file).map_err(|error| {
-            anyhow::anyhow!(
-                "{called}: {error}; name a file that can be read, or - for what is piped in"
-            )
+            anyhow::anyhow!("{origin}: {error}; name a readable file, or - for standard input")
         })?),
     };
-    let mut lines = Lines::new(input, called);
+    let mut lines = Lines::new(input, origin);
     let mut loaded = Loaded::default();
     loop {
-        let given = tokio::task::block_in_place(|| lines.take(AT_ONCE))?;
-        if given.is_empty() {
+        let batch = tokio::task::block_in_place(|| lines.read(BATCH_LINES))?;
+        if batch.is_empty() {
             return Ok(loaded);
         }
-        names.set_names(of, &given).await?;
-        let named = given.iter().filter(|(_, name)| name.is_some()).count() as u64;
+        names.set_names(kind, &batch).await?;
+        let named = batch.iter().filter(|(_, name)| name.is_some()).count() as u64;
         loaded.named += named;
-        loaded.taken_away += given.len() as u64 - named;
+        loaded.taken_away += batch.len() as u64 - named;
     }
 }
 
-/// Lines of names. What is wrong names the file and the line: the lines before it may have been taken, and may be given
-/// again.
+/// Reads names line by line. An error names file and line; earlier lines may be stored already, and loading them again is safe.
 struct Lines {
     input: BufReader<Box<dyn Read + Send>>,
-    called: String,
+    origin: String,
     number: u64,
 }
 
 impl Lines {
-    fn new(input: Box<dyn Read + Send>, called: String) -> Self {
+    fn new(input: Box<dyn Read + Send>, origin: String) -> Self {
         Self {
             input: BufReader::new(input),
-            called,
+            origin,
             number: 0,
         }
     }
 
-    /// The next names, at most so many; none at the end.
-    fn take(&mut self, limit: usize) -> anyhow::Result<Vec<(i64, Option<String>)>> {
-        let mut taken = Vec::new();
+    /// Reads up to `limit` names; an empty result is the end.
+    fn read(&mut self, limit: usize) -> anyhow::Result<Vec<(i64, Option<String>)>> {
+        let mut names = Vec::new();
         let mut text = Vec::new();
-        while taken.len() < limit {
+        while names.len() < limit {
             text.clear();
             let mut line = (&mut self.input).take(LINE_BYTES_MAX);
             let read = line.read_until(b'\n', &mut text);
-            if read.with_context(|| format!("reading {}", self.called))? == 0 {
+            if read.with_context(|| format!("reading {}", self.origin))? == 0 {
                 break;
             }
             self.number += 1;
             if text.len() as u64 == LINE_BYTES_MAX && !text.ends_with(b"\n") {
                 bail!(
-                    "{} line {}: it is longer than {LINE_BYTES_MAX} bytes",
-                    self.called,
+                    "{} line {} is longer than {LINE_BYTES_MAX} bytes",
+                    self.origin,
                     self.number
                 );
             }
             if text.trim_ascii().is_empty() {
                 continue;
             }
-            let named = named(&text);
-            taken.push(named.with_context(|| format!("{} line {}", self.called, self.number))?);
+            let named = parse_line(&text);
+            names.push(named.with_context(|| format!("{} line {}", self.origin, self.number))?);
         }
-        Ok(taken)
+        Ok(names)
     }
 }
 
-fn named(text: &[u8]) -> anyhow::Result<(i64, Option<String>)> {
+fn parse_line(text: &[u8]) -> anyhow::Result<(i64, Option<String>)> {
     let line: Line = serde_json::from_slice(text)
-        .context("a line is a JSON object with a whole number id and a text name, or null")?;
+        .context("expected a JSON object with a whole number id, and a text name or null")?;
     if let Some(name) = &line.name {
         let chars = name.chars().count();
         let is_plain = !name.trim().is_empty() && !name.contains(char::is_control);
         if !is_plain || chars > NAME_CHARS_MAX {
             bail!(
-                "name: a text of 1 to {NAME_CHARS_MAX} characters without control characters is expected; null takes a name away"
+                "name: expected a text of 1 to {NAME_CHARS_MAX} characters without control characters, or null to remove the name"
             );
         }
     }
@@ -176,14 +177,14 @@ mod tests {
     fn names_are_read_line_by_line() {
         let mut lines =
             lines("{\"id\": 1, \"name\": \"Ä\"}\n\n{\"id\": -2, \"name\": null}\n{\"id\": 3}");
-        let first = lines.take(2).unwrap();
+        let first = lines.read(2).unwrap();
         assert_eq!(first, [(1, Some("Ä".to_owned())), (-2, None)]);
-        assert_eq!(lines.take(2).unwrap(), [(3, None)]);
-        assert_eq!(lines.take(2).unwrap(), []);
+        assert_eq!(lines.read(2).unwrap(), [(3, None)]);
+        assert_eq!(lines.read(2).unwrap(), []);
     }
 
     #[test]
-    fn what_is_no_name_says_where_it_stands() {
+    fn errors_name_file_and_line() {
         for (text, what) in [
             ("{\"id\": 1.5, \"name\": \"x\"}", "whole number"),
             ("{\"id\": 1, \"nmae\": \"x\"}", "nmae"),
@@ -191,14 +192,14 @@ mod tests {
             ("{\"id\": 1, \"name\": \"a\\u0000b\"}", "control"),
             ("nonsense", "JSON"),
         ] {
-            let error = format!("{:#}", lines(text).take(1).unwrap_err());
+            let error = format!("{:#}", lines(text).read(1).unwrap_err());
             assert!(error.contains("names.jsonl line 1"), "{error}");
             assert!(error.contains(what), "{error}");
         }
         let long = "x"
             .repeat(usize::try_from(LINE_BYTES_MAX).unwrap() + 5)
             .leak();
-        let error = lines(long).take(1).unwrap_err().to_string();
+        let error = lines(long).read(1).unwrap_err().to_string();
         assert!(error.contains("longer than"), "{error}");
     }
 }

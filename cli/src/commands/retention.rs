@@ -28,7 +28,7 @@ pub(super) async fn run(
 
 fn text_of(reports: &[KindReport]) -> String {
     let mut text = line([
-        "kind", "of", "there", "size", "oldest", "goes", "went", "kept for",
+        "kind", "of", "count", "size", "oldest", "expired", "deleted", "policy",
     ]);
     for report in reports {
         let of = report.topic.as_deref();
@@ -36,18 +36,15 @@ fn text_of(reports: &[KindReport]) -> String {
         text.push_str(&line([
             report.kind.name(),
             of.unwrap_or("-"),
-            &report.held.count.to_string(),
-            &size_of(&report.held),
-            report.held.oldest.as_deref().unwrap_or("-"),
-            &report.would_go.count.to_string(),
-            &report.went.count.to_string(),
+            &report.stored.count.to_string(),
+            &size_of(&report.stored),
+            report.stored.oldest.as_deref().unwrap_or("-"),
+            &report.eligible.count.to_string(),
+            &report.deleted.count.to_string(),
             &report.policy,
         ]));
-        for held_back in &report.held_back {
-            text.push_str(&format!(
-                "  {} held back: {}\n",
-                held_back.count, held_back.why
-            ));
+        for item in &report.retained {
+            text.push_str(&format!("  {} retained: {}\n", item.count, item.why));
         }
         for warning in &report.warnings {
             text.push_str(&format!("  note: {warning}\n"));
@@ -56,13 +53,13 @@ fn text_of(reports: &[KindReport]) -> String {
     text
 }
 
-fn line([kind, of, there, size, oldest, goes, went, policy]: [&str; 8]) -> String {
+fn line([kind, of, count, size, oldest, expired, deleted, policy]: [&str; 8]) -> String {
     format!(
-        "{kind:<17}  {of:<32}  {there:>9}  {size:>9}  {oldest:<24}  {goes:>7}  {went:>7}  {policy}\n"
+        "{kind:<17}  {of:<32}  {count:>9}  {size:>9}  {oldest:<24}  {expired:>7}  {deleted:>7}  {policy}\n"
     )
 }
 
-/// Bytes in the unit that leaves few digits.
+/// Formats bytes with a unit that leaves at most four digits.
 fn size_of(amount: &Amount) -> String {
     let Some(bytes) = amount.bytes else {
         return "-".to_owned();
@@ -81,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_few_digits() {
+    fn sizes_have_at_most_four_digits() {
         let size = |bytes| {
             size_of(&Amount {
                 bytes: Some(bytes),

@@ -1,7 +1,6 @@
 //! `serve` and `up`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
@@ -11,7 +10,7 @@ use crate::engine::BatchEngine;
 use crate::installation::Installation;
 use crate::roles::{self, BatchWatch, Roles, Schedule};
 
-/// Serves until it is told to end.
+/// Serves until `stop`.
 pub(super) async fn serve(
     args: &ServeArgs,
     context: &Context,
@@ -26,7 +25,7 @@ pub(super) async fn serve(
     roles.join().await
 }
 
-/// Runs every role until it is told to end.
+/// Runs every role until `stop`.
 pub(super) async fn up(
     args: &UpArgs,
     context: &Context,
@@ -35,11 +34,11 @@ pub(super) async fn up(
     let installation = Installation::open(context.settings()).await?;
     let keys = &*installation.stores().keys;
     let (listener, address) = roles::listen(&args.listen, keys).await?;
-    let every = Duration::from_secs(args.batch_interval);
+    let every = args.batch_interval;
     let schedule = Schedule {
         first: every,
         every,
-        computes: BatchEngine::Local,
+        engine: BatchEngine::Local,
     };
     let engine = installation.engine()?;
     let mut roles = Roles::new(stop);

@@ -1,4 +1,4 @@
-//! Applications: ids from 1 on. Those with small ids are popular, so more athletes may connect.
+//! Generates applications with ids from 1 on. Small ids are popular and have a higher capacity.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -10,9 +10,9 @@ use super::entities::{Make, Place};
 use super::fault::Fault;
 
 const CAPACITIES: [i64; 6] = [10, 100, 999, 1_000, 10_000, 100_000];
-/// The capacity of popular applications.
+/// Capacity of popular applications.
 const CAPACITY_OF_POPULAR: i64 = 1_000_000;
-/// The largest id of a popular application.
+/// Largest id of a popular application.
 const POPULAR: i64 = 20;
 
 /// An application.
@@ -23,12 +23,12 @@ pub(super) struct Application {
     owner: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     athlete_capacity: Option<i64>,
-    /// Editions after the first one are part of the name.
+    /// Part of the name if above 1.
     #[serde(skip)]
     edition: u32,
 }
 
-/// Makes applications.
+/// Generator of applications.
 #[derive(Debug)]
 pub(super) struct Applications;
 

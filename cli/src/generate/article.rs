@@ -1,31 +1,30 @@
-//! Authorizations as the article on connected athletes tells of them: a few applications have very many,
-//! and most have hardly any.
+//! Distribution of authorizations as in Strava's article on connected athletes: a few applications have very many, most
+//! have hardly any.
 //!
-//! Each application has its exact share, whatever the seed, and its authorizations are spread evenly over
-//! all: which one stands where is computed, so nothing is kept for it.
+//! Each application has its exact share for every seed, and its authorizations are spread evenly over all rows. The
+//! position of each is computed, so it needs no memory.
 
 use super::draw::{as_f64, as_id};
 use super::request::Request;
 
-/// What part of all the largest applications have: one divided by these.
+/// Shares of the largest applications: one divided by these.
 const LARGEST: [u64; 5] = [5, 20, 20, 20, 20];
-/// What numbers are mixed by.
+/// Odd multipliers that permute numbers.
 const ODD: [u64; 3] = [
     0x9e37_79b9_7f4a_7c15,
     0xbf58_476d_1ce4_e5b9,
     0x94d0_49bb_1331_11eb,
 ];
 
-/// Which application and which athlete each authorization is of.
+/// Assigns an application and an athlete to each authorization.
 #[derive(Debug)]
 pub(super) struct Article {
     rows: u64,
-    /// Where each row stands among those that are put in the order of applications, and where the first one
-    /// is looked for.
+    /// Permutation from rows to rows in the order of applications, and the one to find athletes.
     order: Shuffle,
     first: u64,
     applications: u64,
-    /// Those that have some of the rest, after the largest ones, and how many all of them have.
+    /// Number of applications that share the rest, and their total.
     middle: (u64, u64),
     athletes: Shuffle,
 }
@@ -49,7 +48,7 @@ impl Article {
         }
     }
 
-    /// The application and the athlete of an authorization, by its number from 1 on.
+    /// Application and athlete of an authorization by its number, from 1 on.
     pub(super) fn pair(&self, number: i64) -> (i64, i64) {
         let place = self.first.wrapping_add(number.unsigned_abs()) % self.rows;
         let row = self.order.at(place);
@@ -58,7 +57,7 @@ impl Article {
         (application.cast_signed(), athlete.cast_signed() + 1)
     }
 
-    /// The application that has the row, of those in the order of applications.
+    /// Application of a row in the order of applications.
     fn application(&self, mut row: u64) -> u64 {
         for (part, id) in LARGEST.into_iter().zip(1..) {
             if row < self.rows / part {
@@ -74,14 +73,14 @@ impl Article {
         if middle == 0 {
             return 1;
         }
-        // All up to one of them have as many as a square root grows.
+        // Cumulative counts grow like a square root.
         let part = as_f64(row) / as_f64(rest);
         let place = as_id(part * part * as_f64(middle)).unsigned_abs();
         largest + 1 + place.min(middle - 1)
     }
 }
 
-/// The numbers below a count in another order, each once: as if drawn by lot, and nothing is kept for it.
+/// A pseudorandom permutation of the numbers below a count, computed without memory.
 #[derive(Debug, Clone, Copy)]
 struct Shuffle {
     count: u64,
@@ -89,23 +88,23 @@ struct Shuffle {
 }
 
 impl Shuffle {
-    /// The numbers below `count`, which is not 0.
+    /// A permutation of the numbers below `count`, which is not 0.
     const fn new(count: u64) -> Self {
         let bits = u64::BITS - (count - 1).leading_zeros();
         Self { count, bits }
     }
 
-    /// What stands in a place.
+    /// The number at an index.
     const fn at(self, place: u64) -> u64 {
         let mut at = self.mixed(place);
-        // Mixing leads through a circle of numbers, to which the place belongs: so to one below the count.
+        // Mixing permutes a larger range. Following its cycle from the index ends at a number below the count.
         while at >= self.count {
             at = self.mixed(at);
         }
         at
     }
 
-    /// Multiplying by an odd number can be undone, and so can adding the upper half to the lower one.
+    /// Multiplication by an odd number and adding the upper half to the lower one are both invertible.
     const fn mixed(self, number: u64) -> u64 {
         let mask = u64::MAX.unbounded_shr(u64::BITS - self.bits);
         let half = self.bits / 2 + 1;

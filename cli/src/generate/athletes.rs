@@ -1,4 +1,4 @@
-//! Athletes: ids from 1 on. Many leave open what need not be told.
+//! Generates athletes with ids from 1 on. Many lack optional fields.
 
 use std::ops::Not;
 
@@ -6,7 +6,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use serde::Serialize;
 
-use super::draw::{COUNTRIES, Urn, as_id, happens, one_of};
+use super::draw::{COUNTRIES, WeightedChoice, as_id, happens, one_of};
 use super::entities::{Make, Place};
 use super::fault::Fault;
 
@@ -21,9 +21,9 @@ const LAST_NAMES: [&str; 24] = [
     "Ivanova", "Jensen", "Kumar", "Larsen", "Müller", "Nakamura", "O'Neill", "Popescu", "Rossi",
     "Sato", "Tamang", "Usman", "Viljoen", "Yılmaz",
 ];
-/// Years of birth: the first, and how many years later the last is.
+/// Earliest year of birth, and the number of following years.
 const BORN: (i64, f64) = (1938, 76.0);
-/// The lightest weight in tenths of a kg, and how much heavier the heaviest is.
+/// Lowest weight and range of weights, in tenths of a kg.
 const WEIGHT_OF_WOMEN: (f64, f64) = (400.0, 500.0);
 const WEIGHT_OF_OTHERS: (f64, f64) = (500.0, 720.0);
 
@@ -47,24 +47,24 @@ pub(super) struct Athlete {
     is_deleted: bool,
 }
 
-/// Makes athletes.
+/// Generator of athletes.
 #[derive(Debug)]
 pub(super) struct Athletes {
-    genders: Urn<&'static str>,
-    countries: Urn<&'static str>,
+    genders: WeightedChoice<&'static str>,
+    countries: WeightedChoice<&'static str>,
     are_named: bool,
 }
 
 impl Athletes {
     pub(super) fn new() -> Self {
         Self {
-            genders: Urn::new(&GENDERS),
-            countries: Urn::new(&COUNTRIES),
+            genders: WeightedChoice::new(&GENDERS),
+            countries: WeightedChoice::new(&COUNTRIES),
             are_named: false,
         }
     }
 
-    /// Each of some hundreds of athletes has a name that no other has.
+    /// The first hundreds of athletes have distinct names.
     pub(super) fn named() -> Self {
         Self {
             are_named: true,
@@ -142,7 +142,7 @@ impl Make for Athletes {
     }
 }
 
-/// Different names for different numbers, up to the number of names.
+/// Distinct names for numbers below the number of names.
 fn name_of(number: i64) -> String {
     let number = usize::try_from(number).unwrap_or_default();
     let round = number / FIRST_NAMES.len();
@@ -161,7 +161,7 @@ fn birth_year(rng: &mut StdRng) -> i64 {
     first + as_id(range * middling(rng))
 }
 
-/// In tenths of a kg; many say whole ones.
+/// Weight in tenths of a kg; many are whole kg.
 fn weight_kg(gender: Option<&'static str>, rng: &mut StdRng) -> f64 {
     let (lightest, range) = match gender {
         Some("F") => WEIGHT_OF_WOMEN,
@@ -172,7 +172,7 @@ fn weight_kg(gender: Option<&'static str>, rng: &mut StdRng) -> f64 {
     f64::from(if is_whole { tenths / 10 * 10 } else { tenths }) / 10.0
 }
 
-/// From 0 to 1, most often in the middle.
+/// From 0 to 1, mostly near the middle.
 fn middling(rng: &mut StdRng) -> f64 {
     (rng.random::<f64>() + rng.random::<f64>() + rng.random::<f64>()) / 3.0
 }

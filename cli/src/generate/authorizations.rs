@@ -1,4 +1,4 @@
-//! Authorizations: applications with small numbers have many, and some are revoked.
+//! Generates authorizations. Applications with small ids have many; some authorizations are revoked.
 
 use jiff::Timestamp;
 use rand::Rng;
@@ -13,12 +13,12 @@ use super::request::Request;
 use super::rhythm::Rhythm;
 use crate::args::Shape;
 
-/// The longest time until an authorization is revoked, of those that are.
+/// Longest time until a revocation.
 const REVOKED_WITHIN_MS: i64 = 300 * 24 * 3_600_000;
-/// A time that no source takes.
+/// A time that every source rejects.
 const YEAR_2500: &str = "\"2500-01-01T00:00:00Z\"";
 
-/// That an athlete lets an application in.
+/// A connection of an athlete to an application.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Authorization {
     id: i64,
@@ -29,7 +29,7 @@ pub(super) struct Authorization {
     revoked_at: Option<Timestamp>,
 }
 
-/// Which application an athlete lets in.
+/// Distribution of authorizations over applications and athletes.
 #[derive(Debug)]
 enum Spread {
     Skewed { applications: Skewed, athletes: i64 },
@@ -37,7 +37,7 @@ enum Spread {
 }
 
 impl Spread {
-    fn of(request: &Request) -> Self {
+    fn new(request: &Request) -> Self {
         match request.shape {
             Shape::Skewed => Self::Skewed {
                 applications: Skewed::new(request.applications, 4),
@@ -47,7 +47,7 @@ impl Spread {
         }
     }
 
-    /// An application and an athlete.
+    /// Draws an application and an athlete.
     fn pair(&self, place: Place, rng: &mut StdRng) -> (i64, i64) {
         match self {
             Self::Skewed {
@@ -62,7 +62,7 @@ impl Spread {
     }
 }
 
-/// Makes authorizations.
+/// Generator of authorizations.
 #[derive(Debug)]
 pub(super) struct Authorizations {
     rhythm: Rhythm,
@@ -79,13 +79,13 @@ impl Authorizations {
             rhythm: Rhythm::new(request.from_ms, request.until_ms),
             until_ms: request.until_ms,
             rows: request.rows,
-            spread: Spread::of(request),
+            spread: Spread::new(request),
             revoked: request.revoked,
             ids_before: ids_of(request.seed),
         }
     }
 
-    /// When one that was given then is revoked.
+    /// Time of the revocation of an authorization.
     fn revoked_at(&self, created_at: Timestamp, rng: &mut StdRng) -> Timestamp {
         let created_at_ms = created_at.as_millisecond();
         let rest_ms = (self.until_ms - created_at_ms).clamp(1, REVOKED_WITHIN_MS);

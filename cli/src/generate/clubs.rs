@@ -1,4 +1,4 @@
-//! Clubs: which athlete is in which. Clubs with small numbers have many members.
+//! Generates memberships of clubs. Clubs with small ids have many members.
 
 use std::ops::Not;
 
@@ -12,7 +12,7 @@ use super::fault::Fault;
 use super::pairs::{Extent, Pairs};
 use super::request::Request;
 
-/// That an athlete is in a club.
+/// Membership of an athlete in a club.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Membership {
     club_id: i64,
@@ -21,7 +21,7 @@ pub(super) struct Membership {
     is_deleted: bool,
 }
 
-/// Makes memberships.
+/// Generator of memberships.
 #[derive(Debug)]
 pub(super) struct Clubs {
     pairs: Pairs,
@@ -30,7 +30,7 @@ pub(super) struct Clubs {
 
 impl Clubs {
     /// # Errors
-    /// More memberships than there can be.
+    /// More memberships than distinct pairs.
     pub(super) fn new(request: &Request) -> anyhow::Result<Self> {
         let extent = Extent {
             pairs: request.rows,

@@ -1,4 +1,4 @@
-//! Lines as Parquet, with a typed column for each field of the source.
+//! Writes lines as Parquet, with a typed column for each field of the source.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) struct Writer<W: Write + Send> {
 }
 
 impl<W: Write + Send> Writer<W> {
-    /// A writer of lines of the source, of which at most `lines_max` come at once.
+    /// A writer for a source, which writes at most `lines_max` lines at once.
     pub(super) fn new(out: W, source: Source, lines_max: usize) -> anyhow::Result<Self> {
         let columns = fields(source)
             .iter()
@@ -45,7 +45,7 @@ impl<W: Write + Send> Writer<W> {
         Ok(())
     }
 
-    /// Writes the end of the file.
+    /// Writes the footer of the file.
     pub(super) fn finish(self) -> anyhow::Result<()> {
         self.file.into_inner()?.flush()?;
         Ok(())

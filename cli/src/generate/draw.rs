@@ -1,12 +1,12 @@
-//! How values are drawn: skewed as in life, or by weights.
+//! Draws random values from skewed and weighted distributions.
 //!
-//! Drawn with multiplications alone where it can be, so that every machine draws the same.
+//! It uses only multiplications where possible, so that every machine draws the same values.
 
 use jiff::Timestamp;
 use rand::Rng;
 use rand::rngs::StdRng;
 
-/// Countries and how many of a thousand people are from there; the rest are from nowhere.
+/// Countries with weights per thousand; the rest has no country.
 pub(super) const COUNTRIES: [(&str, u32); 32] = [
     ("US", 210),
     ("GB", 95),
@@ -42,18 +42,17 @@ pub(super) const COUNTRIES: [(&str, u32); 32] = [
     ("EG", 3),
 ];
 
-/// Ranks from 1 on, as Zipf's law has them: rank r is drawn about as often as r to the power of
-/// -(1 - 1/root). Drawn by inversion.
+/// Zipf-like distribution of ranks from 1 on: the frequency of rank r is about r^-(1 - 1/root). Drawn by inversion.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Skewed {
     root: i32,
-    /// The root of the largest value, less one.
+    /// The root of the largest value, minus one.
     reach: f64,
     last: i64,
 }
 
 impl Skewed {
-    /// Ranks 1 to `count`. A negative `root` is a skew beyond that of 1/r.
+    /// Ranks 1 to `count`. A negative `root` gives a stronger skew than 1/r.
     pub(super) fn new(count: u64, root: i32) -> Self {
         Self {
             root,
@@ -68,12 +67,11 @@ impl Skewed {
     }
 }
 
-/// Lots, so that drawing one at random gives each value its weight of a thousand, and nothing the
-/// rest.
+/// Weighted choice among values with weights per thousand; the rest is no value.
 #[derive(Debug, Clone)]
-pub(super) struct Urn<T>(Vec<Option<T>>);
+pub(super) struct WeightedChoice<T>(Vec<Option<T>>);
 
-impl<T: Copy> Urn<T> {
+impl<T: Copy> WeightedChoice<T> {
     pub(super) fn new(weights: &[(T, u32)]) -> Self {
         let mut lots: Vec<Option<T>> = weights
             .iter()
@@ -87,7 +85,7 @@ impl<T: Copy> Urn<T> {
         self.lot(rng.random_range(0..self.0.len().max(1)))
     }
 
-    /// The lot at that part of the urn, 0 to 1.
+    /// The value at a quantile, 0 to 1.
     pub(super) fn at(&self, part: f64) -> Option<T> {
         self.lot(as_index(part * as_f64(self.0.len() as u64)))
     }
@@ -97,35 +95,32 @@ impl<T: Copy> Urn<T> {
     }
 }
 
-/// A number from 0 to 1 that is told by `number`: the same whenever it is asked, whatever was drawn
-/// before. So different inputs fit together.
+/// A fixed pseudorandom value from 0 to 1 for `number`, independent of earlier draws. It makes inputs of different sources
+/// consistent.
 pub(super) fn told_by(number: u64) -> f64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     as_f64(mixed >> 11) / as_f64(1 << 53)
 }
 
-/// Whether something happens that happens with that probability.
+/// True with the given probability.
 pub(super) fn happens(rng: &mut StdRng, probability: f64) -> bool {
     rng.random::<f64>() < probability
 }
 
-/// One of the values.
+/// Draws one of the values.
 pub(super) fn one_of<T: Copy, const N: usize>(rng: &mut StdRng, values: &[T; N]) -> T {
-    const { assert!(N > 0, "there is nothing to draw") };
+    const { assert!(N > 0, "no values to draw from") };
     values[rng.random_range(0..N)]
 }
 
-/// The instant so many milliseconds after the Unix epoch.
+/// The instant at milliseconds after the Unix epoch.
 pub(super) fn instant(at_ms: i64) -> Timestamp {
     Timestamp::from_millisecond(at_ms).unwrap_or_default()
 }
 
 pub(super) fn as_f64(n: u64) -> f64 {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "what is drawn need not be exact"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "drawn values need not be exact")]
     {
         n as f64
     }

@@ -1,8 +1,7 @@
-//! Efforts: activities of athletes, each with some efforts on segments.
+//! Generates efforts: activities of athletes, each with some efforts on segments.
 //!
-//! Segments with small numbers are popular, athletes with small numbers very active. Which zone a
-//! segment is in and how long it usually takes, and how fast an athlete is, is told by the seed. An
-//! activity stays within one zone.
+//! Segments with small ids are popular, athletes with small ids very active. The seed determines the time zone and the
+//! typical time of a segment, and the speed of an athlete. An activity stays within one time zone.
 
 use std::ops::Not;
 
@@ -11,13 +10,13 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
-use super::draw::{Skewed, Urn, as_id, happens, instant, told_by};
+use super::draw::{Skewed, WeightedChoice, as_id, happens, instant, told_by};
 use super::entities::{Make, Place, ids_of};
 use super::fault::Fault;
 use super::request::Request;
 use super::rhythm::Rhythm;
 
-/// Zones and how many of a thousand segments are there; the rest leave it open, which is UTC.
+/// Time zones with weights per thousand segments; the rest has none, which is UTC.
 const ZONES: [(&str, u32); 12] = [
     ("Europe/Berlin", 180),
     ("Europe/London", 150),
@@ -32,11 +31,11 @@ const ZONES: [(&str, u32); 12] = [
     ("Pacific/Auckland", 30),
     ("Asia/Kathmandu", 20),
 ];
-/// The shortest usual time on a segment, and how much longer the longest one is.
+/// Shortest typical time of a segment, and the range of typical times.
 const USUAL_S: (f64, f64) = (40.0, 3_600.0);
-/// Segments that are drawn to find one in the zone of the activity, at most.
+/// Maximum draws to find a segment in the time zone of the activity.
 const TRIES: u32 = 12;
-/// Other numbers than those that draw the rows.
+/// Separates these values from those that draw rows.
 const WORLD: u64 = 0x0005_e63e_4715_ba11;
 
 /// An effort.
@@ -57,19 +56,19 @@ pub(super) struct Effort {
     is_deleted: bool,
 }
 
-/// An activity under way.
+/// The current activity.
 #[derive(Debug, Clone, Copy, Default)]
 struct Activity {
     id: i64,
     athlete_id: i64,
     tz: Option<&'static str>,
-    /// Efforts that are still to come.
+    /// Remaining efforts.
     efforts_left: u32,
-    /// When the next one begins.
+    /// Start of the next effort.
     next_ms: i64,
 }
 
-/// Makes efforts.
+/// Generator of efforts.
 #[derive(Debug)]
 pub(super) struct Efforts {
     rhythm: Rhythm,
@@ -79,7 +78,7 @@ pub(super) struct Efforts {
     segments: Skewed,
     athletes: u64,
     active_athletes: Skewed,
-    zones: Urn<&'static str>,
+    zones: WeightedChoice<&'static str>,
     ids_before: i64,
     segment_key: u64,
     zone_key: u64,
@@ -99,7 +98,7 @@ impl Efforts {
             segments: Skewed::new(request.segments, 3),
             athletes: request.athletes,
             active_athletes: Skewed::new(request.athletes, 6),
-            zones: Urn::new(&ZONES),
+            zones: WeightedChoice::new(&ZONES),
             ids_before: ids_of(request.seed),
             segment_key: world.random(),
             zone_key: world.random(),
@@ -109,7 +108,7 @@ impl Efforts {
         }
     }
 
-    /// Begins the next activity, in the zone of its first segment.
+    /// Starts the next activity, in the time zone of its first segment.
     fn begin(&mut self, place: Place, segment_id: i64, rng: &mut StdRng) {
         let at_ms = place
             .at_ms
@@ -133,7 +132,7 @@ impl Efforts {
         };
     }
 
-    /// The segment of the next effort of the activity, if it goes on.
+    /// Segment of the next effort of the activity, if there is one.
     fn next_segment(&self, rng: &mut StdRng) -> Option<i64> {
         if self.activity.efforts_left == 0 || self.activity.next_ms >= self.until_ms {
             return None;
@@ -143,13 +142,13 @@ impl Efforts {
             .find(|segment_id| self.tz(*segment_id) == self.activity.tz)
     }
 
-    /// The zone of a segment.
+    /// Time zone of a segment.
     fn tz(&self, segment_id: i64) -> Option<&'static str> {
         self.zones
             .at(told_by(segment_id.unsigned_abs() ^ self.zone_key))
     }
 
-    /// How long the athlete takes for the segment, in whole seconds.
+    /// Time of the athlete on the segment, in whole seconds.
     fn elapsed_time_s(&self, segment_id: i64, athlete_id: i64, rng: &mut StdRng) -> i64 {
         let (shortest, range) = USUAL_S;
         let length = told_by(segment_id.unsigned_abs() ^ self.segment_key);

@@ -1,6 +1,6 @@
-//! Rows of entities: new ones, and newer and older versions of those that are there.
+//! Generates rows of entities: new rows, and newer and older versions of earlier rows.
 //!
-//! It owns which rows come again and in which version; it knows no source.
+//! It decides which rows are repeated and in which version, independent of the source.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -11,38 +11,38 @@ use super::fault::Fault;
 use super::request::Request;
 use super::rows::{Mix, Row, Rows};
 
-/// Rows that may come again: of more a sample is kept, fair to all that there were.
+/// Rows that may be repeated; of more rows, a uniform sample is kept.
 const KNOWN: usize = 65_536;
-/// Older versions that may come late.
+/// Older versions that may be emitted late.
 const OUTDATED: usize = 4_096;
-/// Seeds whose ids differ: an id stays within what every JSON reader holds exactly.
+/// Seeds with distinct ids. Ids stay below the limit of exact JSON numbers.
 const SERIES: u64 = 900_000;
 const IDS_IN_SERIES: i64 = 10_000_000_000;
 
-/// Where a new row stands.
+/// Position of a new row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
-    /// The how manieth new row it is, from 1 on.
+    /// Number of the new row, from 1 on.
     pub(super) number: i64,
-    /// Rows of any kind before it.
+    /// Number of all rows before it.
     pub(super) row: u64,
-    /// When it happens, if that does not follow from its number.
+    /// Time of the row, if it does not follow from its number.
     pub(super) at_ms: Option<i64>,
 }
 
-/// A source of entities: how its rows come about, and how they change.
+/// Generator of the rows of one source of entities.
 pub(super) trait Make {
-    /// What a row says, but for its version.
+    /// Fields of a row without the version.
     type Row: Serialize + Clone;
-    /// What can be wrong with a row.
+    /// Possible faults of a row.
     const FAULTS: &'static [Fault];
     /// A new row.
     fn make(&mut self, place: Place, rng: &mut StdRng) -> Self::Row;
-    /// Changes something that can change.
+    /// Changes a mutable field.
     fn edit(&self, row: &mut Self::Row, rng: &mut StdRng);
 }
 
-/// A row in one of its versions. A row that was never edited has none.
+/// A row with its version. A row that was never edited has none.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Version<R> {
     #[serde(flatten)]
@@ -68,8 +68,7 @@ impl<R> Version<R> {
     }
 }
 
-/// The id before the first one of things whose ids are of a seed: so that inputs of different seeds
-/// don't edit each other's rows.
+/// Offset of ids that depend on the seed, so that inputs of different seeds do not edit each other's rows.
 pub(super) fn ids_of(seed: u64) -> i64 {
     (seed % SERIES).cast_signed() * IDS_IN_SERIES
 }
@@ -82,10 +81,10 @@ pub(super) struct Entities<M: Make> {
     rows: u64,
     new_rows: u64,
     at_ms: Option<i64>,
-    /// A new row that came malformed and is still to come as it should.
+    /// A new row that was emitted malformed and must still be emitted correctly.
     held: Option<M::Row>,
     known: Vec<Version<M::Row>>,
-    /// Older versions of which a newer one has come.
+    /// Superseded versions.
     outdated: Vec<Version<M::Row>>,
 }
 
@@ -104,12 +103,12 @@ impl<M: Make> Entities<M> {
         }
     }
 
-    /// Lets other fractions of the rows be out of the ordinary.
+    /// Sets the fractions of unusual rows.
     pub(super) fn set_mix(&mut self, mix: Mix) {
         self.mix = mix;
     }
 
-    /// Sets when the next new row happens.
+    /// Sets the time of the next new row.
     pub(super) fn set_time(&mut self, at_ms: i64) {
         self.at_ms = Some(at_ms);
     }
@@ -137,7 +136,7 @@ impl<M: Make> Entities<M> {
         }
     }
 
-    /// A row that has come before, as it was or edited.
+    /// Repeats an earlier row, unchanged or edited.
     fn again(&mut self) -> Option<Row<Version<M::Row>>> {
         if self.known.is_empty() {
             return None;
@@ -157,7 +156,7 @@ impl<M: Make> Entities<M> {
         })
     }
 
-    /// An older version than one that has come before.
+    /// Emits a superseded version.
     fn late(&mut self) -> Option<Row<Version<M::Row>>> {
         if self.outdated.is_empty() {
             return None;
@@ -171,7 +170,7 @@ impl<M: Make> Entities<M> {
 
     fn first(&mut self) -> Row<Version<M::Row>> {
         let mut record = Version::first(self.fresh());
-        // Some were edited before they came: what they were may come late.
+        // Some rows were edited before their first emission, so that an older version may be late.
         if happens(&mut self.rng, self.mix.late.min(0.5)) {
             let older = record.edit(&self.source, &mut self.rng);
             self.outdate(older);
@@ -180,7 +179,7 @@ impl<M: Make> Entities<M> {
         Row::new(record)
     }
 
-    /// Notes a new row, so that it may come again.
+    /// Remembers a new row for repetition.
     fn know(&mut self, record: &Version<M::Row>) {
         if self.mix.duplicates == 0.0 {
             return;
@@ -189,7 +188,7 @@ impl<M: Make> Entities<M> {
             self.known.push(record.clone());
             return;
         }
-        // Algorithm R: each of n rows is among the k that are kept with probability k/n.
+        // Reservoir sampling (algorithm R): each of n rows is among the k kept ones with probability k/n.
         let place = self.rng.random_range(0..self.new_rows.max(1));
         if let Some(kept) = usize::try_from(place)
             .ok()
@@ -199,7 +198,7 @@ impl<M: Make> Entities<M> {
         }
     }
 
-    /// Notes a version of which a newer one comes now, so that it may come late.
+    /// Remembers a superseded version for late emission.
     fn outdate(&mut self, older: Version<M::Row>) {
         if self.mix.late == 0.0 {
             return;

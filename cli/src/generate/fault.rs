@@ -1,4 +1,4 @@
-//! What is wrong with rows that can't be taken.
+//! Faults of malformed rows.
 
 use std::collections::BTreeMap;
 
@@ -7,43 +7,43 @@ use serde_json::value::RawValue;
 
 use crate::ingest::fields::fields;
 
-/// What is wrong with a row.
+/// A fault of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Fault {
-    /// The line ends in the middle.
+    /// The line is truncated.
     CutOff,
-    /// The line is no JSON: the values alone, with commas between them.
+    /// The line is not JSON, but comma-separated values.
     NoJson,
     /// The field is missing.
     Missing(&'static str),
-    /// The field holds JSON that is no value of its type.
+    /// The field has a value of another type.
     WrongType(&'static str, &'static str),
-    /// The field holds a value of its type, as JSON, that is impossible.
+    /// The field has an impossible value of its type.
     Impossible(&'static str, &'static str),
 }
 
 impl Fault {
-    /// The number is a text.
+    /// A text in place of a number.
     pub(super) const fn quoted(field: &'static str) -> Self {
         Self::WrongType(field, "\"17\"")
     }
 
-    /// The integer has a fraction.
+    /// A fraction in place of an integer.
     pub(super) const fn fractional(field: &'static str) -> Self {
         Self::WrongType(field, "17.5")
     }
 
-    /// The integer is beyond 64 bits.
+    /// An integer of more than 64 bits.
     pub(super) const fn huge(field: &'static str) -> Self {
         Self::WrongType(field, "99000000000000000000")
     }
 
-    /// The date does not exist.
+    /// A date that does not exist.
     pub(super) const fn no_date(field: &'static str) -> Self {
         Self::WrongType(field, "\"2025-02-30T12:00:00Z\"")
     }
 
-    /// The closest fault that typed columns can hold: they have no lines and no values of other types.
+    /// The most similar fault that typed columns can express.
     pub(super) fn in_columns(self, source: Source) -> Self {
         match (self, fields(source)) {
             (Self::CutOff | Self::NoJson, [first, ..]) => Self::Missing(first.name),

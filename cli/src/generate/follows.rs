@@ -1,4 +1,4 @@
-//! Follows: who follows whom. Athletes with small numbers follow many and are followed by many.
+//! Generates follows. Athletes with small ids follow many and have many followers.
 
 use std::ops::Not;
 
@@ -11,7 +11,7 @@ use super::fault::Fault;
 use super::pairs::{Extent, Pairs};
 use super::request::Request;
 
-/// That an athlete follows another.
+/// An athlete who follows another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Follow {
     follower_id: i64,
@@ -20,7 +20,7 @@ pub(super) struct Follow {
     is_deleted: bool,
 }
 
-/// Makes follows.
+/// Generator of follows.
 #[derive(Debug)]
 pub(super) struct Follows {
     pairs: Pairs,
@@ -29,7 +29,7 @@ pub(super) struct Follows {
 
 impl Follows {
     /// # Errors
-    /// More follows than there can be.
+    /// More follows than distinct pairs.
     pub(super) fn new(request: &Request) -> anyhow::Result<Self> {
         let athletes = (request.athletes, "athletes");
         let extent = Extent {

@@ -1,15 +1,15 @@
-//! Formats of files, and how their names tell them.
+//! File formats by file name.
 
 use std::path::Path;
 
 use crate::args::Format;
 use crate::failure::usage;
 
-/// The format of a file: as said, else by its name. `compressed` says what helps if the name is that
-/// of a compressed file; it is given the name's extension.
+/// The format of a file: the explicit one, else by the extension. `compressed` returns the remedy for the extension of a
+/// compressed file.
 ///
 /// # Errors
-/// A name that does not tell.
+/// An unknown extension.
 pub(crate) fn format_of(
     path: &Path,
     said: Option<Format>,
@@ -33,7 +33,7 @@ pub(crate) fn format_of(
             compressed(extension)
         ))),
         _ => Err(usage(format!(
-            "{}: the name does not tell the format; add --format jsonl or --format parquet",
+            "{}: unknown file extension; add --format jsonl or --format parquet",
             path.display()
         ))),
     }

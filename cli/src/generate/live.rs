@@ -1,11 +1,12 @@
-//! Lines of all sources as they happen: for the demo.
+//! Generates live lines of all sources for the demo.
 
 use std::fmt;
 
 use schemas::source::Source;
 use serde::Serialize;
 use showcase::{
-    APPLICATIONS, ATHLETES, CLUBS, FOLLOWS, Line, Lines, MEMBERSHIPS, OWNERS, SEGMENTS, TRACKS,
+    APPLICATIONS, ATHLETES, CLUBS, FOLLOWS, Line, LineGenerator, MEMBERSHIPS, OWNERS, SEGMENTS,
+    TRACKS,
 };
 
 use super::athletes::Athletes;
@@ -43,7 +44,7 @@ const MIXED: Mix = Mix {
     late: 0.1,
     malformed: 0.02,
 };
-/// Pairs that can't be repeated or late, since there is nothing yet, are new ones.
+/// A repeated or late pair is a new one while there are no pairs yet.
 const SPARE_PAIRS: u64 = 50;
 
 /// Lines of all sources but applications.
@@ -89,10 +90,10 @@ impl<M: Make> Started<M> {
 }
 
 impl Live {
-    /// Lines of a seed; events of `run` differ from those of other runs of the same seed.
+    /// Lines for a seed. Events of different runs with the same seed differ.
     ///
     /// # Errors
-    /// None for the numbers that the demo has.
+    /// Does not fail for the demo's parameters.
     pub(crate) fn new(seed: u64, run: u64, repeats_within: usize) -> anyhow::Result<Self> {
         let shape = Shape {
             owners: OWNERS.unsigned_abs(),
@@ -140,7 +141,7 @@ impl Live {
     }
 }
 
-impl Lines for Live {
+impl LineGenerator for Live {
     fn play(&mut self, at_ms: i64, plays: i64) -> Line {
         self.plays.set_amount(plays);
         line(Source::Plays, &self.plays.next(at_ms))

@@ -1,8 +1,7 @@
-//! Made-up input that looks like real traffic: deterministic for a seed, written as a stream.
+//! Generates input that resembles real traffic, deterministic for a seed, as a stream.
 //!
-//! Each source has a module that makes its rows; [`rows`] is what they share. A row is written as a line
-//! of JSON ([`lines`]); lines become columns of Parquet ([`columns`]). Inputs that are made with one seed fit together: what
-//! one refers to by an id is what another makes under it.
+//! Each source has a module that generates its rows; [`rows`] is shared. A row becomes a line of JSON ([`lines`]), and lines
+//! become Parquet columns ([`columns`]). Inputs with the same seed fit together: an id in one is the same thing in another.
 
 mod applications;
 mod article;
@@ -50,10 +49,10 @@ use request::Request;
 pub(crate) use writing::Written;
 use writing::{Target, write_rows};
 
-/// Writes what the arguments ask for.
+/// Generates the requested input.
 ///
 /// # Errors
-/// Arguments that can't be fulfilled, a file that can't be written, or a signal to end.
+/// Contradictory arguments, a file that cannot be written, or an interruption.
 pub(crate) fn generate(
     args: &GenerateArgs,
     bar: &ProgressBar,
@@ -61,13 +60,13 @@ pub(crate) fn generate(
 ) -> anyhow::Result<Written> {
     let format = format_of(&args.output, args.format, |_| {
         format!(
-            "compressed files are not written; compress what is written, as in: backstitch generate {} … -o - | gzip > FILE",
+            "cannot write compressed files; compress the output: backstitch generate {} … -o - | gzip > FILE",
             args.source
         )
     })?;
-    let request = Request::of(args)?;
+    let request = Request::new(args)?;
     if args.output == Path::new("-") {
-        // Not the locked handle: it could not go to the Parquet writer.
+        // The locked handle cannot be sent to the Parquet writer.
         let target = Target::new(format, std::io::stdout(), bar, stop);
         return write(&request, target).or_else(|error| {
             let error = error.downcast::<std::io::Error>()?;
@@ -76,7 +75,7 @@ pub(crate) fn generate(
     }
     let shown = args.output.display();
     let file = File::create(&args.output)
-        .map_err(|error| anyhow::anyhow!("{shown}: {error}; name a file that can be written"))?;
+        .map_err(|error| anyhow::anyhow!("{shown}: {error}; name a writable file"))?;
     let target = Target::new(format, file, bar, stop);
     write(&request, target).with_context(|| format!("writing {shown}"))
 }

@@ -1,7 +1,6 @@
-//! Pairs that are all different: who is in which club, and who follows whom.
+//! Distinct pairs, for memberships and follows.
 //!
-//! They come by their first member, in the order of its ids: those with small ids are in many
-//! pairs.
+//! Pairs are ordered by the id of their first member. Members with small ids are in many pairs.
 
 use std::collections::HashSet;
 
@@ -10,30 +9,30 @@ use rand::rngs::StdRng;
 use super::draw::{as_f64, as_id};
 use crate::failure::usage;
 
-/// Tries to draw a second member that is not taken before the next free one is.
+/// Attempts to draw an unused second member; after these, the next unused one is chosen.
 const TRIES: u32 = 8;
 
-/// How many pairs, of how many.
+/// Numbers of pairs and members.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extent {
-    /// Pairs.
+    /// Number of pairs.
     pub(super) pairs: u64,
-    /// First members, and what they are called.
+    /// Number and name of first members.
     pub(super) firsts: (u64, &'static str),
-    /// Second members, and what they are called.
+    /// Number and name of second members.
     pub(super) seconds: (u64, &'static str),
-    /// Whether the members are of one kind: then nobody is paired with itself.
+    /// True if both members are of one kind: a member is never paired with itself.
     pub(super) of_one_kind: bool,
 }
 
-/// Different pairs.
+/// Generator of distinct pairs.
 #[derive(Debug)]
 pub(super) struct Pairs {
     extent: Extent,
-    /// Pairs that a first member can be in.
+    /// Maximum pairs of a first member.
     most: u64,
     first: u64,
-    /// Pairs that are still to come of the first member.
+    /// Remaining pairs of the first member.
     left: u64,
     handed_out: u64,
     taken: HashSet<i64>,
@@ -41,7 +40,7 @@ pub(super) struct Pairs {
 
 impl Pairs {
     /// # Errors
-    /// More pairs than there can be.
+    /// More pairs than are possible.
     pub(super) fn new(extent: Extent) -> anyhow::Result<Self> {
         let most = extent.seconds.0.saturating_sub(extent.of_one_kind.into());
         let possible = most.saturating_mul(extent.firsts.0);
@@ -53,7 +52,7 @@ impl Pairs {
                 format!("{} {} and {} {}", firsts.0, firsts.1, seconds.0, seconds.1)
             };
             return Err(usage(format!(
-                "{of} make {possible} different rows at most, not {}; give fewer --rows or more --{}",
+                "{of} give at most {possible} distinct rows, not {}; use fewer --rows or more --{}",
                 extent.pairs, seconds.1
             )));
         }
@@ -67,13 +66,13 @@ impl Pairs {
         })
     }
 
-    /// The next pair; no more than were asked for. Its second member is drawn by `draw`, from 1 on.
+    /// The next pair, up to the requested number. `draw` draws its second member, from 1 on.
     pub(super) fn next(
         &mut self,
         rng: &mut StdRng,
         draw: impl Fn(&mut StdRng) -> i64,
     ) -> (i64, i64) {
-        debug_assert!(self.handed_out < self.extent.pairs, "all pairs are out");
+        debug_assert!(self.handed_out < self.extent.pairs, "no pairs left");
         while self.left == 0 {
             self.first += 1;
             self.taken.clear();
@@ -99,8 +98,7 @@ impl Pairs {
         (self.first.cast_signed(), second)
     }
 
-    /// How many pairs there are to be with this first member and those before it: as a square root
-    /// grows, so that the first ones have many.
+    /// Pairs of this first member and all before it. They grow like a square root, so that the first members have many.
     fn due(&self) -> u64 {
         let (firsts, _) = self.extent.firsts;
         if self.first >= firsts {

@@ -1,4 +1,4 @@
-//! Who plays what, from where: few tracks are played much, most are played seldom.
+//! Generates plays. Few tracks are played often, most rarely.
 
 use std::borrow::Cow;
 
@@ -7,17 +7,19 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
-use super::draw::{COUNTRIES, Skewed, Urn, as_f64, as_id, as_index, happens, instant, told_by};
+use super::draw::{
+    COUNTRIES, Skewed, WeightedChoice, as_f64, as_id, as_index, happens, instant, told_by,
+};
 use super::fault::Fault;
 use super::request::Request;
 use super::rhythm::Rhythm;
 use super::rows::{Mix, Row, Rows};
 
-/// Earlier events that may come again.
+/// Earlier events that may be repeated.
 const REMEMBERED: usize = 4_096;
 const HOUR_MS: i64 = 3_600_000;
 
-/// Referrers and how many of a thousand plays come through them; the rest come directly.
+/// Referrers with weights per thousand plays; the rest has none.
 const REFERRERS: [(&str, u32); 13] = [
     ("https://www.google.com/", 140),
     ("https://www.reddit.com/r/listentothis/", 80),
@@ -34,7 +36,7 @@ const REFERRERS: [(&str, u32); 13] = [
     (POSTS, 60),
 ];
 
-/// Pages of their own on a blog, whose numbers come after this.
+/// Prefix of numbered blog pages.
 const POSTS: &str = "https://blog.example/posts/";
 
 const FAULTS: [Fault; 9] = [
@@ -49,16 +51,16 @@ const FAULTS: [Fault; 9] = [
     Fault::huge("track_id"),
 ];
 
-/// How many of each there are.
+/// Numbers of ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Owners of tracks.
+    /// Number of owners.
     pub(crate) owners: u64,
-    /// Tracks.
+    /// Number of tracks.
     pub(crate) tracks: u64,
-    /// Listeners.
+    /// Number of listeners.
     pub(crate) listeners: u64,
-    /// Applications that tracks are played with.
+    /// Number of player applications.
     pub(crate) apps: u64,
 }
 
@@ -103,23 +105,23 @@ pub(crate) struct Traffic {
     tracks: Skewed,
     listeners: Skewed,
     apps: Skewed,
-    countries: Urn<&'static str>,
-    referrers: Urn<&'static str>,
+    countries: WeightedChoice<&'static str>,
+    referrers: WeightedChoice<&'static str>,
     recent: Vec<Play>,
     remembered: usize,
-    /// The place of the next event among the recent ones.
+    /// Index of the next event in the ring of recent ones.
     next: usize,
-    /// The amount of each event, if it is not 1.
+    /// Amount of each event, if not 1.
     amount: i64,
 }
 
 impl Traffic {
-    /// The stream of that seed.
+    /// The stream for a seed.
     ///
     /// # Errors
-    /// A shape that holds nobody.
+    /// A shape without owners, tracks or listeners.
     pub(crate) fn new(seed: u64, shape: Shape, mix: Mix) -> anyhow::Result<Self> {
-        anyhow::ensure!(shape.owners > 0, "there are no owners");
+        anyhow::ensure!(shape.owners > 0, "the number of owners is 0");
         let mut rng = StdRng::seed_from_u64(seed);
         Ok(Self {
             series: rng.random(),
@@ -129,8 +131,8 @@ impl Traffic {
             tracks: Skewed::new(shape.tracks, -20),
             listeners: Skewed::new(shape.listeners, 4),
             apps: Skewed::new(shape.apps, -5),
-            countries: Urn::new(&COUNTRIES),
-            referrers: Urn::new(&REFERRERS),
+            countries: WeightedChoice::new(&COUNTRIES),
+            referrers: WeightedChoice::new(&REFERRERS),
             recent: Vec::new(),
             remembered: REMEMBERED,
             next: 0,
@@ -138,18 +140,18 @@ impl Traffic {
         })
     }
 
-    /// Lets only the last `events` events come again.
+    /// Repeats only the last `events` events.
     pub(crate) fn remember(mut self, events: usize) -> Self {
         self.remembered = events.clamp(1, REMEMBERED);
         self
     }
 
-    /// Lets each event from now on stand for some plays.
+    /// Sets the amount of the following events.
     pub(crate) fn set_amount(&mut self, plays: i64) {
         self.amount = plays;
     }
 
-    /// The next row, whose event, if it is new and not late, happened at `at_ms`.
+    /// The next row. A new event that is not late has the time `at_ms`.
     pub(crate) fn next(&mut self, at_ms: i64) -> Row<Play> {
         let dice: f64 = self.rng.random();
         if dice < self.mix.malformed {
@@ -194,7 +196,7 @@ impl Traffic {
             return None;
         }
         let back = as_index(self.rng.random::<f64>().powi(3) * as_f64(length as u64));
-        // The newest event stands just before the next one's place.
+        // The newest event is just before the index of the next one.
         let place = (self.next + 2 * length - 1 - back.min(length - 1)) % length;
         self.recent.get(place).cloned()
     }
@@ -237,7 +239,7 @@ impl Traffic {
     }
 }
 
-/// As many events as are asked for, spread over the time that is asked for.
+/// The requested number of events in the requested time.
 pub(super) struct Plays {
     traffic: Traffic,
     rhythm: Rhythm,
@@ -271,8 +273,7 @@ impl Rows for Plays {
     }
 }
 
-/// Whose track it is: whatever the seed, so that different inputs fit together. Owners with small
-/// numbers have many tracks.
+/// Owner of a track, the same for every seed, so that inputs fit together. Owners with small ids have many tracks.
 fn owner_of(track: i64, owners: u64) -> i64 {
     let part = told_by(track.unsigned_abs());
     1 + as_id(part * part * as_f64(owners)).min(owners.cast_signed() - 1)

@@ -1,4 +1,4 @@
-//! What is asked for: the arguments, checked, and with their defaults.
+//! Validates arguments and applies defaults.
 
 use schemas::source::Source;
 
@@ -7,15 +7,15 @@ use crate::args::{GenerateArgs, Shape};
 use crate::failure::usage;
 
 const DAY_MS: i64 = 24 * 3_600_000;
-/// How long the made-up time is unless said: it ends where `--until` says.
+/// Default length of the generated time range, which ends at `--to`.
 const SPAN_OF_PLAYS_MS: i64 = 28 * DAY_MS;
 const SPAN_OF_ENTITIES_MS: i64 = 3 * 365 * DAY_MS;
-/// The fraction of authorizations that is revoked unless said.
+/// Default fraction of revoked authorizations.
 const REVOKED: f64 = 0.2;
 /// 2026-01-01.
 const UNTIL_MS: i64 = 1_767_225_600_000;
 
-/// What is asked for.
+/// A validated request.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) source: Source,
@@ -29,43 +29,43 @@ pub(super) struct Request {
     pub(super) clubs: u64,
     pub(super) applications: u64,
     pub(super) shape: Shape,
-    /// The fraction of authorizations that is revoked.
+    /// Fraction of revoked authorizations.
     pub(super) revoked: f64,
-    /// The first instant that something can happen at, in milliseconds since the Unix epoch.
+    /// Start of the time range, in milliseconds since the Unix epoch.
     pub(super) from_ms: i64,
-    /// The instant before which everything happens.
+    /// Exclusive end of the time range, in milliseconds since the Unix epoch.
     pub(super) until_ms: i64,
 }
 
 impl Request {
-    /// What the arguments ask for.
+    /// Validates arguments.
     ///
     /// # Errors
-    /// Arguments that are not for the source, or that contradict each other.
-    pub(super) fn of(args: &GenerateArgs) -> anyhow::Result<Self> {
+    /// Arguments that do not apply to the source, or contradict each other.
+    pub(super) fn new(args: &GenerateArgs) -> anyhow::Result<Self> {
         refuse_foreign(args)?;
-        let until_ms = args.until.unwrap_or(UNTIL_MS);
+        let until_ms = args.to.unwrap_or(UNTIL_MS);
         let span_ms = match args.source {
             Source::Plays => SPAN_OF_PLAYS_MS,
             _ => SPAN_OF_ENTITIES_MS,
         };
         let from_ms = args.from.unwrap_or(until_ms.saturating_sub(span_ms));
         if from_ms >= until_ms {
-            return Err(usage("--from must be before --until"));
+            return Err(usage("--from must be before --to"));
         }
         let mix = Mix {
             duplicates: args.duplicates,
             late: args.late,
             malformed: args.malformed,
         };
-        // A play that comes late may be any, so its fraction is one of the rest.
+        // Any play may be late, so this fraction applies to the other rows.
         let apart = match args.source {
             Source::Plays => mix.duplicates + mix.malformed,
             _ => mix.duplicates + mix.malformed + mix.late,
         };
         if apart > 1.0 {
             return Err(usage(format!(
-                "the fractions of {} that are out of the ordinary come to {apart}; give fractions that come to 1 at most",
+                "the fractions of unusual {} sum up to {apart}; use fractions with a sum of at most 1",
                 args.source
             )));
         }
@@ -88,7 +88,7 @@ impl Request {
     }
 }
 
-/// Refuses an option that is for other sources.
+/// Rejects options of other sources.
 fn refuse_foreign(args: &GenerateArgs) -> anyhow::Result<()> {
     use Source::{Authorizations, Clubs, Efforts, Follows, Plays};
     let with_athletes: &[Source] = &[Efforts, Clubs, Follows, Authorizations];
@@ -107,7 +107,7 @@ fn refuse_foreign(args: &GenerateArgs) -> anyhow::Result<()> {
         ("--shape", args.shape.is_some(), &[Authorizations]),
         ("--revoked", args.revoked.is_some(), &[Authorizations]),
         ("--from", args.from.is_some(), with_times),
-        ("--until", args.until.is_some(), with_times),
+        ("--to", args.to.is_some(), with_times),
     ];
     for (name, is_given, sources) in options {
         if !is_given || sources.contains(&args.source) {
@@ -120,7 +120,7 @@ fn refuse_foreign(args: &GenerateArgs) -> anyhow::Result<()> {
             .map(|(name, ..)| *name)
             .collect();
         let advice = if own.is_empty() {
-            "leave it out; --rows says how many there are".to_owned()
+            "omit it; --rows is the number of rows".to_owned()
         } else {
             format!("options of {} are {}", args.source, own.join(", "))
         };

@@ -1,34 +1,34 @@
-//! When events happen: by day and hour, as people are awake.
+//! Distributes events over days and hours as people are awake.
 
-use showcase::busy;
+use showcase::activity;
 
 use super::draw::{as_f64, as_id};
 
 const HOUR_MS: i64 = 3_600_000;
 
-/// A stretch of time in which events are spread by day and hour.
+/// A time range with weights by day and hour.
 #[derive(Debug, Clone)]
 pub(crate) struct Rhythm {
     from_ms: i64,
     until_ms: i64,
-    /// By piece: where it begins, and the weight of all pieces before it.
+    /// Start of each interval, and the total weight before it.
     pieces: Vec<(i64, f64)>,
     weight: f64,
 }
 
 impl Rhythm {
-    /// The time from `from_ms` to just before `until_ms`.
+    /// The time range from `from_ms` to `until_ms`, exclusive.
     pub(crate) fn new(from_ms: i64, until_ms: i64) -> Self {
         let mut pieces = Vec::new();
         let mut weight = 0.0;
         let mut at = from_ms;
-        // A very long stretch is cut into as few pieces as have a rhythm worth having.
+        // Long ranges use longer intervals to bound their number.
         let hours = (until_ms - from_ms) / HOUR_MS;
         let width = HOUR_MS * (hours / 100_000 + 1);
         while at < until_ms {
             pieces.push((at, weight));
             let next = ((at.div_euclid(width) + 1) * width).min(until_ms);
-            weight += as_f64((next - at).unsigned_abs()) * busy(at);
+            weight += as_f64((next - at).unsigned_abs()) * activity(at);
             at = next;
         }
         Self {
@@ -39,7 +39,7 @@ impl Rhythm {
         }
     }
 
-    /// When event `index` of `count` happens. Later events never happen earlier.
+    /// Time of event `index` of `count`; times never decrease.
     pub(crate) fn at(&self, index: u64, count: u64) -> i64 {
         let part = as_f64(index) / as_f64(count.max(1));
         let target = part * self.weight;
@@ -47,7 +47,7 @@ impl Rhythm {
         let Some((begin, before)) = self.pieces.get(piece.saturating_sub(1)) else {
             return self.from_ms;
         };
-        let into = as_id((target - before) / busy(*begin));
+        let into = as_id((target - before) / activity(*begin));
         (begin + into).clamp(self.from_ms, self.until_ms - 1)
     }
 }

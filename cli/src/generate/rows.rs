@@ -1,4 +1,4 @@
-//! Rows one after the other, each of which becomes a JSON object.
+//! Rows that become JSON objects.
 //!
 //! The fields of a record are those of its source, in the order of [`fields`](crate::ingest::fields::fields).
 
@@ -6,23 +6,23 @@ use serde::Serialize;
 
 use super::fault::Fault;
 
-/// One row.
+/// A generated row.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row<R> {
-    /// What it says, or would say if it were not malformed.
+    /// Fields of the row without its fault.
     pub(crate) record: R,
-    /// What is wrong with it, if anything is.
+    /// Its fault, if any.
     pub(crate) fault: Option<Fault>,
-    /// Whether it repeats an earlier row, as that was or edited.
+    /// True if it repeats an earlier row, unchanged or edited.
     pub(crate) repeated: bool,
-    /// Whether it is a newer version of an earlier row.
+    /// True if it is a newer version of an earlier row.
     pub(crate) edited: bool,
-    /// Whether it comes late: an old event, or an older version than one that came before.
+    /// True for an old event, or a version older than an earlier row.
     pub(crate) late: bool,
 }
 
 impl<R> Row<R> {
-    /// A row that is like most.
+    /// An ordinary row.
     pub(super) fn new(record: R) -> Self {
         Self {
             record,
@@ -34,22 +34,21 @@ impl<R> Row<R> {
     }
 }
 
-/// The rows of a source.
+/// Generator of the rows of a source.
 pub(super) trait Rows {
-    /// What a row says.
+    /// Fields of a row.
     type Record: Serialize;
     /// The next row.
     fn next(&mut self) -> Row<Self::Record>;
 }
 
-/// Which fractions of the rows are out of the ordinary.
+/// Fractions of unusual rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Mix {
-    /// Rows that repeat an earlier one. Of an entity half of them are edits: newer versions.
+    /// Rows that repeat an earlier one. For entities, half of them are newer versions.
     pub(crate) duplicates: f64,
-    /// Events that are hours or days older than their neighbours; versions of an entity that are
-    /// older than one that came before.
+    /// Events that are hours or days older than their neighbors; superseded versions of an entity.
     pub(crate) late: f64,
-    /// Rows that can't be taken.
+    /// Malformed rows.
     pub(crate) malformed: f64,
 }

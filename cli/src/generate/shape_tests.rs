@@ -1,4 +1,4 @@
-//! What the data looks like, source by source.
+//! Tests of the distributions of each source.
 
 use std::collections::{HashMap, HashSet};
 
@@ -59,7 +59,7 @@ fn pairs(line: &str) -> Vec<(i64, i64)> {
     rows(line).into_iter().map(pair).collect()
 }
 
-/// How often each value comes, the most frequent first.
+/// Frequency of each value, most frequent first.
 fn counts(values: impl Iterator<Item = i64>) -> Vec<usize> {
     let mut counts: HashMap<i64, usize> = HashMap::new();
     for value in values {
@@ -259,7 +259,7 @@ fn authorizations_are_as_in_the_article() {
         athletes.push(authorization.athlete_id);
     }
     let size = |id| ids.get(&id).map_or(0, Vec::len);
-    assert_eq!(ids.len(), 200, "each application has somebody");
+    assert_eq!(ids.len(), 200, "each application has an athlete");
     assert_eq!(size(1), 4_000);
     assert!((2..=5).all(|id| size(id) == 1_000));
     let rest: Vec<usize> = (6..=100).map(size).collect();

@@ -1,5 +1,5 @@
-//! What holds for every source: rows are the same for the same arguments, and of the kinds and
-//! fractions that are asked for.
+//! Laws of every source: equal arguments give equal rows, and rows have the requested kinds and
+//! fractions.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ pub(super) fn args(line: &str) -> GenerateArgs {
     }
 }
 
-/// What a command line writes.
+/// Runs a command line and returns its output.
 pub(super) fn made(line: &str, format: Format) -> anyhow::Result<(Vec<u8>, Written)> {
     made_by(&args(line), format)
 }
@@ -29,7 +29,7 @@ pub(super) fn made_by(args: &GenerateArgs, format: Format) -> anyhow::Result<(Ve
     let mut out = Vec::new();
     let (bar, stop) = (ProgressBar::hidden(), CancellationToken::new());
     let target = Target::new(format, &mut out, &bar, &stop);
-    let written = write(&Request::of(args)?, target)?;
+    let written = write(&Request::new(args)?, target)?;
     Ok((out, written))
 }
 
@@ -53,7 +53,7 @@ pub(super) fn rows(line: &str) -> Vec<Entity> {
         .collect()
 }
 
-/// What never changes of a row, the key first, and its version.
+/// The immutable fields of a row, key first, and its version.
 fn known_by(row: &Entity) -> ([i64; 4], i64) {
     match row {
         Entity::Effort(row) => (
@@ -202,7 +202,7 @@ fn any_fractions_that_come_to_one_are_possible() {
 #[test]
 fn options_of_other_sources_are_refused() {
     let refused = |line: &str| {
-        let error = Request::of(&args(line)).unwrap_err();
+        let error = Request::new(&args(line)).unwrap_err();
         assert!(error.is::<Usage>());
         error.to_string()
     };

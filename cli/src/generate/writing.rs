@@ -16,7 +16,7 @@ const ROWS_PER_STEP: u32 = 65_536;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// What was written.
+/// Report of the written rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Written {
     /// All rows.
@@ -55,7 +55,7 @@ impl<'a, W: Write> Target<'a, W> {
     }
 }
 
-/// Writes as many rows as are asked for.
+/// Writes the requested number of rows.
 ///
 /// # Errors
 /// Those of the output, or a signal to end.
@@ -101,7 +101,7 @@ pub(super) fn write_rows<R: Rows, W: Write + Send>(
     Ok(steps.written)
 }
 
-/// The rows that are asked for, some at a time.
+/// The requested rows in batches.
 struct Steps<'a, R> {
     rows: R,
     count: u64,
@@ -116,7 +116,7 @@ impl<R: Rows> Steps<'_, R> {
         let written = &mut self.written;
         anyhow::ensure!(
             !self.stop.is_cancelled(),
-            "interrupted after {} of {} rows; what was written is incomplete",
+            "interrupted after {} of {} rows; the output is incomplete",
             written.rows,
             self.count
         );

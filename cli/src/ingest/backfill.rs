@@ -1,28 +1,27 @@
-//! Events of the past, taken straight into the archive: they are checked as all events are, and never
-//! were in the log.
+//! Backfill: checks past events like all events, and writes them directly to the archive, without the log.
 
 use arrow::array::RecordBatch;
 use batch::Backfill;
 use schemas::clock::Clock as _;
-use schemas::line::without_blanks;
+use schemas::line::skip_blank_lines;
 use schemas::plays::{BEFORE_THE_LOG, Decoder, Line};
-use stores::intake::{Intake, Taken};
+use stores::intake::{Intake, IntakeReport};
 use tokio_util::sync::CancellationToken;
 
 use super::chunk::Chunk;
-use super::{EarlyEnd, Input, Report, take};
+use super::{EarlyEnd, Input, Report, process};
 use crate::clock::SystemClock;
 
-/// Events, and the lines that are none: their numbers, reasons and bytes.
+/// Checked events, and rejected lines with their numbers, reasons and bytes.
 struct Checked {
     events: RecordBatch,
     rejected: Vec<(u64, String, Vec<u8>)>,
 }
 
-/// Takes one input into a backfill and adds to the report.
+/// Adds one input to a backfill and to the report.
 ///
 /// # Errors
-/// An input that can't be read, those of the stores, or a signal to end.
+/// An unreadable input, errors of the stores, or an interruption.
 pub(crate) async fn backfill(
     intake: &Intake,
     backfill: &mut Backfill,
@@ -33,9 +32,9 @@ pub(crate) async fn backfill(
     let origin = input.origin();
     let write = async |checked: Checked| {
         let accepted = checked.events.num_rows() as u64;
-        let rejected = intake.set_aside(&origin, checked.rejected).await?;
+        let rejected = intake.dead_letter_lines(&origin, checked.rejected).await?;
         backfill.add(checked.events).await?;
-        Ok(Taken {
+        Ok(IntakeReport {
             accepted,
             rejected,
             superseded: 0,
@@ -44,15 +43,15 @@ pub(crate) async fn backfill(
     };
     let end = EarlyEnd {
         stop,
-        interrupted: "of which nothing counts; run it again from the beginning",
-        broken_off: "were read, and none after them",
+        interrupted: "none of which count; run the backfill again",
+        unreadable: "were read, and none after them",
     };
-    take(input, check, write, report, end).await
+    process(input, check, write, report, end).await
 }
 
 fn check(chunk: &Chunk) -> anyhow::Result<Checked> {
     let logged_at_ms = SystemClock.now_ms();
-    let lines: Vec<(u64, &[u8])> = without_blanks(chunk.lines()).collect();
+    let lines: Vec<(u64, &[u8])> = skip_blank_lines(chunk.lines()).collect();
     let places = lines.iter().map(|(_, bytes)| Line {
         offset: BEFORE_THE_LOG,
         logged_at_ms,

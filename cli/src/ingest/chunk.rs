@@ -1,4 +1,4 @@
-//! Some lines that travel together.
+//! A batch of lines.
 
 use std::ops::Range;
 
@@ -12,32 +12,31 @@ pub(super) struct Chunk {
     lines: Vec<(u64, Range<usize>)>,
     /// Lines that cannot be checked, each with the reason.
     unreadable: Vec<(u64, Range<usize>, String)>,
-    /// The number of the last line that was added.
+    /// Number of the last line.
     last_line: u64,
     bytes_read: u64,
 }
 
 impl Chunk {
-    /// Most lines of a chunk of events.
+    /// Maximum lines of a chunk of events.
     const EVENTS_MAX: usize = 10_000;
-    /// Most lines of a chunk of rows. The more rows are written in one step, the more of them share a
-    /// page of the indexes.
+    /// Maximum lines of a chunk of rows. Rows of one write share index pages.
     const ROWS_MAX: usize = 50_000;
-    /// Most lines of a chunk of athletes. Each may touch as many groups as the athlete has segments,
-    /// and what is told of them is written in the same step.
+    /// Maximum lines of a chunk of athletes. Each may change as many groups as the athlete has segments, and the same write
+    /// contains the notifications of all.
     const ATHLETES_MAX: usize = 2_000;
-    /// A chunk that holds so many bytes is full.
+    /// Size at which a chunk is full.
     pub(super) const BYTES_FULL: usize = 16 * 1024 * 1024;
 
     pub(super) const fn new(source: Source) -> Self {
-        Self::of_at_most(match (source, source.kind()) {
-            (_, SourceKind::Facts) => Self::EVENTS_MAX,
+        Self::with_lines_max(match (source, source.kind()) {
+            (_, SourceKind::Events) => Self::EVENTS_MAX,
             (Source::Athletes, _) => Self::ATHLETES_MAX,
             (_, SourceKind::Entities) => Self::ROWS_MAX,
         })
     }
 
-    const fn of_at_most(lines_max: usize) -> Self {
+    const fn with_lines_max(lines_max: usize) -> Self {
         Self {
             lines_max,
             bytes: Vec::new(),
@@ -48,9 +47,9 @@ impl Chunk {
         }
     }
 
-    /// Takes what there is and leaves an empty chunk.
+    /// Takes the lines and leaves an empty chunk.
     pub(super) fn take(&mut self) -> Self {
-        std::mem::replace(self, Self::of_at_most(self.lines_max))
+        std::mem::replace(self, Self::with_lines_max(self.lines_max))
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -62,7 +61,7 @@ impl Chunk {
         self.lines.is_empty() && self.unreadable.is_empty()
     }
 
-    /// Appends a line that `write` appends to the bytes. A line of no bytes is left out.
+    /// Appends the line that `write` writes. An empty line is skipped.
     pub(super) fn push<T>(&mut self, number: u64, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let begin = self.bytes.len();
         let written = write(&mut self.bytes);
@@ -73,14 +72,14 @@ impl Chunk {
         written
     }
 
-    /// Makes the last line that was appended a dead letter for this reason.
+    /// Rejects the last line with a reason.
     pub(super) fn reject_last(&mut self, reason: String) {
         if let Some((number, range)) = self.lines.pop() {
             self.unreadable.push((number, range, reason));
         }
     }
 
-    /// Notes how much of the input was read by now.
+    /// Sets the position in the input, in bytes.
     pub(super) fn at(mut self, bytes_read: u64) -> Self {
         self.bytes_read = bytes_read;
         self
@@ -97,7 +96,7 @@ impl Chunk {
         })
     }
 
-    /// The lines that cannot be checked, each with its number, the reason and its bytes.
+    /// Unreadable lines with number, reason and bytes.
     pub(super) fn unreadable(&self) -> impl Iterator<Item = (u64, String, Vec<u8>)> {
         self.unreadable.iter().map(|(number, range, reason)| {
             let bytes = self.bytes.get(range.clone()).unwrap_or_default();

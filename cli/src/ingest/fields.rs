@@ -1,20 +1,20 @@
-//! The fields of each source, as columns have them: one table, for what reads and what writes them.
+//! The fields of each source and their column types, for readers and writers.
 
 use schemas::source::Source;
 
-/// What a field holds.
+/// Type of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Int,
-    /// A number that may have a fraction.
+    /// A number with an optional fraction.
     Number,
     Text,
     /// An instant.
     Time,
-    /// An instant that may be out of range: it counts as the first or the last instant in range.
+    /// An instant that is clamped to the valid range.
     UnboundedTime,
     Bool,
-    /// A text, or an integer that stands for one.
+    /// A text, or an integer that is converted to text.
     TextOrInt,
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum Kind {
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
-    /// Whether a row must have it.
+    /// True if a row must have the field.
     pub(crate) is_needed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Reading lines in chunks. Of a line that is too long only its beginning is kept in memory.
+//! Reads lines in chunks. Only the beginning of a line that is too long is kept in memory.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read};
@@ -10,15 +10,15 @@ use schemas::source::Source;
 
 use super::chunk::Chunk;
 
-/// How long the lines of a slow input wait for more before they are handed on.
+/// Time that lines of a slow input wait for more lines.
 const WAIT: Duration = Duration::from_millis(200);
-/// Blocks of a slow input that wait to be cut into lines, at most.
+/// Maximum waiting blocks of a slow input.
 const BLOCKS_WAITING: usize = 8;
 const BLOCK_BYTES: usize = 256 * 1024;
 
-/// An input that may let us wait.
+/// An input that may block.
 pub(super) trait Input: Read {
-    /// Whether there is more to read, or the end, within the time.
+    /// Waits for more bytes or the end. Returns false after the time.
     fn comes_within(&mut self, _wait: Duration) -> bool {
         true
     }
@@ -29,7 +29,7 @@ impl Input for File {}
 #[cfg(test)]
 impl Input for &[u8] {}
 
-/// An input that is read on a thread of its own, so that it is known when nothing comes.
+/// An input that is read on its own thread, so that a pause can be detected.
 pub(super) struct Slow {
     blocks: Receiver<std::io::Result<Vec<u8>>>,
     block: Cursor<Vec<u8>>,
@@ -38,7 +38,7 @@ pub(super) struct Slow {
 }
 
 impl Slow {
-    /// Begins to read.
+    /// Starts the thread.
     pub(super) fn new(mut input: impl Read + Send + 'static) -> Self {
         let (read, blocks) = std::sync::mpsc::sync_channel(BLOCKS_WAITING);
         std::thread::spawn(move || {
@@ -110,7 +110,7 @@ impl Input for Slow {
     }
 }
 
-/// Reads lines.
+/// Reader of lines.
 pub(super) struct LineReader<R: Input> {
     input: BufReader<R>,
     chunk: Chunk,
@@ -119,7 +119,7 @@ pub(super) struct LineReader<R: Input> {
 }
 
 impl<R: Input> LineReader<R> {
-    /// A reader of lines of `source`.
+    /// A reader for lines of `source`.
     pub(super) fn new(input: R, source: Source) -> Self {
         Self {
             input: BufReader::with_capacity(1 << 20, input),
@@ -129,26 +129,26 @@ impl<R: Input> LineReader<R> {
         }
     }
 
-    /// Reads all lines and hands them on, until `hand_on` no longer takes them.
-    pub(super) fn read(mut self, hand_on: &mut impl FnMut(Chunk) -> bool) -> anyhow::Result<()> {
+    /// Reads all lines and passes chunks to `send`, until `send` returns false.
+    pub(super) fn read(mut self, send: &mut impl FnMut(Chunk) -> bool) -> anyhow::Result<()> {
         while self.line_into()? {
             let waits = !self.chunk.is_empty()
                 && self.input.buffer().is_empty()
                 && !self.input.get_mut().comes_within(WAIT);
-            if (self.chunk.is_full() || waits) && !hand_on(self.chunk.take().at(self.bytes_read)) {
+            if (self.chunk.is_full() || waits) && !send(self.chunk.take().at(self.bytes_read)) {
                 return Ok(());
             }
         }
         if !self.chunk.is_empty() {
-            hand_on(self.chunk.at(self.bytes_read));
+            send(self.chunk.at(self.bytes_read));
         }
         Ok(())
     }
 
-    /// Reads one line; answers whether there was one.
+    /// Reads one line. Returns false at the end.
     fn line_into(&mut self) -> std::io::Result<bool> {
         self.line += 1;
-        // One byte more than is taken, and the end of the line.
+        // One byte more than the limit, and the line end.
         let most = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX) + 2;
         let input = &mut self.input;
         let (read, ended) = self.chunk.push(self.line, |bytes| {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_cut_and_refused() {
+    fn a_line_that_is_too_long_is_cut_and_rejected() {
         for extra in [1, 2, 3, 5 * LINE_BYTES_MAX] {
             let mut input = vec![b'x'; LINE_BYTES_MAX + extra];
             input.extend_from_slice(b"\nnext\n");

@@ -1,4 +1,4 @@
-//! Taking files in: read, check and append side by side, with a bound on what is under way.
+//! Ingests files: reads, checks and writes in parallel, with bounded queues.
 
 mod backfill;
 mod chunk;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use indicatif::ProgressBar;
 use schemas::source::Source;
-use stores::intake::{Checked, Intake, Taken};
+use stores::intake::{CheckedLines, Intake, IntakeReport};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -28,10 +28,10 @@ use chunk::Chunk;
 use lines::{LineReader, Slow};
 pub(crate) use report::Report;
 
-/// Chunks that wait between two steps, at most.
+/// Maximum waiting chunks between two steps.
 const CHUNKS_WAITING: usize = 2;
 
-/// An input that is there and whose format is known.
+/// An input that exists and has a known format.
 #[derive(Debug, Clone)]
 pub(crate) struct Input {
     source: Source,
@@ -41,10 +41,10 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Looks whether the file can be taken in.
+    /// Checks that the file can be ingested.
     ///
     /// # Errors
-    /// A file that is not there or can't be read, or whose format can't be told or is not taken.
+    /// A missing or unreadable file, or an unknown or unsupported format.
     pub(crate) fn open(
         source: Source,
         path: &Path,
@@ -52,7 +52,7 @@ impl Input {
     ) -> anyhow::Result<Self> {
         let shown = path.display();
         let unpack = |cat: &str| {
-            format!("unpack it first, as in: {cat} {shown} | backstitch ingest {source} -")
+            format!("decompress it first: {cat} {shown} | backstitch ingest {source} -")
         };
         let format = format_of(path, format, |extension| {
             let cat = match extension {
@@ -61,7 +61,7 @@ impl Input {
                 "xz" => "xzcat",
                 _ => "zcat",
             };
-            format!("compressed files are not read; {}", unpack(cat))
+            format!("compressed files are not supported; {}", unpack(cat))
         })?;
         if path == Path::new("-") {
             return Ok(Self {
@@ -71,16 +71,15 @@ impl Input {
                 bytes: None,
             });
         }
-        let named = |error: std::io::Error| {
-            anyhow::anyhow!("{shown}: {error}; name files that can be read")
-        };
+        let named =
+            |error: std::io::Error| anyhow::anyhow!("{shown}: {error}; name readable files");
         let mut file = File::open(path).map_err(named)?;
         let meta = file.metadata().map_err(named)?;
-        anyhow::ensure!(!meta.is_dir(), "{shown}: is a folder; name the files in it");
+        anyhow::ensure!(!meta.is_dir(), "{shown} is a folder; name the files in it");
         let mut head = [0; 2];
         if meta.is_file() && file.read(&mut head).map_err(named)? == 2 && head == [0x1f, 0x8b] {
             return Err(usage(format!(
-                "{shown}: is compressed with gzip; {}",
+                "{shown} is compressed with gzip; {}",
                 unpack("zcat")
             )));
         }
@@ -92,7 +91,7 @@ impl Input {
         })
     }
 
-    /// The name under which its lines are known.
+    /// Name of the input in reports and dead letters.
     fn origin(&self) -> String {
         if self.is_standard_input() {
             "stdin".to_owned()
@@ -105,84 +104,83 @@ impl Input {
         self.path == Path::new("-")
     }
 
-    /// Reads all of it and hands it on in chunks, until `hand_on` no longer takes them.
-    fn read(&self, mut hand_on: impl FnMut(Chunk) -> bool) -> anyhow::Result<()> {
-        let (source, hand_on) = (self.source, &mut hand_on);
+    /// Reads the input and passes chunks to `send`, until `send` returns false.
+    fn read(&self, mut send: impl FnMut(Chunk) -> bool) -> anyhow::Result<()> {
+        let (source, send) = (self.source, &mut send);
         let mut read = || match (self.format, self.is_standard_input()) {
             (Format::Jsonl, true) => {
-                LineReader::new(Slow::new(std::io::stdin()), source).read(hand_on)
+                LineReader::new(Slow::new(std::io::stdin()), source).read(send)
             }
-            (Format::Jsonl, false) => {
-                LineReader::new(File::open(&self.path)?, source).read(hand_on)
-            }
+            (Format::Jsonl, false) => LineReader::new(File::open(&self.path)?, source).read(send),
             (Format::Parquet, true) => {
-                // The end of a Parquet file is read first.
+                // Parquet needs a seekable file: its footer is read first.
                 let mut file = tempfile::tempfile()?;
                 std::io::copy(&mut std::io::stdin().lock(), &mut file)?;
-                parquet::read(file, source, hand_on)
+                parquet::read(file, source, send)
             }
-            (Format::Parquet, false) => parquet::read(File::open(&self.path)?, source, hand_on),
+            (Format::Parquet, false) => parquet::read(File::open(&self.path)?, source, send),
         };
         read().context(self.origin())
     }
 }
 
-/// Takes one input in and adds to the report.
+/// Ingests one input and adds to the report.
 ///
 /// # Errors
-/// An input that can't be read, those of the log, or a signal to end; what was taken is in the
-/// report.
+/// An unreadable input, errors of the log, or an interruption; the report has the ingested lines.
 pub(crate) async fn ingest(
     intake: &Intake,
     input: Input,
     report: &mut Report,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let (checking, of) = (intake.clone(), input.origin());
+    let (checker, origin) = (intake.clone(), input.origin());
     let check = move |chunk: &Chunk| {
-        let mut checked = checking.check(&of, chunk.lines());
+        let mut checked = checker.check(&origin, chunk.lines());
         checked.add_unreadable(chunk.unreadable());
         Ok(checked)
     };
-    let write = async |checked: Checked| Ok(intake.write(checked).await?);
+    let write = async |checked: CheckedLines| Ok(intake.write(checked).await?);
     let end = EarlyEnd {
         stop,
-        interrupted: "which are taken; ingest the same again for the rest: what comes twice counts once",
-        broken_off: "are ingested, and none after them; once the file can be read, ingest it again: what comes twice counts once",
+        interrupted: "which are ingested; ingest the same input again for the rest: repeated lines count once",
+        unreadable: "are ingested, and none after them; ingest the file again when it is readable: repeated lines count once",
     };
-    take(input, check, write, report, end).await
+    process(input, check, write, report, end).await
 }
 
-/// What ends an input early, and what that means for the lines that were processed.
+/// Early end of an input, and its consequence for the processed lines.
 #[derive(Clone, Copy)]
 struct EarlyEnd<'a> {
     stop: &'a CancellationToken,
-    /// After a signal to end.
+    /// After an interruption.
     interrupted: &'static str,
-    /// Where the input cannot be read further.
-    broken_off: &'static str,
+    /// After a read error.
+    unreadable: &'static str,
 }
 
-/// Takes one input: reads, checks and writes side by side.
-async fn take<C: Send + 'static>(
+/// Processes one input with a progress bar.
+async fn process<C: Send + 'static>(
     input: Input,
     check: impl FnMut(&Chunk) -> anyhow::Result<C> + Send + 'static,
-    write: impl AsyncFnMut(C) -> anyhow::Result<Taken>,
+    write: impl AsyncFnMut(C) -> anyhow::Result<IntakeReport>,
     report: &mut Report,
     end: EarlyEnd<'_>,
 ) -> anyhow::Result<()> {
     report.begin(&input.origin());
     let bar = progress::bytes(&input.origin(), input.bytes);
-    let outcome = follow(input, check, write, (report, &bar), end).await;
+    let outcome = run_steps(input, check, write, report, &bar, end).await;
     bar.finish_and_clear();
     outcome
 }
 
-async fn follow<C: Send + 'static>(
+/// Reads, checks and writes in parallel.
+async fn run_steps<C: Send + 'static>(
     input: Input,
     mut check: impl FnMut(&Chunk) -> anyhow::Result<C> + Send + 'static,
-    mut write: impl AsyncFnMut(C) -> anyhow::Result<Taken>,
-    (report, bar): (&mut Report, &ProgressBar),
+    mut write: impl AsyncFnMut(C) -> anyhow::Result<IntakeReport>,
+    report: &mut Report,
+    bar: &ProgressBar,
     end: EarlyEnd<'_>,
 ) -> anyhow::Result<()> {
     let (read, mut to_check) = mpsc::channel::<Chunk>(CHUNKS_WAITING);
@@ -206,7 +204,7 @@ async fn follow<C: Send + 'static>(
         Ok(())
     });
     loop {
-        // A write is never dropped half-way; reading may be.
+        // A write is never cancelled; a read may be.
         let next = tokio::select! {
             biased;
             () = end.stop.cancelled() => anyhow::bail!(
@@ -229,7 +227,7 @@ async fn follow<C: Send + 'static>(
             Err(error) if last_line > 0 => {
                 return Err(error.context(format!(
                     "{unit} 1 to {last_line} of {origin} {}",
-                    end.broken_off
+                    end.unreadable
                 )));
             }
             ended => ended?,

@@ -1,35 +1,35 @@
-//! Parquet rows as JSON lines, so that they are checked as lines are.
+//! Converts Parquet rows to JSON lines, which are checked like other lines.
 //!
-//! Columns are found by name; those that the source does not have are not read. A column of a wrong type is
-//! refused before any row is ingested; a value that is wrong makes its row a dead letter.
+//! Columns are matched by name; unknown ones are not read. A column of a wrong type rejects the file before any row is
+//! ingested. An invalid value makes its row a dead letter.
 
 use std::fs::File;
 use std::io::Write as _;
 
 use anyhow::Context;
 use arrow::datatypes::{DataType, Schema};
-use schemas::line::{instant_text, out_of_range};
+use schemas::line::{format_instant, out_of_range};
 use schemas::source::Source;
 use stores::parquet_values::{BATCH_ROWS, ParquetInput, Rows, Value, micros};
 
 use super::chunk::Chunk;
 use super::fields::{Field, Kind, fields};
 
-/// An instant that is later than all others, and one that is earlier.
+/// Instants after and before all valid ones.
 const LATEST: &str = "9999-12-31T23:59:59.999999Z";
 const EARLIEST: &str = "0000-01-01T00:00:00Z";
 
-/// Reads all rows and hands them on, until `hand_on` no longer takes them.
+/// Reads all rows and passes chunks to `send`, until `send` returns false.
 pub(super) fn read(
     file: File,
     source: Source,
-    hand_on: &mut impl FnMut(Chunk) -> bool,
+    send: &mut impl FnMut(Chunk) -> bool,
 ) -> anyhow::Result<()> {
     let size = file.metadata()?.len();
     if size == 0 {
         return Ok(());
     }
-    let input = ParquetInput::open(file).context("is no Parquet file; is it --format jsonl?")?;
+    let input = ParquetInput::open(file).context("is not a Parquet file; try --format jsonl")?;
     check(input.schema(), source)?;
     let rows_all = input.rows();
     let is_there = |field: &&Field| input.schema().column_with_name(field.name).is_some();
@@ -41,9 +41,9 @@ pub(super) fn read(
         let rows = match rows {
             Ok(rows) => rows,
             Err(error) => {
-                // The rows before can be ingested.
+                // Earlier rows can be ingested.
                 if !chunk.is_empty() {
-                    hand_on(chunk.at(place(size, row, rows_all)));
+                    send(chunk.at(position(size, row, rows_all)));
                 }
                 let last = rows_all.min(row + BATCH_ROWS as u64);
                 return Err(error).context(format!("cannot read rows {} to {last}", row + 1));
@@ -54,31 +54,31 @@ pub(super) fn read(
             if let Err(reason) = chunk.push(row, |line| write_line(line, &fields, &rows, index)) {
                 chunk.reject_last(reason);
             }
-            if chunk.is_full() && !hand_on(chunk.take().at(place(size, row, rows_all))) {
+            if chunk.is_full() && !send(chunk.take().at(position(size, row, rows_all))) {
                 return Ok(());
             }
         }
     }
     if !chunk.is_empty() {
-        hand_on(chunk.at(size));
+        send(chunk.at(size));
     }
     Ok(())
 }
 
-/// How far into the file a row is, in bytes, as far as progress needs it.
-fn place(size: u64, row: u64, rows: u64) -> u64 {
+/// Approximate position of a row in the file, in bytes, for the progress bar.
+fn position(size: u64, row: u64, rows: u64) -> u64 {
     let place = u128::from(size) * u128::from(row) / u128::from(rows.max(1));
     u64::try_from(place).unwrap_or(size)
 }
 
-/// Whether the file has the columns that a row needs, with types that can hold them.
+/// Checks that the file has the required columns with suitable types.
 fn check(schema: &Schema, source: Source) -> anyhow::Result<()> {
     for field in fields(source) {
         let name = field.name;
         let Some((_, column)) = schema.column_with_name(name) else {
             anyhow::ensure!(
                 !field.is_needed,
-                "there is no column {name}; nothing was taken of this file. Columns of {source} are {}",
+                "column {name} is missing; nothing of this file was ingested. Columns of {source}: {}",
                 names(source)
             );
             continue;
@@ -102,9 +102,9 @@ fn check(schema: &Schema, source: Source) -> anyhow::Result<()> {
             ),
         };
         anyhow::ensure!(
-            // A column without any value may be of no type.
+            // A column without values may have the null type.
             fits || *data_type == DataType::Null,
-            "column {name} is {data_type}, not {expected}; nothing was taken of this file"
+            "column {name} is {data_type}, not {expected}; nothing of this file was ingested"
         );
     }
     Ok(())
@@ -115,7 +115,7 @@ fn names(source: Source) -> String {
     names.join(", ")
 }
 
-/// Whether a column can hold texts. Impala, Hive and older Spark write them as bytes without annotation.
+/// True if a column may contain texts. Impala, Hive and older Spark versions write them as bytes without annotation.
 fn is_text(data_type: &DataType) -> bool {
     data_type.is_string()
         || matches!(
@@ -124,8 +124,8 @@ fn is_text(data_type: &DataType) -> bool {
         )
 }
 
-/// Appends a row as the JSON object that a line holds. Null fields are left out. A value that JSON cannot
-/// hold is written as it is; the result names it.
+/// Appends a row as a JSON object without null fields. A value that JSON cannot represent is written unchanged, and the
+/// error names it.
 fn write_line(line: &mut Vec<u8>, fields: &[Field], rows: &Rows, row: usize) -> Result<(), String> {
     let mut outcome = Ok(());
     line.push(b'{');
@@ -135,7 +135,7 @@ fn write_line(line: &mut Vec<u8>, fields: &[Field], rows: &Rows, row: usize) -> 
         if value == Value::Null {
             continue;
         }
-        // Writing into memory does not fail.
+        // Writing to memory does not fail.
         drop(write!(line, "{separator}\"{}\":", field.name));
         separator = ",";
         outcome = outcome.and(write_value(line, *field, &value));
@@ -146,7 +146,7 @@ fn write_line(line: &mut Vec<u8>, fields: &[Field], rows: &Rows, row: usize) -> 
 
 fn write_value(line: &mut Vec<u8>, field: Field, value: &Value<'_>) -> Result<(), String> {
     let mut json = |value: serde_json::Value| {
-        // Writing into memory does not fail.
+        // Writing to memory does not fail.
         drop(serde_json::to_writer(&mut *line, &value));
     };
     match value {
@@ -155,12 +155,12 @@ fn write_value(line: &mut Vec<u8>, field: Field, value: &Value<'_>) -> Result<()
         Value::Int(number) => json((*number).into()),
         Value::Unsigned(number) => json((*number).into()),
         Value::Number(number) => json(number_of(*number)),
-        // Rounded once: the digits name the nearest number.
+        // Rounds only once: the digits identify the nearest number.
         Value::Decimal(digits) => json(digits.parse().map_or(digits.as_str().into(), number_of)),
         Value::Text(text) => json((*text).into()),
         Value::Instant(nanos) => {
             let at_us = micros(*nanos);
-            match (instant_text(at_us), field.kind) {
+            match (format_instant(at_us), field.kind) {
                 (Some(text), _) => json(text.into()),
                 (None, Kind::UnboundedTime) if at_us > 0 => json(LATEST.into()),
                 (None, Kind::UnboundedTime) => json(EARLIEST.into()),
@@ -177,7 +177,7 @@ fn write_value(line: &mut Vec<u8>, field: Field, value: &Value<'_>) -> Result<()
                 .next()
                 .map_or(0, |part| part.valid().len());
             return Err(format!(
-                "{}: the text is not UTF-8: its byte {} is the first that cannot be read",
+                "{}: the text is not UTF-8 from byte {} on",
                 field.name,
                 valid + 1
             ));
@@ -191,19 +191,19 @@ fn number_of(number: f64) -> serde_json::Value {
     if number.is_finite() {
         number.into()
     } else {
-        // JSON has no such number: the check of the line rejects it.
+        // JSON has no such number, so the check rejects the line.
         number.to_string().into()
     }
 }
 
-/// Appends bytes that are no text as if they were one, so that the dead letter has them.
+/// Appends bytes that are not UTF-8 as a text, so that the dead letter contains them.
 fn write_bytes(line: &mut Vec<u8>, bytes: &[u8]) {
     line.push(b'"');
     for byte in bytes {
         match byte {
             b'"' | b'\\' => line.extend([b'\\', *byte]),
             0..0x20 => {
-                // Writing into memory does not fail.
+                // Writing to memory does not fail.
                 drop(write!(line, "\\u{byte:04x}"));
             }
             _ => line.push(*byte),

@@ -51,7 +51,7 @@ fn plays() -> Vec<(&'static str, ArrayRef)> {
     ]
 }
 
-/// The lines that rows became; those that cannot be checked with their reasons.
+/// Lines of rows, and the reasons of unreadable ones.
 fn rows(source: Source, file: File) -> anyhow::Result<BTreeMap<u64, Result<String, String>>> {
     let mut rows = BTreeMap::new();
     read(file, source, &mut |chunk| {
@@ -97,9 +97,9 @@ fn rows_become_lines() {
     );
 }
 
-/// One value in the middle of a batch, and all other rows around it.
+/// An invalid value rejects only its own row in the middle of a batch.
 #[test]
-fn a_bad_value_is_the_dead_letter_of_its_row_alone() {
+fn an_invalid_value_rejects_only_its_row() {
     let count = 20_000_i64;
     let bad = 10_000;
     let number: Vec<i64> = (0..count).collect();
@@ -137,10 +137,7 @@ fn a_bad_value_is_the_dead_letter_of_its_row_alone() {
         panic!("{unreadable:?}");
     };
     assert_eq!((*first, *second), (10_001, 10_002));
-    assert_eq!(
-        of_text,
-        "event_id: the text is not UTF-8: its byte 4 is the first that cannot be read"
-    );
+    assert_eq!(of_text, "event_id: the text is not UTF-8 from byte 4 on");
     let expected = b"{\"event_id\":\"caf\xe9 \\\"\\u0001\",\"track_id\":10000";
     assert!(
         raw.starts_with(expected),
@@ -153,7 +150,7 @@ fn a_bad_value_is_the_dead_letter_of_its_row_alone() {
     );
 }
 
-/// Every unit rounds down to the microsecond as lines do, and none wraps.
+/// Every unit rounds down to microseconds like lines, and none overflows.
 #[test]
 fn times_of_all_units_are_those_of_lines() {
     let ids: ArrayRef = Arc::new(Int32Array::from(vec![1, 2, 3, 4]));
@@ -207,7 +204,7 @@ fn times_of_all_units_are_those_of_lines() {
                 "{reason}"
             );
         }
-        // Whatever its time, an authorization that is revoked is revoked.
+        // A revocation counts even if its time is out of range.
         let created: ArrayRef = Arc::new(StringArray::from(vec!["2025-01-01T00:00:00Z"; 4]));
         let more = ["id", "application_id", "athlete_id"];
         let others = more.map(|name| (name, Arc::clone(&ids)));
@@ -224,7 +221,7 @@ fn times_of_all_units_are_those_of_lines() {
     }
 }
 
-/// Digits name one number, which the weight is, whether they stand in a line or in a decimal.
+/// The same digits give the same weight in a line and in a decimal column.
 #[test]
 fn weights_come_back_to_the_last_bit() {
     let weights = [95.0_f64.next_down(), 55.0_f64.next_down(), 0.1 + 0.2, 7e-5];
@@ -255,13 +252,13 @@ fn weights_come_back_to_the_last_bit() {
 }
 
 #[test]
-fn wrong_files_are_refused_as_a_whole() {
+fn invalid_files_are_rejected_as_a_whole() {
     let without = plays()
         .into_iter()
         .filter(|(name, _)| *name != "at")
         .collect();
     let error = lines(Source::Plays, file(without)).unwrap_err().to_string();
-    assert!(error.starts_with("there is no column at"), "{error}");
+    assert!(error.starts_with("column at is missing"), "{error}");
     let mut wrong = plays();
     wrong[2].1 = Arc::new(Float64Array::from(vec![1.0, 2.0]));
     let error = lines(Source::Plays, file(wrong)).unwrap_err().to_string();
@@ -275,13 +272,13 @@ fn wrong_files_are_refused_as_a_whole() {
         lines(Source::Plays, broken)
             .unwrap_err()
             .to_string()
-            .contains("no Parquet file")
+            .contains("not a Parquet file")
     );
 }
 
-/// What `generate` writes.
+/// Files that `generate` writes.
 #[test]
-fn what_comes_before_damage_is_handed_on() {
+fn rows_before_damage_are_read() {
     let rows = 8_192;
     let ids: ArrayRef = Arc::new(Int32Array::from_iter_values(0..rows));
     let columns = [("club_id", Arc::clone(&ids)), ("athlete_id", ids)];
@@ -339,7 +336,7 @@ fn generated_lines_and_generated_columns_are_the_same_rows() {
 }
 
 #[test]
-fn generated_columns_that_can_t_be_taken_become_dead_letters() {
+fn malformed_generated_columns_become_dead_letters() {
     for source in Source::ALL {
         let line = format!("{source} --rows 1000 --malformed 1");
         for line in lines(source, generated(&line, "parquet")).unwrap() {
@@ -420,7 +417,7 @@ fn whole_numbers_are_weights_too_and_ids_are_owners() {
 }
 
 #[test]
-fn wrong_columns_of_entities_are_refused_by_name() {
+fn invalid_columns_of_entities_are_rejected_by_name() {
     let refused = |columns| {
         lines(Source::Athletes, file(columns))
             .unwrap_err()
@@ -429,7 +426,7 @@ fn wrong_columns_of_entities_are_refused_by_name() {
     let without_id = athletes().split_off(1);
     let error = refused(without_id);
     assert!(
-        error.starts_with("there is no column id;") && error.contains("athletes are id, name,"),
+        error.starts_with("column id is missing;") && error.contains("athletes: id, name,"),
         "{error}"
     );
     for (place, wrong, reason) in [
@@ -465,7 +462,7 @@ fn wrong_columns_of_entities_are_refused_by_name() {
     assert!(error.starts_with("column started_at is Int32"), "{error}");
 }
 
-/// The table of fields is that of the lines: what is needed there is needed here.
+/// The table of fields agrees with the lines: the same fields are required.
 #[test]
 fn fields_are_those_of_lines() {
     for source in Source::ALL {

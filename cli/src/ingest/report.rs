@@ -1,26 +1,26 @@
-//! What became of the input.
+//! Report of an ingestion.
 
 use std::time::Instant;
 
 use schemas::source::Source;
 use serde::Serialize;
-use stores::intake::Taken;
+use stores::intake::IntakeReport;
 
-/// Kinds of reasons that are kept apart, at most.
+/// Maximum number of distinct reasons.
 const REASONS_MAX: usize = 50;
 
-/// What became of the input.
+/// Result of an ingestion.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) source: Source,
     pub(crate) accepted: u64,
     pub(crate) rejected: u64,
-    /// Rows that were left out: they are of athletes who were erased.
+    /// Rows that were skipped because they belong to erased athletes.
     erased: u64,
-    /// Where the rejected lines went.
+    /// Topic of rejected lines.
     pub(crate) dead_letters: &'static str,
-    /// Each input that was begun.
-    inputs: Vec<OfInput>,
+    /// Started inputs.
+    inputs: Vec<InputReport>,
     reasons: Vec<Reason>,
     seconds: f64,
     lines_per_second: f64,
@@ -28,25 +28,25 @@ pub(crate) struct Report {
     begun: Instant,
 }
 
-/// What became of one input.
+/// Result of one input.
 #[derive(Debug, Serialize)]
-struct OfInput {
+struct InputReport {
     input: String,
     accepted: u64,
     rejected: u64,
-    /// The lines, or rows of Parquet, up to this one were processed, and none after it.
+    /// Last processed line, or row of Parquet.
     last_line: u64,
-    /// Whether the input was processed to its end.
+    /// True if the whole input was processed.
     is_complete: bool,
 }
 
 /// Rejected lines with the same fault.
 #[derive(Debug, Serialize)]
 struct Reason {
-    /// The field, or what the line is not.
+    /// The field or the kind of fault.
     fault: String,
     count: u64,
-    /// The first such line: where, and why in full.
+    /// The first such line with its full reason.
     first: String,
     reason: String,
 }
@@ -67,9 +67,9 @@ impl Report {
         }
     }
 
-    /// What is added from now on is of this input.
+    /// Starts an input.
     pub(super) fn begin(&mut self, origin: &str) {
-        self.inputs.push(OfInput {
+        self.inputs.push(InputReport {
             input: origin.to_owned(),
             accepted: 0,
             rejected: 0,
@@ -78,7 +78,7 @@ impl Report {
         });
     }
 
-    /// Notes that the current input was processed to its end.
+    /// Marks the current input as complete.
     pub(super) fn complete(&mut self) {
         if let Some(input) = self.inputs.last_mut() {
             input.is_complete = true;
@@ -86,7 +86,7 @@ impl Report {
     }
 
     /// Adds lines of the current input, up to `last_line`.
-    pub(super) fn add(&mut self, origin: &str, taken: &Taken, last_line: u64) {
+    pub(super) fn add(&mut self, origin: &str, taken: &IntakeReport, last_line: u64) {
         self.accepted += taken.accepted;
         self.erased += taken.erased;
         if let Some(input) = self.inputs.last_mut() {
@@ -110,7 +110,7 @@ impl Report {
         }
     }
 
-    /// Notes the time that it took.
+    /// Sets the duration.
     pub(crate) fn end(&mut self) {
         self.seconds = self.begun.elapsed().as_secs_f64();
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
@@ -125,7 +125,7 @@ impl Report {
         );
         if self.erased > 0 {
             text.push_str(&format!(
-                "{} left out: they are of athletes who were erased\n",
+                "{} skipped: they belong to erased athletes\n",
                 self.erased
             ));
         }
@@ -144,7 +144,7 @@ impl Report {
         }
         if self.rejected > 0 {
             text.push_str(&format!(
-                "the rejected ones are kept in {}; `backstitch dead-letters list` shows them\n",
+                "rejected lines are in {}; `backstitch dead-letters list` shows them\n",
                 self.dead_letters
             ));
             for reason in &self.reasons {
@@ -158,18 +158,13 @@ impl Report {
     }
 }
 
-/// What reasons of the same kind have in common: the field, or what the line is not.
+/// The common part of reasons of one kind: the field or the kind of fault.
 fn fault_of(reason: &str) -> &str {
-    let head = reason.split(": ").next().unwrap_or(reason);
+    let ends = [": ", " must be ", " (column ", " (line "];
+    let end = ends.iter().filter_map(|end| reason.find(end)).min();
+    let head = end.and_then(|end| reason.get(..end)).unwrap_or(reason);
     match head.split_once(|c: char| c.is_ascii_digit() || c == '`' || c == '"') {
-        Some((before, _)) if !before.trim().is_empty() => {
-            // `missing field `owner_id` at …` differs by field.
-            reason
-                .split(" at line ")
-                .next()
-                .filter(|whole| head.starts_with("missing") && whole.len() < 80)
-                .unwrap_or(before.trim())
-        }
+        Some((before, _)) if !before.trim().is_empty() => before.trim(),
         _ => head,
     }
 }
@@ -186,12 +181,12 @@ mod tests {
         for (line, reason) in [
             (1, "country: \"Germany\" is not an ISO 3166 alpha-2 code"),
             (2, "country: \"France\" is not an ISO 3166 alpha-2 code"),
-            (3, "missing field `owner_id` at line 1 column 7"),
-            (4, "missing field `owner_id` at line 1 column 9"),
-            (5, "missing field `kind` at line 1 column 9"),
-            (6, "not JSON: expected value at line 1 column 1"),
-            (7, "the line has 5 bytes; at most 3 are taken"),
-            (8, "the line has 7 bytes; at most 3 are taken"),
+            (3, "the required field owner_id is missing (column 7)"),
+            (4, "the required field owner_id is missing (column 9)"),
+            (5, "the required field kind is missing (column 9)"),
+            (6, "not JSON: a value is expected (column 1)"),
+            (7, "the line has 5 bytes; at most 3 are accepted"),
+            (8, "the line has 7 bytes; at most 3 are accepted"),
         ] {
             let rejected = vec![RejectedLine {
                 line,
@@ -199,7 +194,7 @@ mod tests {
             }];
             report.add(
                 "f",
-                &Taken {
+                &IntakeReport {
                     accepted: 1,
                     rejected,
                     superseded: 0,

@@ -1,4 +1,4 @@
-//! Reading the settings: file, then environment, then flags.
+//! Reads the settings from the file, the environment and flags.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,50 +11,52 @@ use crate::failure::{one_line, usage};
 
 const ENV_PREFIX: &str = "BACKSTITCH__";
 const ENV_SEPARATOR: &str = "__";
-/// How many partitions there are is set once, in `log.partitions`.
+/// Edits between the name of a setting and a variable that probably means it.
+const TYPO_DISTANCE_MAX: usize = 2;
+/// Follows from `log.partitions`.
 const DERIVED: &str = "serving.partitions";
 
-/// What flags say about settings: keys and values.
+/// Settings from flags: keys and values.
 pub(crate) type Flags = BTreeMap<&'static str, Value>;
 
-/// Settings, and where each value comes from.
+/// Settings and the origin of each value.
 #[derive(Debug, Clone)]
 pub(crate) struct Loaded {
     /// The settings.
     pub(crate) settings: Settings,
-    /// By key: the place that the value comes from, where that is not the default. Of lists the places of
-    /// entries and of their fields too.
-    pub(crate) places: BTreeMap<String, String>,
+    /// Origin by key of each value that is not a default; for lists also of entries and their fields.
+    pub(crate) origins: BTreeMap<String, String>,
     /// The file that was read.
     pub(crate) file: Option<PathBuf>,
+    /// Environment variables that look like settings, but are none.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Loaded {
-    /// Whether somebody has set the key.
+    /// True if the key has a value that is not a default.
     pub(crate) fn is_set(&self, key: &str) -> bool {
-        self.places.contains_key(key)
+        self.origins.contains_key(key)
     }
 
-    /// How many settings somebody has set.
-    pub(crate) fn set(&self) -> usize {
+    /// Number of settings that are not defaults.
+    pub(crate) fn count_set(&self) -> usize {
         let is_setting = |key: &&String| !key.contains('[');
-        self.places.keys().filter(is_setting).count()
+        self.origins.keys().filter(is_setting).count()
     }
 }
 
-/// One place that values come from.
+/// Values of one origin.
 struct Layer {
     values: BTreeMap<String, Value>,
-    places: BTreeMap<String, String>,
-    /// Whether every value is text, whatever it stands for.
+    origins: BTreeMap<String, String>,
+    /// True if all values are texts.
     untyped: bool,
 }
 
 /// Reads the settings from `file`, the variables and the flags.
 ///
 /// # Errors
-/// [`crate::failure::Usage`]: a file that can't be read, an unknown key or a wrong value, with its
-/// place.
+/// [`crate::failure::Usage`]: an unreadable file, an unknown key or an invalid value, with its origin.
 pub(crate) fn load(
     file: Option<&Path>,
     variables: impl Iterator<Item = (String, String)>,
@@ -62,7 +64,7 @@ pub(crate) fn load(
 ) -> anyhow::Result<Loaded> {
     let defaults = shown_values(&Settings::default())?;
     let mut values = defaults.clone();
-    let mut places = BTreeMap::new();
+    let (mut origins, mut warnings) = (BTreeMap::new(), Vec::new());
     let layers = [
         file.map(file_layer).transpose()?,
         Some(env_layer(variables)),
@@ -70,108 +72,141 @@ pub(crate) fn load(
     ];
     for layer in layers.into_iter().flatten() {
         for (key, value) in layer.values {
-            let place = layer.places.get(&key).cloned().unwrap_or_default();
+            let origin = layer.origins.get(&key).cloned().unwrap_or_default();
             let Some(default) = defaults.get(&key) else {
                 if let Some(secret) = secret_in_file(&key) {
                     let Value::String(file) = &value else {
-                        return Err(no_text(&key, &place));
+                        return Err(expected_text(&key, &origin));
                     };
-                    values.insert(secret.to_owned(), read_secret(&key, &place, file)?);
-                    places.insert(secret.to_owned(), format!("{place} ({file})"));
+                    values.insert(secret.to_owned(), read_secret(&key, &origin, file)?);
+                    origins.insert(secret.to_owned(), format!("{origin} ({file})"));
                     continue;
                 }
-                return Err(unknown(&key, &place, &defaults));
+                if layer.untyped {
+                    warnings.extend(near_miss(&key, &origin, &defaults));
+                    continue;
+                }
+                return Err(unknown(&key, &origin, &defaults));
             };
             let value = match value {
                 Value::String(text) if layer.untyped => {
-                    typed(text, default).map_err(|why| usage(format!("{place}: {key}: {why}")))?
+                    typed(text, default).map_err(|why| usage(format!("{origin}: {key}: {why}")))?
                 }
                 value => value,
             };
             values.insert(key.clone(), value);
             let in_list = format!("{key}[");
-            places.retain(|key: &String, _| !key.starts_with(&in_list));
-            let entries = layer.places.iter();
+            origins.retain(|key: &String, _| !key.starts_with(&in_list));
+            let entries = layer.origins.iter();
             let entries = entries.filter(|(key, _)| key.starts_with(&in_list));
-            places.extend(entries.map(|(key, place)| (key.clone(), place.clone())));
-            places.insert(key, place);
+            origins.extend(entries.map(|(key, origin)| (key.clone(), origin.clone())));
+            origins.insert(key, origin);
         }
     }
     let mut settings: Settings =
         serde_path_to_error::deserialize(nest(&values)).map_err(|error| {
             let key = error.path().to_string();
-            // Of a secret nothing is printed, and the text of the error holds the value.
+            // The error text contains the value, so it is not printed for a secret.
             if let Some(secret) = secret_at(&key) {
-                let place = places.get(secret).map_or("defaults", String::as_str);
-                return no_text(secret, place);
+                let origin = origins.get(secret).map_or("defaults", String::as_str);
+                return expected_text(secret, origin);
             }
-            wrong(&key, &one_line(&error.inner().to_string()), &places)
+            let why = schemas::json_error::describe(error.inner());
+            wrong(&key, &one_line(&why), &origins)
         })?;
     if let Some((key, why)) = settings.flaw() {
-        return Err(wrong(&key, &why, &places));
+        return Err(wrong(&key, &why, &origins));
     }
     settings.serving.partitions = settings.log.partitions;
     Ok(Loaded {
         settings,
-        places,
+        origins,
         file: file.map(Path::to_path_buf),
+        warnings,
     })
 }
 
-/// The secret that a key names a file of: `redis.password` for `redis.password_file`.
+/// A warning about an environment variable that is not a setting, but is close to one. Other software may use other
+/// variables with the prefix.
+fn near_miss(key: &str, origin: &str, known: &BTreeMap<String, Value>) -> Option<String> {
+    let secrets = SECRETS.map(|secret| format!("{secret}_file"));
+    let distance = |known: &str| strsim::damerau_levenshtein(known, key);
+    let nearest = known
+        .keys()
+        .chain(&secrets)
+        .min_by_key(|known| distance(known))
+        .filter(|known| distance(known) <= TYPO_DISTANCE_MAX);
+    if let Some(nearest) = nearest {
+        let variable = nearest.to_uppercase().replace('.', ENV_SEPARATOR);
+        return Some(format!(
+            "{origin} is not a setting and is ignored; did you mean {ENV_PREFIX}{variable}?"
+        ));
+    }
+    let (section, _) = key.split_once('.')?;
+    let is_section = known.keys().any(|known| {
+        let rest = known.strip_prefix(section);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    });
+    is_section.then(|| {
+        format!(
+            "{origin} is not a setting and is ignored; `backstitch config show` lists the settings of {section}"
+        )
+    })
+}
+
+/// The secret whose file a key names: `redis.password` for `redis.password_file`.
 fn secret_in_file(key: &str) -> Option<&'static str> {
     let secret = key.strip_suffix("_file")?;
     SECRETS.into_iter().find(|known| *known == secret)
 }
 
-/// The secret that a key names, or in whose place it stands: `redis.password` for
-/// `redis.password.x` too.
+/// The secret that a key names or is part of: `redis.password` also for `redis.password.x`.
 fn secret_at(key: &str) -> Option<&'static str> {
-    let stands_for = |secret: &&str| {
+    let is_part = |secret: &&str| {
         let rest = key.strip_prefix(*secret);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };
-    SECRETS.into_iter().find(stands_for)
+    SECRETS.into_iter().find(is_part)
 }
 
-/// The text of a secret's file, without the end of its line. The name of one that can't be read is
-/// not printed: it may be the secret itself, written to the wrong key.
-fn read_secret(key: &str, place: &str, file: &str) -> anyhow::Result<Value> {
+/// Reads a secret from a file, without the line end. The error does not print the file name, which may be the secret
+/// itself under the wrong key.
+fn read_secret(key: &str, origin: &str, file: &str) -> anyhow::Result<Value> {
     let text = std::fs::read_to_string(file).map_err(|error| {
         usage(format!(
-            "{place}: {key}: the file of this name can't be read: {error}; name a file that holds nothing but the secret"
+            "{origin}: {key}: the named file cannot be read: {error}; name a file that contains only the secret"
         ))
     })?;
     Ok(Value::from(text.trim_end_matches(['\r', '\n'])))
 }
 
-/// A value that is no text, of a key that has to do with a secret.
-fn no_text(key: &str, place: &str) -> anyhow::Error {
+/// Error for a secret whose value is not a text.
+fn expected_text(key: &str, origin: &str) -> anyhow::Error {
     usage(format!(
-        "{place}: {key}: a text is expected; put it in quotes"
+        "{origin}: {key}: expected a text; put it in quotes"
     ))
 }
 
-fn wrong(key: &str, why: &str, places: &BTreeMap<String, String>) -> anyhow::Error {
-    // A field that is missing in a list stands nowhere: its entry does, or the list.
-    let place = std::iter::successors(Some(key), |key| {
+fn wrong(key: &str, why: &str, origins: &BTreeMap<String, String>) -> anyhow::Error {
+    // A missing field of a list entry has the origin of the entry or of the list.
+    let origin = std::iter::successors(Some(key), |key| {
         key.rfind(['.', '[']).and_then(|end| key.get(..end))
     })
-    .find_map(|key| places.get(key));
-    let place = place.map_or("defaults", String::as_str);
+    .find_map(|key| origins.get(key));
+    let origin = origin.map_or("defaults", String::as_str);
     usage(format!(
-        "{place}: {key}: {why}; `backstitch config schema` says what is expected"
+        "{origin}: {key}: {why}; `backstitch config schema` describes valid values"
     ))
 }
 
-fn unknown(key: &str, place: &str, known: &BTreeMap<String, Value>) -> anyhow::Error {
-    // A table where a text belongs, perhaps made of the secret.
+fn unknown(key: &str, origin: &str, known: &BTreeMap<String, Value>) -> anyhow::Error {
+    // A table in place of a text may contain the secret.
     let file_key = |secret: &&str| key.starts_with(&format!("{secret}_file."));
     if let Some(secret) = secret_at(key) {
-        return no_text(secret, place);
+        return expected_text(secret, origin);
     }
     if let Some(secret) = SECRETS.into_iter().find(file_key) {
-        return no_text(&format!("{secret}_file"), place);
+        return expected_text(&format!("{secret}_file"), origin);
     }
     let is_list = |(name, default): &(&String, &Value)| {
         let rest = key.strip_prefix(name.as_str());
@@ -179,7 +214,7 @@ fn unknown(key: &str, place: &str, known: &BTreeMap<String, Value>) -> anyhow::E
     };
     if let Some((list, _)) = known.iter().find(is_list) {
         return usage(format!(
-            "{place}: {list} is a list: write [[{list}]] with two brackets above each of its entries"
+            "{origin}: {list} is a list; write [[{list}]] with double brackets above each entry"
         ));
     }
     let section = key.split('.').next().unwrap_or(key);
@@ -194,39 +229,44 @@ fn unknown(key: &str, place: &str, known: &BTreeMap<String, Value>) -> anyhow::E
             .filter_map(|known| known.split('.').next())
             .collect();
         sections.dedup();
-        format!("there are {}", sections.join(", "))
+        format!("known sections: {}", sections.join(", "))
     } else {
-        format!("there are {}", near.join(", "))
+        format!("known settings: {}", near.join(", "))
     };
-    usage(format!("{place}: there is no setting {key:?}; {advice}"))
+    usage(format!("{origin}: unknown setting {key:?}; {advice}"))
 }
 
-/// The values of a TOML file, with file and line of each.
+/// Reads values from a TOML file, with file and line of each.
 fn file_layer(path: &Path) -> anyhow::Result<Layer> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
         usage(format!(
-            "--config {shown}: {error}; name a TOML file that can be read"
+            "--config {shown}: {error}; name a readable TOML file"
         ))
     })?;
-    // What errors say of the syntax is the same for every text; those of values show the value, and as
-    // a whole they show a line. Secrets stand in both.
+    // Values and lines may contain secrets. So only messages about syntax are printed, which contain neither.
     toml::de::DeTable::parse(&text)
         .map_err(|error| unreadable(&shown, &text, error.span(), &one_line(error.message())))?;
-    let table = toml::from_str::<toml::Table>(&text)
-        .map_err(|error| unreadable(&shown, &text, error.span(), "no setting has such a value"))?;
+    let table = toml::from_str::<toml::Table>(&text).map_err(|error| {
+        unreadable(
+            &shown,
+            &text,
+            error.span(),
+            "no setting has a value of this kind",
+        )
+    })?;
     let values = serde_json::to_value(table)?;
     let lines = key_lines(&text);
-    if let Some(key) = no_number(&values, "") {
+    if let Some(key) = non_finite(&values, "") {
         let line = lines.get(&key).copied().unwrap_or(1);
         return Err(usage(format!(
-            "{shown}:{line}: {key}: is not a number, or without end; `backstitch config schema` says what is expected"
+            "{shown}:{line}: {key}: expected a finite number; `backstitch config schema` describes valid values"
         )));
     }
     let values = flatten(&values);
-    // Of entries of lists there are places, and no values of their own.
+    // List entries have origins, but no values of their own.
     let entries = lines.keys().filter(|key| key.contains('['));
-    let places = values
+    let origins = values
         .keys()
         .chain(entries)
         .map(|key| {
@@ -236,12 +276,12 @@ fn file_layer(path: &Path) -> anyhow::Result<Layer> {
         .collect();
     Ok(Layer {
         values,
-        places,
+        origins,
         untyped: false,
     })
 }
 
-/// A file that is no TOML: where and why, and nothing of its text, in which secrets stand.
+/// Error for a file that is not valid TOML. It does not print the text, which may contain secrets.
 fn unreadable(
     shown: &std::path::Display<'_>,
     text: &str,
@@ -249,7 +289,7 @@ fn unreadable(
     why: &str,
 ) -> anyhow::Error {
     let head = span.and_then(|span| text.get(..span.start));
-    let place = head.map_or_else(
+    let origin = head.map_or_else(
         || shown.to_string(),
         |head| {
             let column = head.chars().rev().take_while(|sign| *sign != '\n').count() + 1;
@@ -257,28 +297,27 @@ fn unreadable(
         },
     );
     usage(format!(
-        "{place}: {why}; write TOML, with texts in quotes (what stands there is not shown: it may be a secret)"
+        "{origin}: {why}; expected TOML with texts in quotes (the text is not shown, because it may contain a secret)"
     ))
 }
 
-/// The key of a value that is not a number, or without end: TOML has such ones, and no null, and JSON
-/// the other way round.
-fn no_number(value: &Value, path: &str) -> Option<String> {
+/// The key of a value that is infinite or not a number. JSON has no such numbers and shows them as null, which TOML lacks.
+fn non_finite(value: &Value, path: &str) -> Option<String> {
     match value {
         Value::Null => Some(path.to_owned()),
         Value::Array(entries) => {
             let mut entries = entries.iter().enumerate();
-            entries.find_map(|(index, entry)| no_number(entry, &format!("{path}[{index}]")))
+            entries.find_map(|(index, entry)| non_finite(entry, &format!("{path}[{index}]")))
         }
         Value::Object(fields) => fields.iter().find_map(|(key, value)| {
             let dot = if path.is_empty() { "" } else { "." };
-            no_number(value, &format!("{path}{dot}{key}"))
+            non_finite(value, &format!("{path}{dot}{key}"))
         }),
         _ => None,
     }
 }
 
-/// The line on which each key of a TOML text stands.
+/// The line of each key of a TOML text.
 fn key_lines(text: &str) -> BTreeMap<String, usize> {
     fn walk(
         table: &toml::de::DeTable<'_>,
@@ -313,11 +352,11 @@ fn key_lines(text: &str) -> BTreeMap<String, usize> {
     lines
 }
 
-/// The values of variables such as `BACKSTITCH__LOG__PARTITIONS`.
+/// Reads values from variables such as `BACKSTITCH__LOG__PARTITIONS`.
 fn env_layer(variables: impl Iterator<Item = (String, String)>) -> Layer {
     let mut layer = Layer {
         values: BTreeMap::new(),
-        places: BTreeMap::new(),
+        origins: BTreeMap::new(),
         untyped: true,
     };
     for (name, value) in variables {
@@ -325,20 +364,20 @@ fn env_layer(variables: impl Iterator<Item = (String, String)>) -> Layer {
             continue;
         };
         let key = key.to_lowercase().replace(ENV_SEPARATOR, ".");
-        let place = format!("environment variable {name}");
-        layer.places.insert(key.clone(), place);
+        let origin = format!("environment variable {name}");
+        layer.origins.insert(key.clone(), origin);
         layer.values.insert(key, Value::String(value));
     }
     layer
 }
 
 fn flag_layer(flags: &Flags) -> Layer {
-    let places = flags.keys().map(|key| {
+    let origins = flags.keys().map(|key| {
         let flag = key.rsplit('.').next().unwrap_or(key).replace('_', "-");
         ((*key).to_owned(), format!("--{flag}"))
     });
     Layer {
-        places: places.collect(),
+        origins: origins.collect(),
         values: flags
             .iter()
             .map(|(key, value)| ((*key).to_owned(), value.clone()))
@@ -347,28 +386,32 @@ fn flag_layer(flags: &Flags) -> Layer {
     }
 }
 
-/// A text from the environment as a value of the default's type, where it can be read as one; a list is
-/// written as JSON.
+/// Parses a text from the environment as a value of the default's type. Lists are JSON.
 fn typed(text: String, default: &Value) -> Result<Value, String> {
     let parsed = match default {
         Value::Number(_) | Value::Bool(_) => serde_json::from_str(text.trim()).ok(),
         Value::Array(_) => {
             let list = serde_json::from_str(text.trim());
-            Some(list.map_err(|error| format!("expected a list as JSON: {error}"))?)
+            Some(list.map_err(|error| {
+                format!(
+                    "expected a JSON list: {}",
+                    schemas::json_error::describe(&error)
+                )
+            })?)
         }
         _ => None,
     };
     Ok(parsed.unwrap_or(Value::String(text)))
 }
 
-/// The settings by dotted key, without those that follow from others.
+/// The settings by dotted key, without derived ones.
 pub(super) fn shown_values(settings: &Settings) -> anyhow::Result<BTreeMap<String, Value>> {
     let mut values = flatten(&serde_json::to_value(settings)?);
     values.remove(DERIVED);
     Ok(values)
 }
 
-/// Values by dotted key. Only tables are walked into.
+/// Flattens tables to values by dotted key.
 fn flatten(value: &Value) -> BTreeMap<String, Value> {
     fn walk(value: &Value, path: &str, flat: &mut BTreeMap<String, Value>) {
         match value {

@@ -18,7 +18,7 @@ fn file(text: &str) -> tempfile::NamedTempFile {
     file
 }
 
-fn refusal(text: Option<&str>, pairs: &[(&str, &str)], flags: &Flags) -> String {
+fn error_of(text: Option<&str>, pairs: &[(&str, &str)], flags: &Flags) -> String {
     let file = text.map(file);
     let error = load(file.as_ref().map(|f| f.path()), vars(pairs), flags).unwrap_err();
     assert!(error.is::<crate::failure::Usage>());
@@ -31,7 +31,7 @@ fn refusal(text: Option<&str>, pairs: &[(&str, &str)], flags: &Flags) -> String 
 }
 
 #[test]
-fn later_places_win() {
+fn later_origins_win() {
     let file = file("data_dir = \"/a\"\n[log]\npartitions = 2\n[speed]\nrecords_max = 7\n");
     let env = [
         ("BACKSTITCH__LOG__PARTITIONS", "3"),
@@ -43,72 +43,112 @@ fn later_places_win() {
     assert_eq!(loaded.settings.data_dir, Path::new("/c"));
     assert_eq!(loaded.settings.log.partitions, 3);
     assert_eq!(loaded.settings.speed.records_max, 7);
-    assert_eq!(loaded.places["data_dir"], "--data-dir");
+    assert_eq!(loaded.origins["data_dir"], "--data-dir");
     assert_eq!(
-        loaded.places["log.partitions"],
+        loaded.origins["log.partitions"],
         "environment variable BACKSTITCH__LOG__PARTITIONS"
     );
-    assert!(loaded.places["speed.records_max"].ends_with(":5"));
+    assert!(loaded.origins["speed.records_max"].ends_with(":5"));
     assert!(!loaded.is_set("query.threads"));
 }
 
 #[test]
-fn unknown_keys_are_refused_with_their_place() {
+fn unknown_keys_are_rejected_with_their_origin() {
     let none = Flags::new();
     assert!(
-        refusal(Some("\n[log]\npartition = 2\n"), &[], &none)
-            .starts_with("FILE:3: there is no setting \"log.partition\"; there are log.partitions")
+        error_of(Some("\n[log]\npartition = 2\n"), &[], &none).starts_with(
+            "FILE:3: unknown setting \"log.partition\"; known settings: log.partitions"
+        )
     );
-    assert!(
-        refusal(Some("[kafka]\nx = 2\n"), &[], &none).starts_with("FILE:2: there is no setting")
-    );
-    assert!(
-        refusal(None, &[("BACKSTITCH__LOG__SIZE", "1")], &none)
-            .starts_with("environment variable BACKSTITCH__LOG__SIZE: there is no setting")
-    );
+    assert!(error_of(Some("[kafka]\nx = 2\n"), &[], &none).starts_with("FILE:2: unknown setting"));
 }
 
 #[test]
-fn wrong_values_are_named_with_their_place() {
+fn variables_that_nearly_name_a_setting_are_warned_about() {
+    let warnings = |name: &str| {
+        let loaded = load(None, vars(&[(name, "271828")]), &Flags::new()).unwrap();
+        assert!(loaded.origins.is_empty(), "{name}");
+        loaded.warnings
+    };
+    for (name, expected) in [
+        (
+            "BACKSTITCH__LOG__PARTITION",
+            "did you mean BACKSTITCH__LOG__PARTITIONS?",
+        ),
+        (
+            "BACKSTITCH__LOGS__PARTITIONS",
+            "did you mean BACKSTITCH__LOG__PARTITIONS?",
+        ),
+        (
+            "BACKSTITCH__REDIS__PASSWORD_FILES",
+            "did you mean BACKSTITCH__REDIS__PASSWORD_FILE?",
+        ),
+        (
+            "BACKSTITCH__DATA_DIRS",
+            "did you mean BACKSTITCH__DATA_DIR?",
+        ),
+        ("BACKSTITCH__LOG__SIZE", "lists the settings of log"),
+        (
+            "BACKSTITCH__REDIS__PASSWORD__X",
+            "lists the settings of redis",
+        ),
+    ] {
+        let warnings = warnings(name);
+        assert_eq!(warnings.len(), 1, "{name}");
+        assert!(warnings[0].ends_with(expected), "{}", warnings[0]);
+        assert!(warnings[0].starts_with(&format!("environment variable {name} ")));
+        assert!(!warnings[0].contains("271828"));
+    }
+    for name in [
+        "BACKSTITCH__OPERATOR_VERSION",
+        "BACKSTITCH__CI__JOB",
+        "BACKSTITCH_LOG",
+    ] {
+        assert_eq!(warnings(name), Vec::<String>::new(), "{name}");
+    }
+}
+
+#[test]
+fn invalid_values_are_rejected_with_their_origin() {
     let none = Flags::new();
     for (text, place) in [
         (
             "[log]\npartitions = \"many\"",
-            "FILE:2: log.partitions: invalid type",
+            "FILE:2: log.partitions: the value must be an integer",
         ),
         (
             "[log]\npartitions = -1",
-            "FILE:2: log.partitions: invalid value",
+            "FILE:2: log.partitions: the value must be an integer from 0 to",
         ),
         (
             "[log]\npartitions = 1.5",
-            "FILE:2: log.partitions: invalid type",
+            "FILE:2: log.partitions: the value must be an integer",
         ),
         (
             "[log]\npartitions = 0",
-            "FILE:2: log.partitions: 0 can't be used; write 1 to 1024",
+            "FILE:2: log.partitions: 0 is out of range; expected 1 to 1024",
         ),
         (
             "[query]\nmemory_bytes = 5",
-            "FILE:2: query.memory_bytes: 5 can't be used; write at least 67108864",
+            "FILE:2: query.memory_bytes: 5 is out of range; expected at least 67108864",
         ),
         (
             "[speed]\nlook_interval_ms = 0",
-            "FILE:2: speed.look_interval_ms: 0 can't be used; write 1 to",
+            "FILE:2: speed.look_interval_ms: 0 is out of range; expected 1 to",
         ),
         (
             "[telemetry]\nlog_format = \"xml\"",
-            "FILE:2: telemetry.log_format: unknown variant",
+            "FILE:2: telemetry.log_format: the value must be",
         ),
-        ("log = 3", "FILE:1: there is no setting \"log\""),
+        ("log = 3", "FILE:1: unknown setting \"log\""),
         ("\nx = [", "FILE:2:6: "),
     ] {
-        let refusal = refusal(Some(text), &[], &none);
-        assert!(refusal.starts_with(place), "{refusal}");
-        assert!(!refusal.contains('\n'));
+        let error = error_of(Some(text), &[], &none);
+        assert!(error.starts_with(place), "{error}");
+        assert!(!error.contains('\n'));
     }
     assert!(
-        refusal(None, &[("BACKSTITCH__LOG__PARTITIONS", "many")], &none)
+        error_of(None, &[("BACKSTITCH__LOG__PARTITIONS", "many")], &none)
             .starts_with("environment variable BACKSTITCH__LOG__PARTITIONS: log.partitions: ")
     );
     let missing = load(Some(Path::new("/nowhere.toml")), vars(&[]), &none).unwrap_err();
@@ -116,7 +156,7 @@ fn wrong_values_are_named_with_their_place() {
 }
 
 #[test]
-fn what_is_shown_can_be_read_again() {
+fn printed_settings_can_be_read_again() {
     let loaded = load(None, vars(&[]), &Flags::new()).unwrap();
     let text = loaded.shown().unwrap().toml();
     assert!(text.contains("partitions = 4  # default"), "{text}");
@@ -148,17 +188,17 @@ fn classes_of_applications_are_read_and_shown() {
     let classes = file(CLASSES);
     let loaded = load(Some(classes.path()), vars(&[]), &Flags::new()).unwrap();
     let of = |loaded: &Loaded| loaded.settings.applications.counting().unwrap().unwrap();
-    assert!(of(&loaded).policy_of(1, 10_000).is_some());
-    assert!(of(&loaded).policy_of(7, 10_000).is_none());
-    assert_eq!(loaded.set(), 1);
-    assert!(loaded.places["applications.counting"].ends_with(":2"));
+    assert!(of(&loaded).policy_for(1, 10_000).is_some());
+    assert!(of(&loaded).policy_for(7, 10_000).is_none());
+    assert_eq!(loaded.count_set(), 1);
+    assert!(loaded.origins["applications.counting"].ends_with(":2"));
     let shown = file(&loaded.shown().unwrap().toml());
     let again = load(Some(shown.path()), vars(&[]), &Flags::new()).unwrap();
     assert_eq!(of(&again), of(&loaded));
     let json = "[{\"class\": \"a\", \"strategy\": \"increments\", \"capacity_from\": 0}]";
     let variable = [("BACKSTITCH__APPLICATIONS__COUNTING", json)];
     let other = load(Some(classes.path()), vars(&variable), &Flags::new()).unwrap();
-    assert_eq!(of(&other).class_of(1, 1).unwrap().name(), "a");
+    assert_eq!(of(&other).class_for(1, 1).unwrap().name(), "a");
     let none = load(None, vars(&[]), &Flags::new()).unwrap();
     assert!(none.settings.applications.counting().unwrap().is_none());
 }
@@ -190,7 +230,7 @@ fn the_schema_has_every_field_of_a_class() {
 }
 
 #[test]
-fn wrong_classes_are_named_with_file_and_line() {
+fn invalid_classes_are_rejected_with_file_and_line() {
     for (from, to, place) in [
         (
             "\"recount\"",
@@ -205,7 +245,7 @@ fn wrong_classes_are_named_with_file_and_line() {
         (
             "size = 1000",
             "size = \"x\"",
-            "FILE:11: applications.counting[1].large_size: invalid",
+            "FILE:11: applications.counting[1].large_size: the value must be",
         ),
         (
             "[7]",
@@ -215,12 +255,12 @@ fn wrong_classes_are_named_with_file_and_line() {
         (
             "capacity_from",
             "capacity_up",
-            "FILE:10: applications.counting[1].capacity_up: unknown field",
+            "FILE:10: applications.counting[1].capacity_up: the field capacity_up is unknown",
         ),
         (
             "class = \"large\"\n",
             "",
-            "FILE:7: applications.counting[1]: missing field `class`",
+            "FILE:7: applications.counting[1]: the required field class is missing",
         ),
         (
             "applications = [7]\n",
@@ -230,12 +270,12 @@ fn wrong_classes_are_named_with_file_and_line() {
         (
             "[7]",
             "[7,\n\"x\"]",
-            "FILE:6: applications.counting[0].applications[1]: invalid type",
+            "FILE:6: applications.counting[0].applications[1]: the value must be",
         ),
         (
             "0.2",
             "nan",
-            "FILE:12: applications.counting[1].events_per_athlete_per_day: is not a number",
+            "FILE:12: applications.counting[1].events_per_athlete_per_day: expected a finite number",
         ),
         (
             "large_size = 1000\n",
@@ -244,22 +284,22 @@ fn wrong_classes_are_named_with_file_and_line() {
         ),
     ] {
         assert!(CLASSES.contains(from), "{from}");
-        let said = refusal(Some(&CLASSES.replacen(from, to, 1)), &[], &Flags::new());
-        assert!(said.starts_with(place), "{said}");
+        let error = error_of(Some(&CLASSES.replacen(from, to, 1)), &[], &Flags::new());
+        assert!(error.starts_with(place), "{error}");
     }
     let single = "[applications.counting]\nclass = \"a\"\n";
-    let said = refusal(Some(single), &[], &Flags::new());
+    let error = error_of(Some(single), &[], &Flags::new());
     assert!(
-        said.starts_with(
+        error.starts_with(
             "FILE:2: applications.counting is a list: write [[applications.counting]]"
         ),
-        "{said}"
+        "{error}"
     );
     let broken = [("BACKSTITCH__APPLICATIONS__COUNTING", "[{\"class\": \"a\",")];
-    let said = refusal(None, &broken, &Flags::new());
+    let error = error_of(None, &broken, &Flags::new());
     assert!(
-        said.contains("COUNTING: applications.counting: expected a list as JSON: EOF"),
-        "{said}"
+        error.contains("COUNTING: applications.counting: expected a list as JSON: EOF"),
+        "{error}"
     );
 }
 
@@ -284,17 +324,17 @@ fn secrets_come_from_files_and_are_never_shown() {
         );
         let loaded = load(None, vars(&[(&name, &path)]), &Flags::new()).unwrap();
         assert_eq!(
-            loaded.places[secret],
+            loaded.origins[secret],
             format!("environment variable {name} ({path})")
         );
         let shown = loaded.shown().unwrap().toml();
         assert!(shown.contains("(hidden)"), "{secret}: {shown}");
         assert!(!format!("{shown}{:?}", loaded.settings).contains("sesame"));
-        let said = refusal(None, &[(&name, "/nowhere")], &Flags::new());
+        let error = error_of(None, &[(&name, "/nowhere")], &Flags::new());
         assert!(
-            said.starts_with(&format!("environment variable {name}: {secret}_file: "))
-                && said.contains("No such file"),
-            "{said}"
+            error.starts_with(&format!("environment variable {name}: {secret}_file: "))
+                && error.contains("No such file"),
+            "{error}"
         );
     }
     let loaded = load(
@@ -308,9 +348,9 @@ fn secrets_come_from_files_and_are_never_shown() {
     );
 }
 
-/// Whatever somebody makes of a secret by mistake, the complaint says where it stands, and not what.
+/// An error about an invalid secret names its origin and does not contain it.
 #[test]
-fn secrets_are_not_in_complaints() {
+fn errors_do_not_contain_secrets() {
     const SECRET: &str = "271828182";
     const FORMS: [&str; 22] = [
         "KEY = hunter271828182",
@@ -341,23 +381,23 @@ fn secrets_are_not_in_complaints() {
         for key in [key.to_owned(), format!("{key}_file")] {
             for form in FORMS {
                 let text = format!("[{section}]\n{}\n", form.replace("KEY", &key));
-                let said = refusal(Some(&text), &[], &Flags::new());
-                assert!(!said.contains(SECRET), "{text}{said}");
-                assert!(said.starts_with("FILE:"), "{text}{said}");
+                let error = error_of(Some(&text), &[], &Flags::new());
+                assert!(!error.contains(SECRET), "{text}{error}");
+                assert!(error.starts_with("FILE:"), "{text}{error}");
             }
         }
-        let said = refusal(
+        let error = error_of(
             Some(&format!("[{section}]\n{key} = 271828182")),
             &[],
             &Flags::new(),
         );
         assert!(
-            said.starts_with(&format!("FILE:2: {secret}: a text is expected")),
-            "{said}"
+            error.starts_with(&format!("FILE:2: {secret}: a text is expected")),
+            "{error}"
         );
         let place = format!("[{section}]\n{key}_file = \"271828182\"");
-        let said = refusal(Some(&place), &[], &Flags::new());
-        assert!(!said.contains(SECRET), "{said}");
+        let error = error_of(Some(&place), &[], &Flags::new());
+        assert!(!error.contains(SECRET), "{error}");
         let name = format!("BACKSTITCH__{}", secret.replace('.', "__").to_uppercase());
         for name in [
             format!("{name}_FILE"),
@@ -366,12 +406,12 @@ fn secrets_are_not_in_complaints() {
             format!("{name}_"),
             format!("BACKSTITCH__{}", section.to_uppercase()),
         ] {
-            let said = refusal(None, &[(&name, SECRET)], &Flags::new());
-            assert!(!said.contains(SECRET), "{name}: {said}");
-            assert!(said.contains(&name), "{name}: {said}");
+            let error = error_of(None, &[(&name, SECRET)], &Flags::new());
+            assert!(!error.contains(SECRET), "{name}: {error}");
+            assert!(error.contains(&name), "{name}: {error}");
             let both = [(name.as_str(), SECRET), ("BACKSTITCH__REDIS__X", "1")];
-            let said = refusal(None, &both, &Flags::new());
-            assert!(!said.contains(SECRET), "{name}: {said}");
+            let error = error_of(None, &both, &Flags::new());
+            assert!(!error.contains(SECRET), "{name}: {error}");
         }
         // From the environment a number is a text.
         let long = SECRET.repeat(4);
@@ -382,34 +422,34 @@ fn secrets_are_not_in_complaints() {
 }
 
 #[test]
-fn odd_namespaces_are_refused() {
-    let said = refusal(Some("namespace = \"A b\"\n"), &[], &Flags::new());
+fn invalid_namespaces_are_rejected() {
+    let error = error_of(Some("namespace = \"A b\"\n"), &[], &Flags::new());
     assert!(
-        said.starts_with("FILE:1: namespace: \"A b\" can't be a namespace"),
-        "{said}"
+        error.starts_with("FILE:1: namespace: \"A b\" is not a valid namespace"),
+        "{error}"
     );
 }
 
 #[test]
-fn options_of_serving_are_checked_when_they_are_read() {
+fn serving_options_are_checked() {
     let none = Flags::new();
     for (text, expected) in [
         (
             "[serving]\nsession_secret = \"too short\"\n",
-            "FILE:2: serving.session_secret: 9 characters can't be used; set it to 32 characters or more",
+            "FILE:2: serving.session_secret: 9 characters is invalid; set it to 32 characters or more",
         ),
         (
             "[serving]\nrequests_max = 0\n",
-            "FILE:2: serving.requests_max: 0 can't be used; set it to 1 or more",
+            "FILE:2: serving.requests_max: 0 is invalid; set it to 1 or more",
         ),
         (
             "[serving]\ncors_origins = [\"app.example.org\"]\n",
-            "FILE:2: serving.cors_origins: app.example.org can't be used; write each origin",
+            "FILE:2: serving.cors_origins: app.example.org is invalid; write each origin",
         ),
     ] {
-        let told = refusal(Some(text), &[], &none);
-        assert!(told.starts_with(expected), "{told}");
-        assert!(!told.contains("too short"), "{told}");
+        let error = error_of(Some(text), &[], &none);
+        assert!(error.starts_with(expected), "{error}");
+        assert!(!error.contains("too short"), "{error}");
     }
     let longest = format!("[serving]\nsession_secret = \"{}\"\n", "x".repeat(32));
     let file = file(&longest);

@@ -1,7 +1,7 @@
-//! Everything that can be set, with its default.
+//! The settings and their defaults.
 //!
-//! A value comes from the configuration file, else the environment, else a flag: the last one that
-//! has it wins. [`mod@load`] reads them, [`mod@show`] says what came of it and from where.
+//! A value comes from the configuration file, the environment or a flag; the last one wins. [`mod@load`] reads them,
+//! [`mod@show`] prints the result and the origin of each value.
 
 mod load;
 mod reconciliation;
@@ -11,7 +11,7 @@ mod show;
 use std::path::PathBuf;
 
 use batch::{BatchOptions, RetentionOptions};
-use jobs::counting::{Counting, CountingFlaw, CountingSection};
+use jobs::counting::{Counting, CountingError, CountingSection};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serving::ServingOptions;
@@ -24,18 +24,18 @@ use stores::options::{
 };
 
 pub(crate) use load::{Flags, Loaded, load};
-pub(crate) use reconciliation::{ReconciliationSection, Words};
+pub(crate) use reconciliation::{ReconciliationSection, ReconciliationSpec};
 pub(crate) use schema::schema;
 
-/// Most partitions that a topic may have here.
+/// Maximum number of partitions of a topic.
 const PARTITIONS_MAX: u64 = 1024;
-/// Less memory than this holds no query.
+/// Minimum memory of a query.
 const MEMORY_BYTES_MIN: u64 = 64 * 1024 * 1024;
-/// Columns of text within one file of the archive have offsets of 32 bits.
+/// Text columns of an archive file have 32-bit offsets.
 const ARCHIVE_BYTES_MAX: u64 = 512 * 1024 * 1024;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Settings that are never shown. Each may be in a file, which `KEY_file` names.
+/// Settings that are never printed. `KEY_file` can name a file with the value.
 const SECRETS: [&str; 10] = [
     "cassandra.password",
     "database.password",
@@ -53,40 +53,39 @@ const SECRETS: [&str; 10] = [
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Settings {
-    /// The folder that holds everything of an installation on embedded stores.
+    /// Data folder of the embedded stores.
     pub(crate) data_dir: PathBuf,
-    /// A folder of views of your own, a folder each, beside those that are built in. All processes need the same.
+    /// Folder with your own views, one folder for each, in addition to the built-in ones. All processes need the same.
     pub(crate) views_dir: Option<PathBuf>,
-    /// What this installation is called on servers that it shares with others: it stands before the
-    /// names of topics, keyspaces, schemas, live keys and buckets, and is a folder of its own in the
-    /// data folder. At most 32 lower-case letters, digits and `-`.
+    /// Separates installations that share servers: prefix of topics, keyspaces, schemas, live keys and objects, and a
+    /// folder in the data folder. At most 32 lower-case letters, digits and `-`.
     #[schemars(with = "String")]
     pub(crate) namespace: Namespace,
-    /// The applications.
+    /// API applications.
     pub(crate) applications: ApplicationsSection,
     /// The event log.
     pub(crate) log: LogSection,
-    /// The log on Kafka, if brokers are named.
+    /// Kafka, for the event log. Embedded if no brokers are named.
     #[schemars(schema_with = "schema::section::<KafkaOptions>")]
     pub(crate) kafka: KafkaOptions,
-    /// Live state on Redis, if nodes are named.
+    /// Redis, for live state. Embedded if no nodes are named.
     #[schemars(schema_with = "schema::section::<RedisOptions>")]
     pub(crate) redis: RedisOptions,
-    /// Run records, batch rows and leases on Cassandra, if nodes are named.
+    /// Cassandra, for run records, batch rows and leases. Embedded if no nodes are named.
     #[schemars(schema_with = "schema::section::<CassandraOptions>")]
     pub(crate) cassandra: CassandraOptions,
-    /// Entities on PostgreSQL or MySQL, if a host is named.
+    /// PostgreSQL or MySQL, for entities. Embedded if no host is named.
     #[schemars(schema_with = "schema::section::<SqlOptions>")]
     pub(crate) database: SqlOptions,
-    /// The archive on S3, if a bucket is named.
+    /// S3, for the archive. Local files if no bucket is named.
     #[schemars(schema_with = "schema::section::<S3Options>")]
     pub(crate) s3: S3Options,
-    /// The schemas of records of Avro, if the address of a registry is named.
+    /// Schema registry of Avro records.
     #[schemars(schema_with = "schema::section::<RegistryOptions>")]
     pub(crate) registry: RegistryOptions,
-    /// Comparisons that are made again and again.
+    /// Scheduled comparisons.
     pub(crate) reconciliation: Vec<ReconciliationSection>,
-    /// Where notices of capacities and alerts of reconciliations go besides the log, if the address of a webhook is named.
+    /// Webhook for capacity notices and reconciliation alerts, in addition to the log.
     #[schemars(schema_with = "schema::section::<NoticesOptions>")]
     pub(crate) notices: NoticesOptions,
     /// The speed layer.
@@ -98,35 +97,35 @@ pub(crate) struct Settings {
     /// The serving layer.
     #[schemars(schema_with = "schema::section::<ServingOptions>")]
     pub(crate) serving: ServingOptions,
-    /// How many days are kept of what is kept for ever otherwise.
+    /// Retention in days; without a value, data is kept forever.
     #[schemars(schema_with = "schema::section::<RetentionOptions>")]
     pub(crate) retention: RetentionOptions,
-    /// The query engine that batch and speed layer share.
+    /// Query engine of the batch and speed layers.
     pub(crate) query: QuerySection,
-    /// Logs.
+    /// Logs, metrics and traces.
     pub(crate) telemetry: TelemetrySection,
 }
 
-/// The applications.
+/// API applications.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ApplicationsSection {
-    /// How the athletes of applications are counted, by class: in the place of what the view says. An application
-    /// belongs to the first class that has it; one that is in none is counted by increments.
+    /// Counting methods by class of application; replaces the view's classes. An application belongs to the first class
+    /// that matches; without one it is counted by increments.
     #[schemars(schema_with = "schema::counting")]
     pub(crate) counting: Vec<CountingSection>,
 }
 
 impl ApplicationsSection {
-    /// The classes, if any are set.
+    /// The configured classes, if any.
     ///
     /// # Errors
-    /// A field that can't be used.
-    pub(crate) fn counting(&self) -> Result<Option<Counting>, CountingFlaw> {
+    /// An invalid field.
+    pub(crate) fn counting(&self) -> Result<Option<Counting>, CountingError> {
         if self.counting.is_empty() {
             return Ok(None);
         }
-        Counting::of(&self.counting).map(Some)
+        Counting::parse(&self.counting).map(Some)
     }
 }
 
@@ -134,50 +133,48 @@ impl ApplicationsSection {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LogSection {
-    /// Partitions of a topic when it is made; a topic that is there keeps those that it has.
+    /// Partitions of new topics. Existing topics keep theirs.
     #[schemars(range(min = 1, max = 1024))]
     pub(crate) partitions: u32,
 }
 
-/// The query engine that batch and speed layer share.
+/// Query engine of the batch and speed layers.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct QuerySection {
-    /// Parts of a query that run side by side; the number of cores unless said.
+    /// Parallel threads of a query [default: number of cores].
     #[schemars(range(min = 1, max = 1024))]
     pub(crate) threads: usize,
-    /// Memory of all queries together, in bytes. What needs more is spilled to `DATA_DIR/spill`.
+    /// Memory of all queries together, in bytes. Larger queries spill to `DATA_DIR/spill`.
     #[schemars(range(min = 67_108_864))]
     pub(crate) memory_bytes: usize,
-    /// How much may be spilled, in bytes.
+    /// Maximum size of spilled data, in bytes.
     pub(crate) spill_bytes_max: u64,
 }
 
-/// Logs.
+/// Logs, metrics and traces.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct TelemetrySection {
-    /// How log lines look.
+    /// Format of log lines.
     pub(crate) log_format: LogFormat,
-    /// What is logged, as in `RUST_LOG`; unless said, warnings of a command and information of a
-    /// service.
+    /// Log level or filter, as in `RUST_LOG` [default: `warn` for commands, `info` for services].
     pub(crate) log_level: Option<String>,
-    /// Where a service answers `/metrics` and `/livez`, as in `127.0.0.1:9464`, besides what `serve` answers; nowhere unless said.
-    /// Nobody is asked for a key there.
+    /// Additional address for `/metrics` and `/livez` of a service, such as `127.0.0.1:9464`. Without authentication.
     pub(crate) metrics_listen: Option<String>,
-    /// Where traces go by OTLP over HTTP, as in `http://127.0.0.1:4318` (`/v1/traces` is put behind it); nowhere unless said. How many
-    /// are kept, and what else a trace says of this process, is set by the variables `OTEL_TRACES_SAMPLER`, `OTEL_RESOURCE_ATTRIBUTES` and so on.
+    /// Collector of traces by OTLP over HTTP, such as `http://127.0.0.1:4318`; `/v1/traces` is appended. The environment
+    /// variables `OTEL_TRACES_SAMPLER`, `OTEL_RESOURCE_ATTRIBUTES` and so on set sampling and attributes.
     pub(crate) otlp_endpoint: Option<String>,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -224,7 +221,7 @@ impl Default for QuerySection {
 }
 
 impl Settings {
-    /// Where the stores are.
+    /// Options of the stores.
     pub(crate) fn stores(&self) -> StoresOptions {
         StoresOptions {
             data_dir: self.data_dir.clone(),
@@ -239,7 +236,7 @@ impl Settings {
         }
     }
 
-    /// The first value that can't be used: its key and what is expected.
+    /// The first invalid value: its key and the reason.
     fn flaw(&self) -> Option<(String, String)> {
         if let Err(flaw) = self.applications.counting() {
             let key = format!("applications.counting[{}].{}", flaw.section, flaw.field);
@@ -247,11 +244,11 @@ impl Settings {
         }
         let views_dir = self.views_dir.as_ref();
         if views_dir.is_some_and(|folder| folder.as_os_str().is_empty()) {
-            let what = "is empty; name a folder, or leave it out";
+            let what = "is empty; name a folder, or remove the setting";
             return Some(("views_dir".to_owned(), what.to_owned()));
         }
-        if let Some((place, field, why)) = ReconciliationSection::flaw(&self.reconciliation) {
-            return Some((format!("reconciliation[{place}].{field}"), why));
+        if let Some((index, field, why)) = ReconciliationSection::flaw(&self.reconciliation) {
+            return Some((format!("reconciliation[{index}].{field}"), why));
         }
         if let Some(missing) = self.stores().missing_feature() {
             return Some((missing.setting.to_owned(), missing.to_string()));
@@ -263,11 +260,11 @@ impl Settings {
         Some(match flaw {
             serving::Error::Option {
                 option,
-                given,
-                expected,
+                value,
+                advice,
             } => (
                 format!("serving.{option}"),
-                format!("{given} can't be used; {expected}"),
+                format!("{value} is invalid; {advice}"),
             ),
             other => ("serving".to_owned(), other.to_string()),
         })
@@ -332,11 +329,11 @@ impl Settings {
                 } else {
                     format!("{least} to {most}")
                 };
-                return Some((key, format!("{value} can't be used; write {expected}")));
+                return Some((key, format!("{value} is out of range; expected {expected}")));
             }
         }
         if self.retention.archive_days == 1 {
-            let why = "1 can't be used: somewhere on earth yesterday is not over; write 0 for all, or at least 2";
+            let why = "1 is too short: in some time zones yesterday is not over; expected 0 for no limit, or at least 2";
             return Some(("retention.archive_days", why.to_owned()));
         }
         if speed.dedup_window_ms < 0 {

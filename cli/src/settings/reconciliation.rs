@@ -1,4 +1,4 @@
-//! Scheduled reconciliations, as they are set: the same words as the options of `restorate`.
+//! Settings of scheduled reconciliations. They have the names of the options of `reconcile`.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -9,33 +9,33 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stores::Secret;
 
-/// Names of leases hold it.
+/// Names of leases contain the name.
 const NAME_BYTES_MAX: usize = 64;
 /// Ten years.
 const MINUTES_MAX: u64 = 10 * 366 * 24 * 60;
 const DAYS_MAX: u32 = 36_600;
 
-/// A comparison that is made again and again.
+/// A scheduled comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
 pub(crate) struct ReconciliationSection {
-    /// Its name: letters, digits, `-` and `_`.
+    /// Name: letters, digits, `-` and `_`.
     #[schemars(length(min = 1, max = NAME_BYTES_MAX), regex(pattern = "^[A-Za-z0-9_-]+$"))]
     pub(crate) name: String,
-    /// The views, one after the other.
+    /// Views to compare, in this order.
     #[schemars(length(min = 1))]
     pub(crate) views: Vec<String>,
-    /// `archive`, `canonical`, a file, or an address that begins with `https://` or `http://`.
+    /// `archive`, `canonical` (the entity store), a file, or a URL that begins with `https://` or `http://`.
     #[schemars(length(min = 1))]
     pub(crate) expected: String,
-    /// With `canonical`, of counts: the query that says what is expected.
+    /// With `canonical`, for counts: the query of the expected values.
     #[serde(default)]
     pub(crate) query: String,
-    /// A file with the bearer token for the address.
+    /// File with the bearer token for the URL.
     #[serde(default)]
     pub(crate) bearer_file: String,
-    /// The variable of the environment that holds the bearer token.
+    /// Environment variable with the bearer token for the URL.
     #[serde(default)]
     pub(crate) bearer_env: String,
     /// `COLUMN=FIELD`, as `--rename`.
@@ -56,26 +56,26 @@ pub(crate) struct ReconciliationSection {
     /// As `--sample`.
     #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
     pub(crate) sample: Option<f64>,
-    /// Only the buckets of so many days before today (UTC), and of today.
+    /// Compares only buckets of today (UTC) and of this number of days before.
     #[schemars(range(max = DAYS_MAX))]
     pub(crate) last_days: Option<u32>,
-    /// From one beginning to the next.
+    /// Minutes from the start of a comparison to the start of the next one.
     #[schemars(range(min = 1, max = MINUTES_MAX))]
     pub(crate) interval_minutes: u64,
     /// `report`, or `apply`.
     #[serde(default)]
     #[schemars(with = "String", extend("enum" = ["report", "apply"]))]
     pub(crate) policy: Policy,
-    /// With `apply`: only if no more than this differs in all.
+    /// With `apply`: repairs only if the differences sum up to at most this number.
     pub(crate) apply_max: Option<u64>,
-    /// Why, for the record.
+    /// Reason, for the audit log.
     #[serde(default)]
     pub(crate) reason: String,
 }
 
-/// What a request is made of, as texts: by options or by settings.
+/// A reconciliation as text values of options or settings.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Words<'a> {
+pub(crate) struct ReconciliationSpec<'a> {
     pub(crate) expected: &'a str,
     pub(crate) query: Option<&'a str>,
     pub(crate) rename: &'a [String],
@@ -86,30 +86,30 @@ pub(crate) struct Words<'a> {
     pub(crate) bearer: Option<&'a Secret>,
 }
 
-/// The word that can't be used, and why.
+/// An invalid option, without dashes, and the reason.
 pub(crate) type Flaw = (&'static str, String);
 
 impl ReconciliationSection {
-    /// The first of some that can't be used: its number, field and why.
+    /// The first invalid section: its index, field and the reason.
     pub(super) fn flaw(all: &[Self]) -> Option<(usize, &'static str, String)> {
         let mut names = BTreeSet::new();
-        all.iter().enumerate().find_map(|(place, one)| {
+        all.iter().enumerate().find_map(|(index, one)| {
             let is_new = names.insert(&one.name);
             let twice = (!is_new).then(|| {
-                let why = format!("{:?} is there twice", one.name);
+                let why = format!("{:?} is used twice", one.name);
                 ("name", why)
             });
-            let (field, why) = twice.or_else(|| one.own_flaw())?;
-            Some((place, field, why))
+            let (field, why) = twice.or_else(|| one.first_flaw())?;
+            Some((index, field, why))
         })
     }
 
-    fn own_flaw(&self) -> Option<Flaw> {
+    fn first_flaw(&self) -> Option<Flaw> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         let name = &self.name;
         if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(plain) {
             let why = format!(
-                "{name:?} can't be used; write at most {NAME_BYTES_MAX} letters, digits, '-' and '_'"
+                "{name:?} is invalid; expected at most {NAME_BYTES_MAX} letters, digits, '-' and '_'"
             );
             return Some(("name", why));
         }
@@ -118,34 +118,40 @@ impl ReconciliationSection {
         }
         if !(1..=MINUTES_MAX).contains(&self.interval_minutes) {
             let why = format!(
-                "{} can't be used; write 1 to {MINUTES_MAX}",
+                "{} is out of range; expected 1 to {MINUTES_MAX}",
                 self.interval_minutes
             );
             return Some(("interval_minutes", why));
         }
         if self.last_days.is_some_and(|days| days > DAYS_MAX) {
-            return Some(("last_days", format!("write at most {DAYS_MAX}")));
+            return Some(("last_days", format!("expected at most {DAYS_MAX}")));
         }
         if self.sample.is_some_and(|part| !(part > 0.0 && part <= 1.0)) {
-            return Some(("sample", "write a part above 0 and up to 1".to_owned()));
+            return Some((
+                "sample",
+                "expected a fraction above 0 and up to 1".to_owned(),
+            ));
         }
         if self.policy == Policy::Apply && self.apply_max.is_none() {
-            let why = "is needed with policy = \"apply\": more than this is left to a person";
+            let why = "is required with policy = \"apply\": larger differences need an approval";
             return Some(("apply_max", why.to_owned()));
         }
         if self.policy == Policy::Report && (self.apply_max.is_some() || !self.set.is_empty()) {
-            let why = "apply_max and set are for policy = \"apply\"";
+            let why = "apply_max and set need policy = \"apply\"";
             return Some(("policy", why.to_owned()));
         }
         if !self.bearer_file.is_empty() && !self.bearer_env.is_empty() {
-            return Some(("bearer_env", "bearer_file names a token already".to_owned()));
+            return Some((
+                "bearer_env",
+                "bearer_file is set, too; set only one of them".to_owned(),
+            ));
         }
-        self.words(None).request().err()
+        self.spec(None).request().err()
     }
 
-    /// The words; `bearer` is the token itself.
-    pub(crate) fn words<'a>(&'a self, bearer: Option<&'a Secret>) -> Words<'a> {
-        Words {
+    /// The text values; `bearer` is the token itself.
+    pub(crate) fn spec<'a>(&'a self, bearer: Option<&'a Secret>) -> ReconciliationSpec<'a> {
+        ReconciliationSpec {
             expected: &self.expected,
             query: Some(self.query.as_str()).filter(|query| !query.is_empty()),
             rename: &self.rename,
@@ -158,28 +164,28 @@ impl ReconciliationSection {
     }
 }
 
-impl Words<'_> {
-    /// What they ask for.
+impl ReconciliationSpec<'_> {
+    /// Parses the request.
     ///
     /// # Errors
-    /// The word that can't be used, by its name without dashes.
+    /// The first invalid option.
     pub(crate) fn request(&self) -> Result<RestoreRequest, Flaw> {
         let expected = self.expected()?;
         if !expected.is_claimed()
             && (self.is_whole || !self.tolerance.is_empty() || !self.rename.is_empty())
         {
-            let why = "whole, tolerance and rename are for files, addresses and queries: what events and rows give is known exactly";
+            let why = "whole, tolerance and rename apply to files, URLs and queries only; values from events and rows are exact";
             return Err(("expected", why.to_owned()));
         }
         let mut keys: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for pair in self.keys {
-            let (name, values) = named("keys", pair)?;
+            let (name, values) = parse_pair("keys", pair)?;
             let values = values.split(',').map(str::to_owned);
             keys.entry(name).or_default().extend(values);
         }
         let pairs = |flag: &'static str, all: &[String]| -> Result<BTreeMap<_, _>, Flaw> {
             let pair = |pair: &String| {
-                let (name, value) = named(flag, pair)?;
+                let (name, value) = parse_pair(flag, pair)?;
                 Ok((name, value.to_owned()))
             };
             all.iter().map(pair).collect()
@@ -196,26 +202,25 @@ impl Words<'_> {
     }
 
     fn expected(&self) -> Result<Expected, Flaw> {
-        let is_address =
-            self.expected.starts_with("https://") || self.expected.starts_with("http://");
-        if self.bearer.is_some() && !is_address {
-            let why = "a bearer token is for an address";
+        let is_url = self.expected.starts_with("https://") || self.expected.starts_with("http://");
+        if self.bearer.is_some() && !is_url {
+            let why = "a bearer token needs a URL";
             return Err(("expected", why.to_owned()));
         }
         match (self.expected, self.query) {
             ("canonical", Some(query)) => Ok(Expected::Query(query.to_owned())),
             (_, Some(_)) => Err((
                 "query",
-                "is of the canonical store: it goes with `canonical`".to_owned(),
+                "reads the entity store; it needs expected = canonical".to_owned(),
             )),
             ("archive", None) => Ok(Expected::Archive),
             ("canonical", None) => Ok(Expected::Canonical),
             ("", None) => Err(("expected", "is empty".to_owned())),
-            (_, None) if is_address && !stores::answers::HAS_CLIENT => Err((
+            (_, None) if is_url && !stores::http_fetch::HAS_CLIENT => Err((
                 "expected",
                 "a URL needs the Cargo feature `http`, which this build lacks; build with `--features http`, or name a file".to_owned(),
             )),
-            (url, None) if is_address => Ok(Expected::Answer(Address {
+            (url, None) if is_url => Ok(Expected::Answer(Address {
                 url: Secret::from(url.to_owned()),
                 bearer: self.bearer.cloned().unwrap_or_default(),
             })),
@@ -224,7 +229,7 @@ impl Words<'_> {
     }
 }
 
-fn named<'a>(flag: &'static str, pair: &'a str) -> Result<(String, &'a str), Flaw> {
+fn parse_pair<'a>(flag: &'static str, pair: &'a str) -> Result<(String, &'a str), Flaw> {
     let parts = pair.split_once('=').filter(|(name, _)| !name.is_empty());
     let (name, value) = parts.ok_or_else(|| {
         let why = format!("{pair}: expected a column and a value, such as owner_id=7");
@@ -233,12 +238,12 @@ fn named<'a>(flag: &'static str, pair: &'a str) -> Result<(String, &'a str), Fla
     Ok((name.to_owned(), value))
 }
 
-/// A count, a part of what is expected, or both.
+/// Parses tolerances: a count, a fraction of the expected value, or both.
 fn tolerance(texts: &[String]) -> Result<(u64, f64), Flaw> {
     let mut tolerance = (0, 0.0);
     for text in texts {
         let wrong = || {
-            let why = format!("{text}: expected a count such as 10, or a part such as 0.5%");
+            let why = format!("{text}: expected a count such as 10, or a percentage such as 0.5%");
             ("tolerance", why)
         };
         match text.strip_suffix('%') {
@@ -269,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn flaws_are_told() {
+    fn invalid_sections_name_their_field() {
         use serde_json::json;
         assert_eq!(ReconciliationSection::flaw(&[section(json!({}))]), None);
         for (more, field) in [

@@ -14,7 +14,7 @@ pub(crate) fn schema() -> Schema {
     schema
 }
 
-/// The schema of the classes by which applications are counted.
+/// The schema of counting classes of applications.
 pub(super) fn counting(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -24,19 +24,19 @@ pub(super) fn counting(_: &mut SchemaGenerator) -> Schema {
             "type": "object",
             "properties": {
                 "class": {"type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX,
-                    "description": "What the class is called in answers."},
+                    "description": "Name of the class in answers."},
                 "strategy": {"type": "string", "enum": ["increments", "recount"],
-                    "description": "Whether every event changes a count, or counts are made anew now and then."},
+                    "description": "increments: every event changes the count; recount: the count is recomputed from time to time."},
                 "capacity_from": {"type": "integer", "minimum": 0,
-                    "description": "Applications that allow at least so many athletes belong to the class."},
+                    "description": "Applications with at least this capacity belong to the class."},
                 "applications": {"type": "array", "items": {"type": "integer"}, "maxItems": LISTED_MAX,
-                    "description": "These applications belong to it."},
+                    "description": "Ids of applications that belong to the class."},
                 "large_size": {"type": "integer", "minimum": 0,
-                    "description": "recount: smaller counts are made anew after every event."},
+                    "description": "recount: smaller counts are recomputed after every event."},
                 "events_per_athlete_per_day": {"type": "number", "minimum": 1e-6, "maximum": EVENTS_MAX,
-                    "description": "recount: how many events there are a day for each connected athlete."},
+                    "description": "recount: expected events per connected athlete and day."},
                 "recounts_per_day": {"type": "integer", "minimum": 1, "maximum": RECOUNTS_PER_DAY_MAX,
-                    "description": "recount: how often a day a large count is to be made anew."},
+                    "description": "recount: recounts of a large count per day."},
             },
             "required": ["class", "strategy"],
             "additionalProperties": false,
@@ -44,8 +44,7 @@ pub(super) fn counting(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The schema of a section that another crate owns, read off its defaults: names and types cannot
-/// differ from what is read.
+/// The schema of a section of another crate, derived from its default values, so that names and types always match.
 pub(super) fn section<T: Default + Serialize>(_: &mut SchemaGenerator) -> Schema {
     let mut properties = Map::new();
     if let Ok(Value::Object(defaults)) = serde_json::to_value(T::default()) {

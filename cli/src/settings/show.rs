@@ -1,4 +1,4 @@
-//! The effective settings as people and programs read them.
+//! Prints the effective settings.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::load::{Loaded, nest, shown_values};
 
-/// The effective settings and where each comes from.
+/// The effective settings and the origin of each.
 #[derive(Debug, Serialize)]
 pub(crate) struct Shown {
     settings: Value,
@@ -17,14 +17,14 @@ pub(crate) struct Shown {
 }
 
 impl Loaded {
-    /// What [`Shown::toml`] prints, and `--json`.
+    /// The settings for output.
     pub(crate) fn shown(&self) -> anyhow::Result<Shown> {
         let flat = shown_values(&self.settings)?;
         let sources = flat
             .keys()
             .map(|key| {
-                let place = self.places.get(key).map_or("default", String::as_str);
-                (key.clone(), place.to_owned())
+                let origin = self.origins.get(key).map_or("default", String::as_str);
+                (key.clone(), origin.to_owned())
             })
             .collect();
         Ok(Shown {
@@ -36,7 +36,7 @@ impl Loaded {
 }
 
 impl Shown {
-    /// As TOML that a configuration file can hold, with the source of each value as a comment.
+    /// Formats a configuration file in TOML, with the origin of each value as a comment.
     pub(crate) fn toml(&self) -> String {
         let flat = &self.flat;
         let line = |name: &str, key: &str, value: &Value| {
@@ -65,7 +65,7 @@ impl Shown {
     }
 }
 
-/// A value as TOML writes it; nothing for one that is not set.
+/// Formats a value as TOML; `None` if it is not set.
 fn literal(value: &Value) -> Option<String> {
     toml::Value::try_from(value)
         .ok()

@@ -2,7 +2,7 @@ import com.marcnuri.helm.Helm;
 import java.nio.file.Files;
 import java.nio.file.Path;
 
-/** Lints a chart and writes what it makes of each file of values, by a release of the file's name: {@code Render CHART INTO VALUES…}. */
+/** Lints a chart and renders it for each values file, with the file's name as release name: {@code Render CHART FOLDER VALUES…}. */
 public class Render {
     public static void main(String[] arguments) throws Exception {
         Path chart = Path.of(arguments[0]);

@@ -1,11 +1,11 @@
-"""What the chart makes of some values: each resource by Kubernetes' own schemas, and what names what.
+"""Checks the rendered chart: each resource against Kubernetes' schemas, and the references between resources.
 
-A name that leads nowhere, a port that nobody listens at, a pod that may do more than it has to: a schema finds none of
-these, and a cluster only when it is too late.
+Schemas do not find references to missing resources, ports without a listener, and pods with unnecessary rights. A cluster finds them
+only at installation.
 
     check.py MADE VALUES OLDEST_KUBERNETES ALERTS
 
-ALERTS is where the rules go that Prometheus would get.
+The script writes the alert rules to the file ALERTS.
 """
 
 import sys
@@ -14,9 +14,9 @@ import kubernetes_validate
 import yaml
 
 MADE, VALUES, OLDEST, ALERTS = sys.argv[1:]
-# Whose schemas are not Kubernetes' own. What is in a rule is promtool's.
+# Kinds whose schemas are not part of Kubernetes. promtool checks the contents of rules.
 OTHERS = {"PodMonitor", "PrometheusRule", "ScaledObject"}
-# The oldest that the chart says it runs on, and the newest that is known.
+# The oldest version that the chart supports, and the newest known one.
 VERSIONS = [OLDEST, kubernetes_validate.latest_version()]
 
 
@@ -25,7 +25,7 @@ def fail(resource, what):
 
 
 def pod_of(resource):
-    """The template of the pods that a resource makes, if it makes some."""
+    """Returns the pod template of a resource, if it has one."""
     spec = resource.get("spec", {})
     if resource["kind"] == "CronJob":
         spec = spec["jobTemplate"]["spec"]
@@ -41,7 +41,7 @@ def port_names(pod):
 
 
 def check_pod(resource, pod, of_release, values):
-    """It runs as the strictest of Kubernetes' standards wants it, with what is there."""
+    """Checks that the pod conforms to Kubernetes' restricted security standard, and that its references exist."""
     spec = pod["spec"]
     if not spec["securityContext"]["runAsNonRoot"] or spec["securityContext"]["seccompProfile"]["type"] != "RuntimeDefault":
         fail(resource, "its pods may run as root or without a profile")
@@ -58,39 +58,39 @@ def check_pod(resource, pod, of_release, values):
     for container in spec["containers"]:
         security = container["securityContext"]
         if security["allowPrivilegeEscalation"] or not security["readOnlyRootFilesystem"] or security["capabilities"]["drop"] != ["ALL"]:
-            fail(resource, f"{container['name']} may do more than it has to")
+            fail(resource, f"{container['name']} has unnecessary rights")
         if not container["resources"].get("requests") or "memory" not in container["resources"].get("limits", {}):
-            fail(resource, f"{container['name']} says not what it needs")
+            fail(resource, f"{container['name']} lacks a resource request or a memory limit")
         if resource["kind"] == "Deployment" and "livenessProbe" not in container:
-            fail(resource, f"nobody sees when {container['name']} hangs")
+            fail(resource, f"{container['name']} has no liveness probe")
         for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
             port = container.get(probe, {}).get("httpGet", {}).get("port")
             if port is not None and port not in port_names(pod):
-                fail(resource, f"its {probe} asks {port}, where nobody listens")
+                fail(resource, f"its {probe} uses the port {port}, on which no process listens")
         for mount in container["volumeMounts"]:
             if mount["name"] not in volumes:
                 fail(resource, f"there is no volume {mount['name']}")
 
 
 class Loader(yaml.SafeLoader):
-    """YAML in which nothing is said twice."""
+    """A YAML loader that rejects duplicate keys."""
 
     def construct_mapping(self, node, deep=False):
         keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
         if len(keys) != len(set(keys)):
-            sys.exit(f"said twice, in line {node.start_mark.line + 1} of {MADE}: {sorted(map(str, keys))}")
+            sys.exit(f"duplicate keys in line {node.start_mark.line + 1} of {MADE}: {sorted(map(str, keys))}")
         return super().construct_mapping(node, deep)
 
 
 def hook(resource):
-    """When it is made, before all others, and in which order."""
+    """Returns the events and the weight of a hook; None for other resources."""
     annotations = resource["metadata"].get("annotations") or {}
     events = annotations.get("example.com/hook")
     return (set(events.split(",")), int(annotations["example.com/hook-weight"])) if events else None
 
 
 def check_hooks(resource, of_release):
-    """What is made before all others finds what it names."""
+    """Checks that the references of hooks exist when they run."""
     own = hook(resource)
     pod = pod_of(resource)
     if not own or not pod:
@@ -101,15 +101,15 @@ def check_hooks(resource, of_release):
         if other["kind"] in {"ConfigMap", "ServiceAccount"} and other["metadata"]["name"] in named:
             before = hook(other)
             if not before or not own[0] <= before[0] or own[1] <= before[1]:
-                fail(resource, f"{other['kind']} {other['metadata']['name']} is not there yet when it is made")
+                fail(resource, f"{other['kind']} {other['metadata']['name']} does not exist yet when it is created")
 
 
 def check_names(resource, of_release, pods):
-    """Whom it selects or leads to is there."""
+    """Checks that the targets of selectors and services exist."""
     spec = resource.get("spec", {})
     kind = resource["kind"]
     if kind == "Deployment" and not spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items():
-        fail(resource, "its selector is not of its own pods")
+        fail(resource, "its selector does not match its own pods")
     labels = {
         "NetworkPolicy": lambda: spec["podSelector"]["matchLabels"],
         "PodDisruptionBudget": lambda: spec["selector"]["matchLabels"],
@@ -122,22 +122,22 @@ def check_names(resource, of_release, pods):
     if kind == "Service":
         for port in spec["ports"]:
             if len(found) != 1 or port["targetPort"] not in port_names(found[0]):
-                fail(resource, f"it leads to {port['targetPort']}, where nobody listens")
+                fail(resource, f"its target port {port['targetPort']} has no listener")
     if kind == "NetworkPolicy":
         listening = {port["containerPort"] for pod in found for container in pod["spec"]["containers"] for port in container.get("ports", [])}
-        # Without executors nobody listens at their ports.
+        # Without executors, no process listens on their ports.
         listening |= {50050, 50051, 50052} if not any(one["metadata"]["name"].endswith("-scheduler") for one in of_release) else set()
         for port in (port["port"] for rule in spec["ingress"] for port in rule["ports"]):
             if port not in listening:
-                fail(resource, f"it lets others reach {port}, where nobody listens")
+                fail(resource, f"it allows access to the port {port}, which has no listener")
     if kind == "PodMonitor" and any(end["port"] not in set.union(*map(port_names, found)) for end in spec["podMetricsEndpoints"]):
-        fail(resource, "it asks a port where nobody listens")
+        fail(resource, "it scrapes a port without a listener")
     if kind in {"HorizontalPodAutoscaler", "ScaledObject"}:
         target = [one for one in of_release if one["kind"] == "Deployment" and one["metadata"]["name"] == spec["scaleTargetRef"]["name"]]
         if len(target) != 1:
-            fail(resource, "what it scales is not there")
+            fail(resource, "the resource that it scales does not exist")
         if "replicas" in target[0]["spec"]:
-            fail(resource, "each upgrade takes back how it has scaled")
+            fail(resource, "each upgrade resets the number of replicas")
     if kind == "Ingress":
         for path in (path for rule in spec["rules"] for path in rule["http"]["paths"]):
             service = path["backend"]["service"]
@@ -162,15 +162,15 @@ def main():
         sys.exit(f"a resource is there twice: {sorted(names)}")
     for resource in resources:
         kinds.add(resource["kind"])
-        # The jobs of a CronJob have eleven signs more.
+        # The names of a CronJob's jobs are eleven characters longer.
         if len(resource["metadata"]["name"]) > (52 if resource["kind"] == "CronJob" else 63):
-            fail(resource, "its name is longer than it may be")
+            fail(resource, "its name is too long")
         if resource["kind"] not in OTHERS:
             for version in VERSIONS:
                 try:
                     kubernetes_validate.validate(resource, version, strict=True)
                 except kubernetes_validate.ValidationError as error:
-                    fail(resource, f"not as Kubernetes {version} wants it: {'.'.join(map(str, error.path))}: {error.message}")
+                    fail(resource, f"violates the schema of Kubernetes {version}: {'.'.join(map(str, error.path))}: {error.message}")
         pod = pod_of(resource)
         if pod:
             check_pod(resource, pod, resources, values)
@@ -182,7 +182,7 @@ def main():
             base = values["monitoring"]["runbookBase"]
             for rule in (rule for group in resource["spec"]["groups"] for rule in group["rules"]):
                 if not rule["annotations"]["runbook_url"].startswith(base):
-                    fail(resource, f"{rule['alert']} leads nowhere")
+                    fail(resource, f"{rule['alert']} links to a missing runbook")
     print(f"{len(resources)} resources: {', '.join(sorted(kinds))}")
 
 

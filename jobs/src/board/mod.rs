@@ -1,16 +1,16 @@
-//! Boards: sets of members under a key, each with an optional score and a payload, at most one row
-//! a member.
+//! Boards: sets of members under a key. Each member has at most one entry on a board, with an
+//! optional score and a payload.
 //!
-//! A key (a segment, an application) has one or more boards, told apart by the columns `boards` of
-//! the definition. What is read and written together is the *group*: all rows of one member under
-//! one key. The query's result over a group's rows is the group's whole new state.
+//! A key (a segment, an application) has one or more boards, which the columns `boards` of the
+//! definition distinguish. The unit of reads and writes is the *group*: all entries of one member
+//! under one key. The query's result over the rows of a group replaces the group's entries.
 
-mod live_sum;
-mod podium;
+mod filtered_board;
+mod key_boards;
+mod live_count;
+mod member_entries;
 mod rows;
-mod section;
-mod standings;
-mod state;
+mod top_entries;
 
 use std::sync::Arc;
 
@@ -20,26 +20,26 @@ use schemas::key::{KeyColumn, KeyError, KeyKind, KeyShape, KeyValue};
 use schemas::source::{Source, SourceKind};
 use toml::Spanned;
 
-pub use live_sum::LiveSum;
-pub use podium::{Event, Podium};
-pub use rows::BoardRows;
-pub use section::{Section, SectionError, Test};
-pub use standings::{
-    Before, ChangedMembers, Head, LiveState, OnBoard, Ranked, ReadError, Sheet, Standings,
-    member_key, rank_key,
+pub use filtered_board::{ColumnFilter, FilteredBoard, FilteredBoardError};
+pub use key_boards::{
+    BoardSnapshot, ChangedMembers, Head, KeyBoards, LiveEntry, RankBreakdown, RankedEntry,
+    ReadError, VersionTrees, member_key, rank_key,
 };
-pub use state::{GroupState, Place, StateError};
+pub use live_count::LiveCount;
+pub use member_entries::{BoardEntry, MemberEntries, MemberEntriesError};
+pub use rows::BoardRows;
+pub use top_entries::{AchievementEvent, TopEntries};
 
 use crate::Result;
 use crate::counting::Counting;
-use crate::job::{Job, Layers, layers, outside, source, version};
-use crate::plan::output_schema;
+use crate::job::{Job, Layers, definition_hash, lines_outside, parse_layers, parse_source};
+use crate::plan::{QueryText, query_schema};
 use crate::spec::{BoardSpec, COUNTING, File, HISTORY, counting_classes};
 
-/// What answers tell of a place beside the columns of a view.
-const TOLD: [&str; 4] = ["rank", "total", "previous_rank", "change"];
+/// Fields that responses add to the columns of a view.
+const RESERVED_COLUMNS: [&str; 4] = ["rank", "total", "previous_rank", "change"];
 
-/// What makes a view a set of boards.
+/// The part of a definition that is specific to boards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Board {
     board: String,
@@ -50,184 +50,189 @@ pub struct Board {
     shown: KeyShape,
     payload: KeyShape,
     weight: Option<String>,
-    achievements: Vec<Achieving>,
-    keeps_counts: bool,
+    achievements: Vec<AchievementBoard>,
+    records_daily_counts: bool,
     counting: Counting,
 }
 
-/// A board on which something can be achieved.
+/// A board with achievements.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Achieving {
-    /// The name under which it is told.
+pub struct AchievementBoard {
+    /// The name of the board in achievement messages.
     pub name: String,
-    /// Which board of the key, encoded.
+    /// The encoded board.
     pub board: Vec<u8>,
 }
 
 impl Job<Board> {
-    /// What the board of a key is called, encoded, where there is only one.
+    /// The encoded board of a view with one board per key.
     pub const ONLY_BOARD: &[u8] = &[];
 
-    /// The name under which it is served: the `NAME` of `/boards/NAME/…`.
+    /// The name that serves this view: the `NAME` of `/boards/NAME/…`.
     #[must_use]
     pub fn board(&self) -> &str {
         &self.kind.board
     }
 
-    /// The column by which it is asked for; it decides the log partition.
+    /// The key column. It decides the log partition.
     #[must_use]
     pub const fn key(&self) -> &KeyShape {
         &self.kind.key
     }
 
-    /// The columns that tell the boards of a key apart; none if there is only one.
+    /// The columns that distinguish the boards of a key; empty if a key has one board.
     #[must_use]
-    pub const fn boards(&self) -> &KeyShape {
+    pub const fn board_columns(&self) -> &KeyShape {
         &self.kind.boards
     }
 
-    /// Whether sums of live states are kept ([`LiveSum`]): of boards of which a key has only one, since
-    /// these are asked for their size, and of others each state would change many sums.
+    /// Returns whether live counts ([`LiveCount`]) are stored. They are, if a key has one board.
+    /// With several boards per key, each change would update many counts.
     #[must_use]
-    pub const fn keeps_sums(&self) -> bool {
+    pub const fn has_live_counts(&self) -> bool {
         self.kind.boards.0.is_empty()
     }
 
-    /// The member's column.
+    /// The member column.
     #[must_use]
     pub const fn member(&self) -> &KeyShape {
         &self.kind.member
     }
 
-    /// The columns that rank members, lowest first; none for a board without ranks.
+    /// The columns that rank members, lowest first; empty for a board without ranks.
     #[must_use]
     pub const fn score(&self) -> &KeyShape {
         &self.kind.score
     }
 
-    /// The columns that are told of a row besides.
+    /// The other columns that responses show.
     #[must_use]
     pub const fn shown(&self) -> &KeyShape {
         &self.kind.shown
     }
 
-    /// What is stored of a row besides: what is shown, then what can be filtered by. All of it may
-    /// be null.
+    /// The stored columns: first the shown ones, then those for filters. All are nullable.
     #[must_use]
     pub const fn payload(&self) -> &KeyShape {
         &self.kind.payload
     }
 
-    /// A payload with null in the place of what can be filtered by.
+    /// Replaces the filter columns of a payload by null.
     ///
     /// # Errors
-    /// If it does not decode.
-    pub fn shown_of(&self, payload: &[u8]) -> Result<Vec<u8>, KeyError> {
+    /// If the payload does not decode.
+    pub fn shown_payload(&self, payload: &[u8]) -> Result<Vec<u8>, KeyError> {
         self.kind
             .payload
             .null_from(payload, self.kind.shown.0.len())
     }
 
-    /// The column that says how many of the source's rows stand behind a row; each counts one where
-    /// there is none.
+    /// The column with the number of source rows behind an entry. `None` counts one for each entry.
     #[must_use]
     pub fn weight(&self) -> Option<&str> {
         self.kind.weight.as_deref()
     }
 
-    /// The boards on which something can be achieved; personal records are told of the first.
+    /// The boards with achievements. Personal records are published for the first one only.
     #[must_use]
-    pub fn achievements(&self) -> &[Achieving] {
+    pub fn achievements(&self) -> &[AchievementBoard] {
         &self.kind.achievements
     }
 
-    /// Whether it is kept how many members each key had, day by day.
+    /// Returns whether the number of members of each key is recorded for every day.
     #[must_use]
-    pub const fn keeps_counts(&self) -> bool {
-        self.kind.keeps_counts
+    pub const fn records_daily_counts(&self) -> bool {
+        self.kind.records_daily_counts
     }
 
-    /// How the members of some keys are counted otherwise than by this board. It counts them all the same.
+    /// The classes of keys that are also recounted in the entity store. The board counts all
+    /// members in any case.
     #[must_use]
     pub const fn counting(&self) -> &Counting {
         &self.kind.counting
     }
 
-    /// Whether its members are what the canonical store can count by itself: the athletes connected to each
-    /// application.
+    /// Returns whether the entity store can count the members of a key: the athletes connected to
+    /// each application.
     pub(crate) fn can_be_recounted(&self) -> bool {
-        recountable(self.source, self.layers, self.kind.boards.0.len()).is_ok()
+        check_recountable(self.source, self.layers, self.kind.boards.0.len()).is_ok()
     }
 
-    /// Counts in other classes than the definition says.
-    pub(crate) fn count_by(&mut self, counting: Counting) {
+    /// Replaces the counting classes of the definition.
+    pub(crate) fn set_counting(&mut self, counting: Counting) {
         self.kind.counting = counting;
     }
 
-    /// Checks a definition together with its query, which gives the columns their types.
+    /// Checks a definition together with its query, which determines the column types.
     pub(crate) fn check(
         name: &str,
         file: &File<'_>,
-        (sql, query_file): (&str, &str),
+        query: &QueryText<'_>,
         others: &[Arc<Self>],
     ) -> Result<Self> {
         let spec: BoardSpec = file.spec()?;
-        let source = source(file, &spec.source, "board", SourceKind::Entities)?;
-        let layers = layers(file, &spec.layers)?;
-        // Only views of both layers are served, each under a name of its own.
+        let source = parse_source(file, &spec.source, "board", SourceKind::Entities)?;
+        let layers = parse_layers(file, &spec.layers)?;
+        // Only views of both layers are served, each under a unique name.
         let twin = others.iter().find(|other| {
             (other.layers, layers) == (Layers::Both, Layers::Both)
                 && other.board() == spec.board.get_ref()
         });
         if let Some(twin) = twin {
-            let what = format!("board: job {:?} is served under this name", twin.name());
+            let what = format!("board: job {:?} already uses this name", twin.name());
             return Err(file.error_at(&spec.board, what));
         }
         for (field, expected, what) in [
             (&spec.key, entities::key_column(source), "key"),
-            (&spec.member, MEMBER, "member"),
+            (&spec.member, MEMBER_COLUMN, "member"),
         ] {
             if field.get_ref() != expected {
-                let what = format!("{what}: the groups of {source} are told apart by {expected:?}");
+                let what = format!(
+                    "{what}: must be {expected:?}, which identifies the groups of {source}"
+                );
                 return Err(file.error_at(field, what));
             }
         }
         let input = entities::schema(source).unwrap_or_else(|| Arc::new(Schema::empty()));
-        let found = output_schema(source.name(), &input, sql, query_file)?;
-        let mut columns = Columns {
+        let found = query_schema(source.name(), &input, query)?;
+        let mut columns = QueryColumns {
             file,
             found: &found,
-            seen: Vec::new(),
+            used: Vec::new(),
         };
-        let key = columns.ids(std::slice::from_ref(&spec.key))?;
-        let boards = columns.ids(&spec.boards)?;
-        let member = columns.ids(std::slice::from_ref(&spec.member))?;
-        let score = columns.ids(&spec.score)?;
-        let shown = columns.payload(&spec.shown)?;
+        let key = columns.integer_columns(std::slice::from_ref(&spec.key))?;
+        let boards = columns.integer_columns(&spec.boards)?;
+        let member = columns.integer_columns(std::slice::from_ref(&spec.member))?;
+        let score = columns.integer_columns(&spec.score)?;
+        let shown = columns.payload_columns(&spec.shown)?;
         if layers == Layers::Both {
-            stand_apart(file, spec.score.iter().chain(&spec.shown))?;
+            check_reserved_columns(file, spec.score.iter().chain(&spec.shown))?;
         }
-        let filters = columns.payload(&spec.filters)?;
-        let weight = columns.ids(spec.weight.as_slice())?;
-        let achievements = achieving(file, &spec, (&boards, &score), layers)?;
-        let keeps_counts = keeps_counts(file, &spec, layers)?;
-        let counting = counting(file, &spec, (source, layers))?;
+        let filters = columns.payload_columns(&spec.filters)?;
+        let weight = columns.integer_columns(spec.weight.as_slice())?;
+        let achievements = achievement_boards(file, &spec, &boards, layers)?;
+        let records_daily_counts = parse_history(file, &spec, layers)?;
+        let counting = parse_counting(file, &spec, source, layers)?;
         let payload = KeyShape(shown.0.iter().chain(&filters.0).cloned().collect());
         let fields: Vec<Field> = [&key, &boards, &member, &score, &payload, &weight]
             .into_iter()
             .flat_map(|shape| &shape.0)
             .map(KeyColumn::field)
             .collect();
-        // Types that the engine infers are stored with the rows: other ones are another view.
-        let rests_on = format!("{fields:?}");
+        // The engine infers column types, and rows are stored with them. So other types are another
+        // view.
+        let column_types = format!("{fields:?}");
         Ok(Self {
-            view: format!("{name}@{}", version(file.text, sql, Some(&rests_on))),
+            view: format!(
+                "{name}@{}",
+                definition_hash(file.text, query.sql, Some(&column_types))
+            ),
             name: name.to_owned(),
             source,
             over: None,
             layers,
             schema: Arc::new(Schema::new(fields)),
-            sql: sql.to_owned(),
+            sql: query.sql.to_owned(),
             kind: Board {
                 board: spec.board.into_inner(),
                 key,
@@ -238,54 +243,57 @@ impl Job<Board> {
                 payload,
                 weight: weight.0.into_iter().next().map(|column| column.name),
                 achievements,
-                keeps_counts,
+                records_daily_counts,
                 counting,
             },
         })
     }
 }
 
-/// The column of every source's members.
-const MEMBER: &str = "athlete_id";
+/// The member column of every entity source.
+const MEMBER_COLUMN: &str = "athlete_id";
 
-/// Boards on which something can be achieved, at most: each change of a key looks at all of them.
-const ACHIEVING_MAX: usize = 8;
+/// Maximum boards with achievements. Each change of a key reads all of them.
+const ACHIEVEMENT_BOARDS_MAX: usize = 8;
 
-/// Columns that answers show must not be called what answers tell of a place.
-fn stand_apart<'a>(
+/// Rejects shown columns that have the name of a response field.
+fn check_reserved_columns<'a>(
     file: &File<'_>,
     mut shown: impl Iterator<Item = &'a Spanned<String>>,
 ) -> Result<()> {
-    let Some(field) = shown.find(|field| TOLD.contains(&field.get_ref().as_str())) else {
+    let Some(field) = shown.find(|field| RESERVED_COLUMNS.contains(&field.get_ref().as_str()))
+    else {
         return Ok(());
     };
     let what = format!(
-        "column {:?}: answers tell something else of a place under this name; call the column otherwise",
+        "column {:?}: responses have another field with this name; rename the column",
         field.get_ref()
     );
     Err(file.error_at(field, what))
 }
 
-/// The boards on which something can be achieved, in the order of the file.
-fn achieving(
+/// Parses the boards with achievements, in the order of the file.
+fn achievement_boards(
     file: &File<'_>,
     spec: &BoardSpec,
-    (boards, score): (&KeyShape, &KeyShape),
+    boards: &KeyShape,
     layers: Layers,
-) -> Result<Vec<Achieving>> {
+) -> Result<Vec<AchievementBoard>> {
     let mut listed: Vec<_> = spec.achievements.iter().collect();
     listed.sort_by_key(|(_, values)| values.span().start);
-    let mut found: Vec<Achieving> = Vec::new();
+    let mut found: Vec<AchievementBoard> = Vec::new();
     for (name, values) in listed {
         let wrong = |what: String| Err(file.error_at(values, format!("achievements: {what}")));
         if layers != Layers::Both {
-            return wrong("only boards of both layers have any".to_owned());
+            return wrong("a board with achievements needs layers = \"both\"".to_owned());
         }
-        if score.0.is_empty() {
-            return wrong("a board without a score has no first place".to_owned());
+        if spec.score.is_empty() {
+            return wrong("a board with achievements needs a score".to_owned());
         }
-        if found.len() >= ACHIEVING_MAX {
-            return wrong(format!("there are more than {ACHIEVING_MAX} boards"));
+        if found.len() >= ACHIEVEMENT_BOARDS_MAX {
+            return wrong(format!(
+                "at most {ACHIEVEMENT_BOARDS_MAX} boards can have achievements"
+            ));
         }
         let count = values.get_ref().len();
         if count != boards.0.len() {
@@ -301,12 +309,12 @@ fn achieving(
             .map(KeyValue::Int)
             .collect();
         let Ok(board) = boards.encode_values(&key) else {
-            return wrong(format!("{name:?} names no board"));
+            return wrong(format!("the values of {name:?} do not identify a board"));
         };
         if found.iter().any(|other| other.board == board) {
-            return wrong(format!("{name:?} is a board that has another name too"));
+            return wrong(format!("the board of {name:?} already has another name"));
         }
-        found.push(Achieving {
+        found.push(AchievementBoard {
             name: name.clone(),
             board,
         });
@@ -314,20 +322,20 @@ fn achieving(
     Ok(found)
 }
 
-/// Whether the counts of keys are kept by day.
-fn keeps_counts(file: &File<'_>, spec: &BoardSpec, layers: Layers) -> Result<bool> {
+/// Parses whether daily counts are recorded.
+fn parse_history(file: &File<'_>, spec: &BoardSpec, layers: Layers) -> Result<bool> {
     let Some(history) = &spec.history else {
         return Ok(false);
     };
     let wrong = |what: &str| Err(file.error_at(history, format!("history: {what}")));
     if layers == Layers::Speed {
-        return wrong("batch runs keep it, and none makes this board");
+        return wrong("batch runs record it, and this board has none; use layers = \"both\"");
     }
     if !spec.boards.is_empty() {
-        return wrong("a key with several boards has no one count");
+        return wrong("a key with several boards has no single count");
     }
-    if outside(file.text, &[HISTORY]).count() == file.text.lines().count() {
-        return wrong("write it as a section of its own, [history]: it is no part of the version");
+    if lines_outside(file.text, &[HISTORY]).count() == file.text.lines().count() {
+        return wrong("write it as a separate section [history]; it is not part of the version");
     }
     let counts = &history.get_ref().counts;
     if counts.get_ref() != "day" {
@@ -336,55 +344,56 @@ fn keeps_counts(file: &File<'_>, spec: &BoardSpec, layers: Layers) -> Result<boo
     Ok(true)
 }
 
-/// How the members of some keys are counted besides.
-fn counting(
+/// Parses the counting classes.
+fn parse_counting(
     file: &File<'_>,
     spec: &BoardSpec,
-    (source, layers): (Source, Layers),
+    source: Source,
+    layers: Layers,
 ) -> Result<Counting> {
     let Some(first) = spec.counting.first() else {
         return Ok(Counting::default());
     };
     let wrong = |what: &str| Err(file.error_at(first, format!("counting: {what}")));
-    if let Err(what) = recountable(source, layers, spec.boards.len()) {
+    if let Err(what) = check_recountable(source, layers, spec.boards.len()) {
         return wrong(what);
     }
-    let heads = |line: &&str| {
+    let is_counting_head = |line: &&str| {
         let (head, _) = line.split_once('#').unwrap_or((line, ""));
         head.trim() == COUNTING
     };
-    if file.text.lines().filter(heads).count() != spec.counting.len() {
-        return wrong("write sections of their own, [[counting]]: they are no part of the version");
+    if file.text.lines().filter(is_counting_head).count() != spec.counting.len() {
+        return wrong("write separate sections [[counting]]; they are not part of the version");
     }
     counting_classes(file, &spec.counting)
 }
 
-/// Whether the canonical store can count the members of each key by itself; if not, why.
-fn recountable(source: Source, layers: Layers, boards: usize) -> Result<(), &'static str> {
+/// Checks that the entity store can count the members of each key. The error says why it cannot.
+fn check_recountable(source: Source, layers: Layers, boards: usize) -> Result<(), &'static str> {
     if source != Source::Authorizations {
-        return Err("only athletes who are connected to applications are counted in classes");
+        return Err("counting classes need source = \"authorizations\"");
     }
     if layers != Layers::Both {
-        return Err("only a board of both layers is served");
+        return Err("counting classes need layers = \"both\"");
     }
     if boards > 0 {
-        return Err("a key with several boards has no one count");
+        return Err("a key with several boards has no single count");
     }
     Ok(())
 }
 
-/// The columns of a query's result, as a definition names them.
-struct Columns<'a> {
+/// The columns of a query's result, looked up by the definition.
+struct QueryColumns<'a> {
     file: &'a File<'a>,
     found: &'a SchemaRef,
-    seen: Vec<String>,
+    used: Vec<String>,
 }
 
-impl Columns<'_> {
-    /// Whole numbers that are never null.
-    fn ids(&mut self, fields: &[Spanned<String>]) -> Result<KeyShape> {
+impl QueryColumns<'_> {
+    /// Integer columns that are never null.
+    fn integer_columns(&mut self, fields: &[Spanned<String>]) -> Result<KeyShape> {
         let columns = fields.iter().map(|field| {
-            let found = self.find(field)?;
+            let found = self.take_column(field)?;
             if found != DataType::Int64 {
                 let what = format!("column {:?} must be a BIGINT, not {found}", field.get_ref());
                 return Err(self.file.error_at(field, what));
@@ -398,11 +407,11 @@ impl Columns<'_> {
         Ok(KeyShape(columns.collect::<Result<_>>()?))
     }
 
-    /// Values of any kind that can be stored.
-    fn payload(&mut self, fields: &[Spanned<String>]) -> Result<KeyShape> {
+    /// Columns of any storable type.
+    fn payload_columns(&mut self, fields: &[Spanned<String>]) -> Result<KeyShape> {
         let columns = fields.iter().map(|field| {
-            let found = self.find(field)?;
-            let kind = KeyKind::of(&found).ok_or_else(|| {
+            let found = self.take_column(field)?;
+            let kind = KeyKind::from_data_type(&found).ok_or_else(|| {
                 let what = format!("column {:?} is {found}: cast it", field.get_ref());
                 self.file.error_at(field, what)
             })?;
@@ -415,26 +424,26 @@ impl Columns<'_> {
         Ok(KeyShape(columns.collect::<Result<_>>()?))
     }
 
-    fn find(&mut self, field: &Spanned<String>) -> Result<DataType> {
+    fn take_column(&mut self, field: &Spanned<String>) -> Result<DataType> {
         let name = field.get_ref();
         let Ok(found) = self.found.field_with_name(name) else {
-            let have: Vec<&str> = self
+            let names: Vec<&str> = self
                 .found
                 .fields()
                 .iter()
                 .map(|f| f.name().as_str())
                 .collect();
             let what = format!(
-                "the query gives no column {name:?}; it gives {}",
-                have.join(", ")
+                "the query returns no column {name:?}; it returns {}",
+                names.join(", ")
             );
             return Err(self.file.error_at(field, what));
         };
-        if self.seen.contains(name) {
-            let what = format!("column {name:?} stands here twice");
+        if self.used.contains(name) {
+            let what = format!("column {name:?} is listed twice");
             return Err(self.file.error_at(field, what));
         }
-        self.seen.push(name.clone());
+        self.used.push(name.clone());
         Ok(found.data_type().clone())
     }
 }

@@ -1,4 +1,4 @@
-//! Rows of a query's result, encoded for stores.
+//! Encodes the rows of a board query for stores.
 
 use arrow::array::{ArrayRef, AsArray, BinaryArray, Int64Array, RecordBatch};
 use arrow::datatypes::Int64Type;
@@ -8,20 +8,20 @@ use super::Board;
 use crate::job::Job;
 use crate::{Error, Result};
 
-/// Rows of boards, column by column.
+/// The rows of boards, by column.
 #[derive(Debug, Clone)]
 pub struct BoardRows {
     /// Encoded keys.
     pub keys: BinaryArray,
-    /// Which board of the key, encoded; empty where there is only one.
+    /// Encoded boards; empty if a key has one board.
     pub boards: BinaryArray,
     /// Encoded members.
     pub members: BinaryArray,
-    /// Encoded scores: their byte order is that of the ranks; empty for a board without ranks.
+    /// Encoded scores, whose byte order is the rank order; empty for a board without ranks.
     pub scores: BinaryArray,
     /// Encoded payloads.
     pub payloads: BinaryArray,
-    /// How many of the source's rows stand behind each.
+    /// The number of source rows behind each entry.
     pub weights: Int64Array,
 }
 
@@ -29,7 +29,7 @@ impl BoardRows {
     /// Encodes rows with the columns of [`Job::schema`].
     ///
     /// # Errors
-    /// [`Error::Rows`] if a column that may not be null is, or a weight is negative.
+    /// [`Error::Rows`] if a required column is null, or a weight is negative.
     pub fn encode(job: &Job<Board>, rows: &RecordBatch) -> Result<Self> {
         let wrong = |what: String| Error::Rows {
             job: job.name().to_owned(),
@@ -37,15 +37,15 @@ impl BoardRows {
         };
         let mut columns = rows.columns();
         let mut take = |shape: &KeyShape| {
-            let (here, rest) = columns.split_at(shape.0.len().min(columns.len()));
+            let (own, rest) = columns.split_at(shape.0.len().min(columns.len()));
             columns = rest;
-            let here: &[ArrayRef] = here;
+            let own: &[ArrayRef] = own;
             shape
-                .encode_rows(here, rows.num_rows())
+                .encode_rows(own, rows.num_rows())
                 .map_err(|error| wrong(error.to_string()))
         };
         let keys = take(job.key())?;
-        let boards = take(job.boards())?;
+        let boards = take(job.board_columns())?;
         let members = take(job.member())?;
         let scores = take(job.score())?;
         let payloads = take(job.payload())?;
@@ -66,13 +66,13 @@ impl BoardRows {
         })
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.weights.values().len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

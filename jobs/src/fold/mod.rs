@@ -1,19 +1,19 @@
-//! Folding a micro-batch: every job's query over a few thousand events.
+//! Folds micro-batches: runs every job's query over a few thousand events.
 //!
-//! The plans are made once and run again and again over a table whose rows are exchanged, since
-//! planning would cost more than the work. A job that reads another one's rows is given what that
-//! one has just made of the micro-batch.
+//! Plans are made once and run repeatedly over a table whose rows are replaced, because planning
+//! would cost more than the work. A job that reads another job reads the rows that this job has
+//! just computed from the same micro-batch.
 
-mod tally;
+mod aggregate;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::aggregate::AggregateView;
 use crate::board::{Board, BoardRows};
 use crate::job::Job;
 use crate::plan::source_schema;
-use crate::tally::Tally;
-use crate::{Engine, Error, Result, checked, query};
+use crate::{Engine, Error, Result, check_rows, plan_query};
 use arrow::array::AsArray;
 use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use arrow::compute::concat_batches;
@@ -27,28 +27,28 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream, collect};
 use datafusion::prelude::SessionContext;
 
-pub use tally::{TallyFold, TallyRows};
+pub use aggregate::{AggregateFold, AggregateRows};
 
-/// What one job makes of a micro-batch.
+/// The rows that one job computes from a micro-batch.
 #[derive(Debug, Clone)]
-pub struct Folded<K = Tally> {
+pub struct FoldOutput<K = AggregateView> {
     /// The job.
     pub job: Arc<Job<K>>,
-    /// Its rows, with the columns of [`Job::schema`].
+    /// The rows, with the columns of [`Job::schema`].
     pub rows: RecordBatch,
 }
 
-impl Folded<Tally> {
-    /// The encoded group keys, the encoded row keys and the counts of the rows.
+impl FoldOutput<AggregateView> {
+    /// Encodes the group keys and the row keys.
     ///
     /// # Errors
     /// [`Error::Rows`] if a key can't be encoded.
-    pub fn encoded(&self) -> Result<(BinaryArray, BinaryArray, Int64Array)> {
+    pub fn encode(&self) -> Result<(BinaryArray, BinaryArray, Int64Array)> {
         let groups = self.job.group().0.len();
         let keys = groups + self.job.row().0.len();
         let columns: &[ArrayRef] = self.rows.columns();
         let part = |range: std::ops::Range<usize>| columns.get(range).unwrap_or_default();
-        let wrong = |error| wrong(&self.job, error);
+        let wrong = |error| rows_error(&self.job, error);
         Ok((
             self.job.group().encode(part(0..groups)).map_err(wrong)?,
             self.job.row().encode(part(groups..keys)).map_err(wrong)?,
@@ -57,18 +57,18 @@ impl Folded<Tally> {
     }
 }
 
-impl Folded<Board> {
-    /// The rows, encoded.
+impl FoldOutput<Board> {
+    /// Encodes the rows of a board.
     ///
     /// # Errors
     /// [`Error::Rows`] if a row can't be encoded.
-    pub fn board_rows(&self) -> Result<BoardRows> {
+    pub fn encode_board_rows(&self) -> Result<BoardRows> {
         BoardRows::encode(&self.job, &self.rows)
     }
 }
 
-/// The prepared plans of some jobs.
-pub struct Fold<K = Tally> {
+/// The prepared plans of several jobs.
+pub struct Fold<K = AggregateView> {
     steps: Vec<Step<K>>,
     context: SessionContext,
 }
@@ -84,56 +84,56 @@ impl<K: fmt::Debug> fmt::Debug for Fold<K> {
 #[derive(Debug)]
 struct Step<K> {
     job: Arc<Job<K>>,
-    /// Nothing where the query is not run.
-    planned: Option<Planned>,
-    /// The step whose rows this one reads, where it does not read the events.
-    reads: Option<usize>,
+    /// `None` if the query is not run.
+    query: Option<PreparedQuery>,
+    /// The step whose rows this one reads. `None` if it reads the events.
+    base: Option<usize>,
 }
 
-/// A query that was planned, and what it reads.
+/// A planned query and the table that it reads.
 #[derive(Debug)]
-struct Planned {
-    input: Arc<Exchange>,
+struct PreparedQuery {
+    input: Arc<InputTable>,
     plan: Arc<dyn ExecutionPlan>,
 }
 
 impl<K> Fold<K> {
-    /// Plans the jobs of one source, which come in the order of [`crate::Catalog::jobs`].
+    /// Plans the jobs of one source, in the order of [`crate::Catalog::jobs`].
     ///
     /// # Errors
     /// [`Error::Query`] if a query can't be planned; [`Error::Rows`] if a job reads from one that
-    /// is not among them.
+    /// is not in `jobs`.
     pub async fn new(engine: &Engine, jobs: &[Arc<Job<K>>]) -> Result<Self> {
-        Self::of_those(engine, jobs, &reads(jobs)?, |_| true).await
+        Self::new_selected(engine, jobs, &base_indexes(jobs)?, |_| true).await
     }
 
-    /// The same, but of the jobs at these places alone, among which are those whose rows they read.
-    async fn of_those(
+    /// Plans only the selected jobs. The jobs whose rows these read must be selected, too.
+    async fn new_selected(
         engine: &Engine,
         jobs: &[Arc<Job<K>>],
         reads: &[Option<usize>],
-        is_planned: impl Fn(usize) -> bool,
+        is_selected: impl Fn(usize) -> bool,
     ) -> Result<Self> {
         let context = engine.session();
         let mut steps: Vec<Step<K>> = Vec::with_capacity(jobs.len());
-        for (place, (job, reads)) in jobs.iter().zip(reads).enumerate() {
-            let schema = reads
+        for (index, (job, base)) in jobs.iter().zip(reads).enumerate() {
+            let schema = base
                 .and_then(|step| steps.get(step))
                 .map_or_else(|| source_schema(job.source()), |step| step.job.schema());
-            let planned = match is_planned(place) {
-                true => Some(Planned::new(&context, job, schema).await?),
+            let query = match is_selected(index) {
+                true => Some(PreparedQuery::new(&context, job, schema).await?),
                 false => None,
             };
             steps.push(Step {
                 job: Arc::clone(job),
-                planned,
-                reads: *reads,
+                query,
+                base: *base,
             });
         }
         Ok(Self { steps, context })
     }
 
-    /// The views that the fold keeps, as `name@version`.
+    /// The views that the fold updates, as `name@version`.
     #[must_use]
     pub fn views(&self) -> Vec<&str> {
         self.steps.iter().map(|step| step.job.view()).collect()
@@ -147,40 +147,45 @@ impl<K> Fold<K> {
     /// Runs every job over the events or rows of its source, in the jobs' order.
     ///
     /// # Errors
-    /// [`Error::Query`] or [`Error::Rows`] if a query fails; then nothing of the micro-batch counts.
-    pub async fn run(&self, events: &RecordBatch) -> Result<Vec<Folded<K>>> {
-        let folded = self.run_those(events).await?;
+    /// [`Error::Query`] or [`Error::Rows`] if a query fails; then discard the whole micro-batch.
+    pub async fn run(&self, events: &RecordBatch) -> Result<Vec<FoldOutput<K>>> {
+        let folded = self.run_selected(events).await?;
         Ok(folded.into_iter().flatten().collect())
     }
 
-    /// Runs those jobs that are planned; nothing stands in the places of others.
-    async fn run_those(&self, events: &RecordBatch) -> Result<Vec<Option<Folded<K>>>> {
-        let mut folded: Vec<Option<Folded<K>>> = Vec::with_capacity(self.steps.len());
+    /// Runs the planned jobs. The result has `None` for every other job.
+    async fn run_selected(&self, events: &RecordBatch) -> Result<Vec<Option<FoldOutput<K>>>> {
+        let mut folded: Vec<Option<FoldOutput<K>>> = Vec::with_capacity(self.steps.len());
         for step in &self.steps {
-            let Some(planned) = &step.planned else {
+            let Some(query) = &step.query else {
                 folded.push(None);
                 continue;
             };
-            let input = match step.reads {
+            let input = match step.base {
                 None => events,
                 Some(index) => match folded.get(index) {
                     Some(Some(before)) => &before.rows,
-                    _ => return Err(wrong(&step.job, "the rows that it reads were not made")),
+                    _ => {
+                        return Err(rows_error(
+                            &step.job,
+                            "the rows that it reads were not computed",
+                        ));
+                    }
                 },
             };
-            let batches = planned
+            let batches = query
                 .run(&self.context, input)
                 .await
-                .map_err(|source| failed(&step.job, source))?;
+                .map_err(|source| query_error(&step.job, source))?;
             let rows = match batches.first() {
                 None => RecordBatch::new_empty(step.job.schema()),
                 Some(first) => {
                     let all = concat_batches(&first.schema(), &batches)
-                        .map_err(|error| failed(&step.job, error.into()))?;
-                    checked(&step.job, &all)?
+                        .map_err(|error| query_error(&step.job, error.into()))?;
+                    check_rows(&step.job, &all)?
                 }
             };
-            folded.push(Some(Folded {
+            folded.push(Some(FoldOutput {
                 job: Arc::clone(&step.job),
                 rows,
             }));
@@ -189,8 +194,8 @@ impl<K> Fold<K> {
     }
 }
 
-/// Which job's rows each job reads, by its place, where it does not read the events.
-fn reads<K>(jobs: &[Arc<Job<K>>]) -> Result<Vec<Option<usize>>> {
+/// The index of the job that each job reads, or `None` if it reads the events.
+fn base_indexes<K>(jobs: &[Arc<Job<K>>]) -> Result<Vec<Option<usize>>> {
     let reads = jobs.iter().enumerate().map(|(place, job)| {
         let Some(name) = job.over() else {
             return Ok(None);
@@ -198,25 +203,25 @@ fn reads<K>(jobs: &[Arc<Job<K>>]) -> Result<Vec<Option<usize>>> {
         let mut before = jobs.iter().take(place);
         let found = before.position(|other| other.name() == name);
         let missing = || format!("it reads from {name:?}, which this layer does not run");
-        found.map(Some).ok_or_else(|| wrong(job, missing()))
+        found.map(Some).ok_or_else(|| rows_error(job, missing()))
     });
     reads.collect()
 }
 
-impl Planned {
+impl PreparedQuery {
     async fn new<K>(context: &SessionContext, job: &Job<K>, schema: SchemaRef) -> Result<Self> {
-        let input = Arc::new(Exchange {
+        let input = Arc::new(InputTable {
             schema: Arc::clone(&schema),
             rows: Mutex::default(),
         });
-        let stream: Arc<dyn PartitionStream> = Arc::<Exchange>::clone(&input);
+        let stream: Arc<dyn PartitionStream> = Arc::<InputTable>::clone(&input);
         let table = StreamingTable::try_new(schema, vec![stream]);
-        let table = table.map_err(|source| failed(job, source))?;
-        let plan = query(context, job, Arc::new(table))
+        let table = table.map_err(|source| query_error(job, source))?;
+        let plan = plan_query(context, job, Arc::new(table))
             .await?
             .create_physical_plan()
             .await
-            .map_err(|source| failed(job, source))?;
+            .map_err(|source| query_error(job, source))?;
         Ok(Self { input, plan })
     }
 
@@ -226,8 +231,9 @@ impl Planned {
         context: &SessionContext,
         rows: &RecordBatch,
     ) -> Result<Vec<RecordBatch>, DataFusionError> {
-        self.input.put(rows.clone());
-        // Fresh state and fresh metrics: those of a plan that runs for ever would grow.
+        self.input.set(rows.clone());
+        // Resets state and metrics. The metrics of a plan that is never reset would grow without
+        // limit.
         let plan = reset_plan_states(Arc::clone(&self.plan))?;
         let batches = collect(plan, context.task_ctx()).await?;
         self.input.clear();
@@ -235,28 +241,28 @@ impl Planned {
     }
 }
 
-fn wrong<K>(job: &Job<K>, what: impl ToString) -> Error {
+fn rows_error<K>(job: &Job<K>, what: impl ToString) -> Error {
     Error::Rows {
         job: job.name().to_owned(),
         what: what.to_string(),
     }
 }
 
-fn failed<K>(job: &Job<K>, source: DataFusionError) -> Error {
+fn query_error<K>(job: &Job<K>, source: DataFusionError) -> Error {
     Error::Query {
         job: job.name().to_owned(),
         source,
     }
 }
 
-/// A table of one batch that is exchanged between runs.
-struct Exchange {
+/// A table of one batch, which is replaced between runs.
+struct InputTable {
     schema: SchemaRef,
     rows: Mutex<Option<RecordBatch>>,
 }
 
-impl Exchange {
-    fn put(&self, rows: RecordBatch) {
+impl InputTable {
+    fn set(&self, rows: RecordBatch) {
         *self.rows.lock().unwrap_or_else(PoisonError::into_inner) = Some(rows);
     }
 
@@ -270,13 +276,13 @@ impl Exchange {
     }
 }
 
-impl fmt::Debug for Exchange {
+impl fmt::Debug for InputTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exchange").finish_non_exhaustive()
+        f.debug_struct("InputTable").finish_non_exhaustive()
     }
 }
 
-impl PartitionStream for Exchange {
+impl PartitionStream for InputTable {
     fn schema(&self) -> &SchemaRef {
         &self.schema
     }

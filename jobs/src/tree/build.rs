@@ -1,30 +1,31 @@
-//! Building a tree from items that stream through in the order of their keys.
+//! Builds a tree from a stream of items in key order.
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::draft::{Draft, Sealed};
+use super::draft::{EncodedNode, NodeDraft};
 use super::{NodeId, Sum};
 
-/// The most bytes that the key and the value of an item may have together.
+/// Maximum bytes of an item's key and value together.
 pub const ITEM_BYTES_MAX: usize = 64 << 10;
-/// The most that [`Options::node_bytes_max`] may be: then every node stays within what is decoded.
+/// Maximum of [`Options::node_bytes_max`]. It keeps every node within the limit of the decoder.
 const NODE_BYTES_MAX: usize = 256 << 10;
 
-/// How items are cut into nodes. Trees share nodes only if they were built with the same options.
+/// Rules that cut items into nodes. Trees share nodes only if they were built with the same
+/// options.
 ///
-/// A node ends after the entry whose key's hash says so, but never below a quarter of the mean, and
-/// always at four times the mean or when its bytes are too many.
+/// A node ends after an entry if the hash of its key says so. It has at least a quarter of the mean
+/// entries, and at most four times the mean or the maximum bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Items of a leaf, in the mean; at least 1.
+    /// Mean items of a leaf; at least 1.
     pub leaf_items_mean: usize,
-    /// Children of an inner node, in the mean; at least 2.
+    /// Mean children of an inner node; at least 2.
     pub inner_children_mean: usize,
-    /// A node ends when its entries take so many bytes, with keys in full and before compression;
-    /// at most 256 KiB. It may be longer by its last entry.
+    /// A node ends when its entries have this many bytes, with full keys and before compression; at
+    /// most 256 KiB. The last entry may exceed it.
     pub node_bytes_max: usize,
-    /// Whether leaves are compressed.
+    /// True if leaves are compressed.
     pub compress: bool,
 }
 
@@ -39,25 +40,25 @@ impl Default for Options {
     }
 }
 
-/// An item that can't be added; the builder is as before. Items are counted from 0.
+/// A rejected item. The builder is unchanged. Items are counted from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
-    /// The key does not come after the one before it.
-    #[error("the key of item {0} does not come after that of the item before it; sort the items")]
+    /// The key is not greater than the previous key.
+    #[error("the key of item {0} is not greater than the previous key; sort the items")]
     NotAscending(u64),
-    /// The weight is below 0.
-    #[error("item {item} has the weight {weight}; give one that is not negative")]
+    /// The weight is negative.
+    #[error("item {item} has weight {weight}; weights must not be negative")]
     Negative {
         /// The item.
         item: u64,
         /// Its weight.
         weight: i64,
     },
-    /// The weights add up to more than can be told.
-    #[error("the weights up to item {0} add up to more than {max}", max = i64::MAX)]
+    /// The sum of weights exceeds the range of its type.
+    #[error("the sum of weights up to item {0} exceeds {max}", max = i64::MAX)]
     Overflow(u64),
     /// The key and the value are too long.
-    #[error("item {item} has {bytes} bytes of key and value; at most {ITEM_BYTES_MAX} may be")]
+    #[error("item {item} has {bytes} bytes of key and value; the maximum is {ITEM_BYTES_MAX}")]
     TooLong {
         /// The item.
         item: u64,
@@ -68,27 +69,27 @@ pub enum BuildError {
 
 /// A finished tree.
 #[derive(Debug, Clone)]
-pub struct Built {
-    /// The root, for the head of the tree: its id, then the bytes of the node. Equal roots are those
-    /// of equal trees.
+pub struct BuiltTree {
+    /// The root for the head of the tree: its id, then the bytes of the node. Trees are equal
+    /// exactly if their roots are.
     pub root: Bytes,
     /// The sum of all items.
     pub sum: Sum,
-    /// The nodes that were not taken before.
+    /// The nodes that [`Builder::take_nodes`] has not returned.
     pub nodes: Vec<(NodeId, Bytes)>,
 }
 
-/// Builds a tree. Besides the nodes that were not taken yet it holds two nodes a level.
+/// Builds a tree. Its memory is the finished nodes that were not taken, and two nodes per level.
 #[derive(Debug)]
 pub struct Builder {
-    out: Out,
-    leaves: Level,
+    sink: NodeSink,
+    leaves: LevelBuilder,
     last: Vec<u8>,
     sum: Sum,
 }
 
 impl Builder {
-    /// A builder of one tree. Options out of their bounds are moved into them.
+    /// Creates a builder of one tree. Options are clamped to their bounds.
     #[must_use]
     pub fn new(options: Options) -> Self {
         let options = Options {
@@ -98,11 +99,11 @@ impl Builder {
             compress: options.compress,
         };
         Self {
-            out: Out {
+            sink: NodeSink {
                 options,
                 nodes: Vec::new(),
             },
-            leaves: Level::new(0),
+            leaves: LevelBuilder::new(0),
             last: Vec::new(),
             sum: Sum::default(),
         }
@@ -111,7 +112,7 @@ impl Builder {
     /// Adds an item.
     ///
     /// # Errors
-    /// [`BuildError`] if it can't be.
+    /// [`BuildError`] if the item is rejected.
     pub fn push(&mut self, key: &[u8], weight: i64, value: &[u8]) -> Result<(), BuildError> {
         let item = self.sum.count;
         if item > 0 && self.last.as_slice() >= key {
@@ -129,67 +130,67 @@ impl Builder {
         self.last.clear();
         self.last.extend_from_slice(key);
         self.leaves.draft.push_item(key, weight, value);
-        self.leaves.cut(key, &mut self.out);
+        self.leaves.cut(key, &mut self.sink);
         Ok(())
     }
 
-    /// The nodes that were finished since they were last taken, children before their parents.
+    /// Returns the nodes that were finished since the last call, children before their parents.
     #[must_use]
     pub fn take_nodes(&mut self) -> Vec<(NodeId, Bytes)> {
-        std::mem::take(&mut self.out.nodes)
+        std::mem::take(&mut self.sink.nodes)
     }
 
     /// Finishes the tree.
     #[must_use]
-    pub fn finish(mut self) -> Built {
-        let root = self.leaves.finish(&mut self.out);
+    pub fn finish(mut self) -> BuiltTree {
+        let root = self.leaves.finish(&mut self.sink);
         let mut bytes = root.id.as_bytes().to_vec();
         bytes.extend_from_slice(&root.bytes);
-        Built {
+        BuiltTree {
             root: bytes.into(),
             sum: self.sum,
-            nodes: self.out.nodes,
+            nodes: self.sink.nodes,
         }
     }
 }
 
-/// Where finished nodes go, and how they are cut.
+/// Collects finished nodes.
 #[derive(Debug)]
-struct Out {
+struct NodeSink {
     options: Options,
     nodes: Vec<(NodeId, Bytes)>,
 }
 
-/// One level of the tree, and those above it.
+/// Builds one level of the tree, and those above it.
 #[derive(Debug)]
-struct Level {
+struct LevelBuilder {
     level: u8,
-    draft: Draft,
-    /// The first node: it stays until a second one shows that it is not the root.
-    first: Option<Sealed>,
-    /// The parents: there are some as soon as there is a second node.
+    draft: NodeDraft,
+    /// The first node, kept until a second one shows that it is not the root.
+    first: Option<EncodedNode>,
+    /// The parents, which exist as soon as there is a second node.
     above: Option<Box<Self>>,
 }
 
-impl Level {
+impl LevelBuilder {
     fn new(level: u8) -> Self {
         Self {
             level,
-            draft: Draft::default(),
+            draft: NodeDraft::default(),
             first: None,
             above: None,
         }
     }
 
-    /// Ends the node if its last entry, with this key, is where it ends.
-    fn cut(&mut self, key: &[u8], out: &mut Out) {
-        if out.options.ends(self.level, &self.draft, key) {
-            self.seal(out);
+    /// Ends the node after its last entry, which has this key, if the options say so.
+    fn cut(&mut self, key: &[u8], sink: &mut NodeSink) {
+        if sink.options.ends(self.level, &self.draft, key) {
+            self.seal(sink);
         }
     }
 
-    fn seal(&mut self, out: &mut Out) {
-        let sealed = self.draft.seal(self.level, out.compresses(self.level));
+    fn seal(&mut self, sink: &mut NodeSink) {
+        let sealed = self.draft.seal(self.level, sink.compresses(self.level));
         if self.first.is_none() && self.above.is_none() {
             self.first = Some(sealed);
             return;
@@ -198,38 +199,38 @@ impl Level {
         let above = self.above.get_or_insert_with(|| Box::new(Self::new(above)));
         for node in self.first.take().into_iter().chain([sealed]) {
             above.draft.push_child(&node);
-            out.nodes.push((node.id, node.bytes));
-            above.cut(&node.last, out);
+            sink.nodes.push((node.id, node.bytes));
+            above.cut(&node.last, sink);
         }
     }
 
-    /// The root: the only node of the first level that has no more than one.
-    fn finish(mut self, out: &mut Out) -> Sealed {
+    /// Returns the root: the only node of the lowest level with one node.
+    fn finish(mut self, sink: &mut NodeSink) -> EncodedNode {
         if self.draft.entries() > 0 {
-            self.seal(out);
+            self.seal(sink);
         }
         match self.above {
-            Some(above) => above.finish(out),
+            Some(above) => above.finish(sink),
             None => self
                 .first
-                .unwrap_or_else(|| self.draft.seal(self.level, out.compresses(self.level))),
+                .unwrap_or_else(|| self.draft.seal(self.level, sink.compresses(self.level))),
         }
     }
 }
 
-impl Out {
-    /// Ids do not compress, and inner nodes are little else.
+impl NodeSink {
+    /// Only leaves are compressed. Inner nodes consist mostly of ids, which are incompressible.
     const fn compresses(&self, level: u8) -> bool {
         self.options.compress && level == 0
     }
 }
 
 impl Options {
-    /// Whether a node ends after its last entry, which has this key. But for the limit of bytes
-    /// nothing else of the entry counts: another value of as many bytes, or another id of a child,
-    /// moves no end.
-    fn ends(&self, level: u8, draft: &Draft, key: &[u8]) -> bool {
-        // An inner node of one child would let the levels grow for ever.
+    /// Returns whether a node ends after its last entry, which has this key. Except for the byte
+    /// limit, only the key matters. So a value of the same length, or another child id, does not
+    /// move node boundaries.
+    fn ends(&self, level: u8, draft: &NodeDraft, key: &[u8]) -> bool {
+        // Inner nodes with one child would never end the growth of levels.
         let (mean, entries_min) = match level {
             0 => (self.leaf_items_mean, 1),
             _ => (self.inner_children_mean, 2),
@@ -242,8 +243,8 @@ impl Options {
             return true;
         }
         let min = (mean / 4).max(entries_min);
-        // From the minimum on one key in so many ends the node. Each level has its own hash, since
-        // all keys of an inner node have ended a node already.
+        // From the minimum on, one key in this number ends the node. Each level uses another hash,
+        // because every key of an inner node has already ended a node below.
         let one_in = (mean.saturating_sub(min) as u64).saturating_add(1);
         entries >= min && xxh3_64_with_seed(key, u64::from(level)) <= u64::MAX / one_in
     }

@@ -15,7 +15,7 @@ const SMALL: Options = Options {
 
 proptest! {
     #[test]
-    fn equal_items_make_equal_trees(
+    fn equal_items_give_equal_trees(
         items in items(300),
         others in items(300),
         options in tiny(),
@@ -23,7 +23,8 @@ proptest! {
         let tree = build(options, &items);
         let other = build(options, &others);
         prop_assert_eq!(other.0 == tree.0, items == others);
-        // Now what packs leaves has packed others, and nodes are taken at other times.
+        // The thread's compressor has packed other leaves before, and nodes are taken at other
+        // times.
         let mut builder = Builder::new(options);
         for (key, (weight, value)) in &items {
             builder.push(key, *weight, value).unwrap();
@@ -33,14 +34,14 @@ proptest! {
     }
 
     #[test]
-    fn nodes_keep_within_their_bounds(items in items(400), options in tiny()) {
+    fn nodes_stay_within_their_bounds(items in items(400), options in tiny()) {
         let (root, nodes) = build(options, &items);
         for (id, bytes) in &nodes {
             let node = Node::decode(bytes).unwrap();
             prop_assert_eq!(node.id(), *id);
             let mean = [options.inner_children_mean, options.leaf_items_mean];
             prop_assert!(node.len() <= 4 * mean[usize::from(node.level() == 0)]);
-            // One entry, or two children, may be longer than a node.
+            // A node with one entry, or two children, may exceed the limit.
             prop_assert!(bytes.len() <= options.node_bytes_max + 100);
         }
         let root = Tree::open(&root).unwrap();
@@ -48,7 +49,7 @@ proptest! {
     }
 }
 
-/// Nodes of the one tree that the other does not have, and levels.
+/// The number of nodes that only the second tree has, and its height.
 fn new_nodes(before: &Items, after: &Items) -> (usize, usize) {
     let (_, old) = build(SMALL, before);
     let (root, new) = build(SMALL, after);
@@ -58,7 +59,7 @@ fn new_nodes(before: &Items, after: &Items) -> (usize, usize) {
 }
 
 #[test]
-fn a_change_leaves_most_nodes_as_they_were() {
+fn a_change_keeps_most_nodes() {
     let (mut most, mut all) = (0, 0);
     for seed in 0..40_u8 {
         let before = many(5000, u64::from(seed));
@@ -85,22 +86,22 @@ fn a_change_leaves_most_nodes_as_they_were() {
 }
 
 #[test]
-fn nodes_are_handed_out_before_the_end() {
+fn nodes_can_be_taken_before_the_end() {
     let mut builder = Builder::new(SMALL);
-    let mut taken = 0;
+    let mut node_count = 0;
     for (key, (weight, value)) in &many(20_000, 0) {
         builder.push(key, *weight, value).unwrap();
         let nodes = builder.take_nodes();
-        // The last of each level, and the first two where a level begins.
+        // The last node of each level, and the first two where a level begins.
         assert!(nodes.len() <= 8);
-        taken += nodes.len();
+        node_count += nodes.len();
     }
     let built = builder.finish();
-    assert!(taken > 1000 && built.nodes.len() <= 8, "{taken}");
+    assert!(node_count > 1000 && built.nodes.len() <= 8, "{node_count}");
 }
 
 #[test]
-fn leaves_have_about_the_mean_of_items() {
+fn leaves_have_about_the_mean_number_of_items() {
     let options = Options {
         leaf_items_mean: 64,
         ..Options::default()
@@ -111,11 +112,11 @@ fn leaves_have_about_the_mean_of_items() {
 }
 
 #[test]
-fn few_items_are_only_a_root() {
+fn few_items_give_only_a_root() {
     let items = many(60, 0);
     let (root, nodes) = build(Options::default(), &items);
     assert_eq!((nodes.len(), Tree::open(&root).unwrap().height()), (0, 0));
-    // Also where the only leaf ends with its last item.
+    // Also if the only leaf ends with its last item.
     let every = Options {
         leaf_items_mean: 1,
         ..Options::default()
@@ -125,7 +126,7 @@ fn few_items_are_only_a_root() {
 }
 
 #[test]
-fn long_keys_and_values_make_no_endless_tree() {
+fn long_keys_and_values_give_a_finite_tree() {
     let mut builder = Builder::new(Options::default());
     for at in 0..40_u8 {
         let mut key = vec![at; ITEM_BYTES_MAX];
@@ -145,7 +146,7 @@ fn long_keys_and_values_make_no_endless_tree() {
 }
 
 #[test]
-fn what_can_t_be_added_changes_nothing() {
+fn a_rejected_item_changes_nothing() {
     let mut builder = Builder::new(SMALL);
     builder.push(b"b", 1, b"one").unwrap();
     let long = vec![b'c'; ITEM_BYTES_MAX];
@@ -177,10 +178,10 @@ fn what_can_t_be_added_changes_nothing() {
     assert_eq!(builder.finish().root, build(SMALL, &Items::from(items)).0);
 }
 
-/// What is stored is found again by its id: this test fails where a change would make every
-/// published tree anew. Nothing here depends on the compressor.
+/// Stored nodes are found by id. This test fails if a change would give every published tree new
+/// ids. It does not depend on the compressor.
 #[test]
-fn the_layout_stays() {
+fn the_stored_layout_is_unchanged() {
     let plain = Options {
         compress: false,
         ..SMALL

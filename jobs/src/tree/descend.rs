@@ -1,140 +1,140 @@
-//! The ways down a tree: to the leaves of some keys, and to the items of a run.
+//! Descents of a tree: to the leaves of some keys, and to the items of a range.
 //!
-//! A step down takes all nodes of a level, picks what is needed of the level below and fetches that
-//! in one call. Entries are picked in ascending order, so equal ones lie side by side.
+//! A step reads all nodes of a level, selects entries and fetches their children in one call.
+//! Entries are selected in ascending order, so equal ones are adjacent.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::node::{Child, Node};
-use super::{Damaged, Item, Nodes, ReadError, Sum, Tree};
+use super::{Item, Nodes, ReadError, Sum, Tree, TreeDamage};
 
-/// The leaf that holds a key, if any does.
-pub(super) struct Found {
-    /// The place of the key among those that were asked for.
-    pub(super) ask: usize,
+/// The leaf that may hold a key.
+pub(super) struct LeafMatch {
+    /// The index of the key in the request.
+    pub(super) key_index: usize,
     pub(super) leaf: Arc<Node>,
     /// The sum of the leaves before it.
     pub(super) before: Sum,
 }
 
-/// A key on its way down, and the node of the level that it has come to.
-struct Ask<'a> {
+/// A key on its descent, and its node in the current level.
+struct Descent<'a> {
     key: &'a [u8],
-    ask: usize,
+    key_index: usize,
     node: usize,
     before: Sum,
 }
 
-/// Nodes of one level in their order, each with the number of items before it.
+/// Nodes of one level in order, each with the number of items before it.
 pub(super) type Level = Vec<(u64, Arc<Node>)>;
 
 impl Tree {
-    /// The leaves of all keys that are not beyond the last one of the tree.
+    /// Finds the leaves of all keys. Keys beyond the last one of the tree have none.
     pub(super) async fn leaves<N: Nodes>(
         &self,
         nodes: &N,
         keys: &[&[u8]],
-    ) -> Result<Vec<Found>, ReadError<N::Error>> {
-        let mut asks: Vec<Ask<'_>> = keys
+    ) -> Result<Vec<LeafMatch>, ReadError<N::Error>> {
+        let mut descents: Vec<Descent<'_>> = keys
             .iter()
             .enumerate()
-            .map(|(ask, key)| Ask {
+            .map(|(key_index, key)| Descent {
                 key,
-                ask,
+                key_index,
                 node: 0,
                 before: Sum::default(),
             })
             .collect();
-        asks.sort_unstable_by_key(|ask| ask.key);
+        descents.sort_unstable_by_key(|descent| descent.key);
         let mut level = vec![Arc::clone(self.root())];
         for _ in 0..self.height() {
-            let mut wanted: Vec<Child<'_>> = Vec::new();
+            let mut children: Vec<Child<'_>> = Vec::new();
             let mut newest = None;
-            asks.retain_mut(|ask| {
-                let Some(node) = level.get(ask.node) else {
+            descents.retain_mut(|descent| {
+                let Some(node) = level.get(descent.node) else {
                     return false;
                 };
-                let at = node.seek(ask.key);
+                let at = node.seek(descent.key);
                 let Some(child) = node.child(at) else {
                     return false;
                 };
-                if newest != Some((ask.node, at)) {
-                    newest = Some((ask.node, at));
-                    wanted.push(child);
+                if newest != Some((descent.node, at)) {
+                    newest = Some((descent.node, at));
+                    children.push(child);
                 }
-                ask.node = wanted.len() - 1;
-                ask.before = ask.before.plus(node.before(at));
+                descent.node = children.len() - 1;
+                descent.before = descent.before.plus(node.sum_before(at));
                 true
             });
-            level = fetch(nodes, &wanted).await?;
+            level = fetch_children(nodes, &children).await?;
         }
-        let found = asks.into_iter().filter_map(|ask| {
-            let leaf = Arc::clone(level.get(ask.node)?);
-            Some(Found {
-                ask: ask.ask,
+        let found = descents.into_iter().filter_map(|descent| {
+            let leaf = Arc::clone(level.get(descent.node)?);
+            Some(LeafMatch {
+                key_index: descent.key_index,
                 leaf,
-                before: ask.before,
+                before: descent.before,
             })
         });
         Ok(found.collect())
     }
 
-    /// The items that `pick` comes to: for the nodes of a level it tells the entries of each.
+    /// Collects items. `select` returns the entry ranges of the nodes of a level.
     pub(super) async fn items<N: Nodes>(
         &self,
         nodes: &N,
-        pick: impl Fn(&Level) -> Vec<Range<usize>>,
+        select: impl Fn(&Level) -> Vec<Range<usize>>,
     ) -> Result<Vec<Item>, ReadError<N::Error>> {
         let mut level: Level = vec![(0, Arc::clone(self.root()))];
         for _ in 0..self.height() {
-            let (mut starts, mut wanted) = (Vec::new(), Vec::new());
-            for ((start, node), picked) in level.iter().zip(pick(&level)) {
-                for (at, child) in picked.filter_map(|at| Some((at, node.child(at)?))) {
-                    starts.push(start + node.before(at).count);
-                    wanted.push(child);
+            let (mut starts, mut children) = (Vec::new(), Vec::new());
+            for ((start, node), selected) in level.iter().zip(select(&level)) {
+                for (at, child) in selected.filter_map(|at| Some((at, node.child(at)?))) {
+                    starts.push(start + node.sum_before(at).count);
+                    children.push(child);
                 }
             }
-            let fetched = fetch(nodes, &wanted).await?;
+            let fetched = fetch_children(nodes, &children).await?;
             level = starts.into_iter().zip(fetched).collect();
         }
-        let picked = level.iter().zip(pick(&level));
-        let items = picked.flat_map(|((_, leaf), at)| at.filter_map(|at| Item::of(leaf, at)));
+        let selected = level.iter().zip(select(&level));
+        let items = selected.flat_map(|((_, leaf), at)| at.filter_map(|at| Item::new(leaf, at)));
         Ok(items.collect())
     }
 }
 
-/// Fetches children in one call and checks that they are what their parents say.
-pub(super) async fn fetch<N: Nodes>(
+/// Fetches children in one call and checks that they match what their parents say.
+pub(super) async fn fetch_children<N: Nodes>(
     nodes: &N,
-    wanted: &[Child<'_>],
+    children: &[Child<'_>],
 ) -> Result<Vec<Arc<Node>>, ReadError<N::Error>> {
-    if wanted.is_empty() {
+    if children.is_empty() {
         return Ok(Vec::new());
     }
-    let ids: Vec<_> = wanted.iter().map(|child| child.id).collect();
+    let ids: Vec<_> = children.iter().map(|child| child.id).collect();
     let fetched = nodes.nodes(&ids).await.map_err(ReadError::Store)?;
     let mut fetched = fetched.into_iter();
-    wanted
+    children
         .iter()
         .map(|child| {
             let node = fetched.next().flatten();
             let node = node.ok_or(ReadError::Missing(child.id))?;
-            check(child, &node)?;
+            check_child(child, &node)?;
             Ok(node)
         })
         .collect()
 }
 
-fn check(child: &Child<'_>, node: &Node) -> Result<(), Damaged> {
+fn check_child(child: &Child<'_>, node: &Node) -> Result<(), TreeDamage> {
     let Child { id, level, .. } = *child;
     if node.id() != id {
         let found = node.id();
-        return Err(Damaged::Hash { id, found });
+        return Err(TreeDamage::Hash { id, found });
     }
     let last = node.len().checked_sub(1).map(|last| node.key(last));
     if (node.level(), node.sum(), last) != (level, child.sum, Some(child.last)) {
-        return Err(Damaged::Child(id));
+        return Err(TreeDamage::Child(id));
     }
     Ok(())
 }

@@ -1,28 +1,34 @@
-//! What differs between two trees, without reading what they share.
+//! Finds the differences of two trees without reading shared nodes.
 //!
-//! A node that both have holds the same items in both, wherever it stands: keys are in it, and no key is twice in a
-//! tree. So level by level only the nodes are read that one of the trees has alone, and of the leaves that
-//! are left the items are compared.
+//! A shared node holds the same items in both trees, at any position, because it contains their
+//! keys and keys are unique in a tree. So only the nodes of one tree alone are read, level by
+//! level. The items of the remaining leaves are compared.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::descend::fetch;
+use super::descend::fetch_children;
 use super::node::{Child, Node};
 use super::{Item, NodeId, Nodes, ReadError, Tree};
 
-/// An item that one tree has and the other has not, or not so: as it was, and as it is.
-pub type Change = (Option<Item>, Option<Item>);
+/// An item that was added, removed or changed.
+#[derive(Debug)]
+pub struct ItemChange {
+    /// The item in the older tree.
+    pub before: Option<Item>,
+    /// The item in the newer tree.
+    pub after: Option<Item>,
+}
 
-/// The nodes of a tree on one level that the other one does not have.
-struct Side {
+/// The nodes of one level of a tree that the other tree does not have.
+struct TreeLevel {
     level: usize,
     nodes: Vec<Arc<Node>>,
 }
 
-impl Side {
-    fn of(tree: Option<&Tree>) -> Self {
+impl TreeLevel {
+    fn new(tree: Option<&Tree>) -> Self {
         Self {
             level: tree.map_or(0, Tree::height),
             nodes: tree
@@ -36,7 +42,7 @@ impl Side {
         self.nodes.iter().flat_map(|node| node.children()).collect()
     }
 
-    /// One level down, without the nodes that the other side has there.
+    /// Descends one level, without the nodes that the other tree shares there.
     async fn descend<N: Nodes>(
         &mut self,
         nodes: &N,
@@ -44,7 +50,7 @@ impl Side {
     ) -> Result<(), ReadError<N::Error>> {
         let mut own = self.children();
         own.retain(|child| !shared.contains(&child.id));
-        let below = fetch(nodes, &own).await?;
+        let below = fetch_children(nodes, &own).await?;
         self.nodes = below;
         self.level = self.level.saturating_sub(1);
         Ok(())
@@ -52,13 +58,14 @@ impl Side {
 
     fn items(&self) -> impl Iterator<Item = Item> {
         let leaves = self.nodes.iter();
-        leaves.flat_map(|leaf| (0..leaf.len()).filter_map(|at| Item::of(leaf, at)))
+        leaves.flat_map(|leaf| (0..leaf.len()).filter_map(|at| Item::new(leaf, at)))
     }
 }
 
 impl Tree {
-    /// What differs in this tree from an older one, in the order of keys; all, where there is no older one. Nothing, if more
-    /// than `nodes_max` nodes of a level are in one tree alone. Both are read from `nodes`.
+    /// The changes from an older tree, in key order. Without an older tree, all items are new.
+    /// Returns `None` if more than `nodes_max` nodes of a level belong to one tree alone. `nodes`
+    /// holds both trees.
     ///
     /// # Errors
     /// [`ReadError`] if a node can't be read.
@@ -67,10 +74,11 @@ impl Tree {
         old: Option<&Self>,
         nodes: &N,
         nodes_max: usize,
-    ) -> Result<Option<Vec<Change>>, ReadError<N::Error>> {
-        let (mut old, mut new) = (Side::of(old), Side::of(Some(self)));
-        let same = |one: &Side, other: &Side| {
-            let ids = |side: &Side| -> Vec<NodeId> { side.nodes.iter().map(|n| n.id()).collect() };
+    ) -> Result<Option<Vec<ItemChange>>, ReadError<N::Error>> {
+        let (mut old, mut new) = (TreeLevel::new(old), TreeLevel::new(Some(self)));
+        let same = |one: &TreeLevel, other: &TreeLevel| {
+            let ids =
+                |side: &TreeLevel| -> Vec<NodeId> { side.nodes.iter().map(|n| n.id()).collect() };
             one.level == other.level && ids(one) == ids(other)
         };
         if same(&old, &new) {
@@ -78,13 +86,13 @@ impl Tree {
         }
         while old.level > 0 || new.level > 0 {
             let shared = match old.level.cmp(&new.level) {
-                Ordering::Equal => shared(&old, &new),
+                Ordering::Equal => shared_ids(&old, &new),
                 _ => HashSet::new(),
             };
-            // The higher one goes down alone.
-            let (goes_old, goes_new) = (old.level >= new.level, new.level >= old.level);
-            for (side, goes) in [(&mut old, goes_old), (&mut new, goes_new)] {
-                if !goes {
+            // The higher tree descends alone.
+            let (old_descends, new_descends) = (old.level >= new.level, new.level >= old.level);
+            for (side, descends) in [(&mut old, old_descends), (&mut new, new_descends)] {
+                if !descends {
                     continue;
                 }
                 let own = side.children();
@@ -95,18 +103,21 @@ impl Tree {
                 side.descend(nodes, &shared).await?;
             }
         }
-        Ok(Some(merge(old.items(), new.items())))
+        Ok(Some(merge_items(old.items(), new.items())))
     }
 }
 
-fn shared(one: &Side, other: &Side) -> HashSet<NodeId> {
+fn shared_ids(one: &TreeLevel, other: &TreeLevel) -> HashSet<NodeId> {
     let ids: HashSet<NodeId> = one.children().iter().map(|child| child.id).collect();
     let others = other.children().into_iter().map(|child| child.id);
     others.filter(|id| ids.contains(id)).collect()
 }
 
-/// Items of both sides, each in the order of keys, without those that both have.
-fn merge(old: impl Iterator<Item = Item>, new: impl Iterator<Item = Item>) -> Vec<Change> {
+/// Merges the items of both trees, each in key order, and drops equal ones.
+fn merge_items(
+    old: impl Iterator<Item = Item>,
+    new: impl Iterator<Item = Item>,
+) -> Vec<ItemChange> {
     let (mut old, mut new) = (old.peekable(), new.peekable());
     let mut changes = Vec::new();
     loop {
@@ -125,7 +136,7 @@ fn merge(old: impl Iterator<Item = Item>, new: impl Iterator<Item = Item>) -> Ve
                 (one.weight(), one.value()) == (other.weight(), other.value())
             });
         if !is_same {
-            changes.push((before, after));
+            changes.push(ItemChange { before, after });
         }
     }
 }

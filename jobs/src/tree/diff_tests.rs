@@ -16,9 +16,9 @@ fn both(options: Options, old: &Items, new: &Items) -> (Tree, Tree, Store) {
 
 type Both = (Option<Plain>, Option<Plain>);
 
-fn plains(changes: Vec<Change>) -> Vec<Both> {
+fn plains(changes: Vec<ItemChange>) -> Vec<Both> {
     let plain = |item: Option<Item>| item.as_ref().map(plain);
-    let both = |(old, new)| (plain(old), plain(new));
+    let both = |change: ItemChange| (plain(change.before), plain(change.after));
     changes.into_iter().map(both).collect()
 }
 
@@ -26,17 +26,17 @@ fn expected(old: &Items, new: &Items) -> Vec<Both> {
     let mut keys: Vec<&Vec<u8>> = old.keys().chain(new.keys()).collect();
     keys.sort_unstable();
     keys.dedup();
-    let of = |items: &Items, key: &Vec<u8>| {
+    let find = |items: &Items, key: &Vec<u8>| {
         let (weight, value) = items.get(key)?;
         Some((key.clone(), *weight, value.clone()))
     };
-    let both = keys.into_iter().map(|key| (of(old, key), of(new, key)));
+    let both = keys.into_iter().map(|key| (find(old, key), find(new, key)));
     both.filter(|(old, new)| old != new).collect()
 }
 
 proptest! {
     #[test]
-    fn changes_are_those_of_sorted_lists(
+    fn changes_equal_those_of_sorted_lists(
         old in items(300),
         new in items(300),
         options in tiny(),
@@ -70,7 +70,7 @@ proptest! {
 }
 
 #[test]
-fn what_trees_share_is_not_read() {
+fn shared_nodes_are_not_read() {
     let options = Options {
         leaf_items_mean: 8,
         inner_children_mean: 4,

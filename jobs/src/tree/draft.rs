@@ -1,4 +1,4 @@
-//! Nodes in the making: entries are gathered in columns until the node is sealed.
+//! Collects the entries of a node in columns until the node is encoded.
 
 use bytes::Bytes;
 
@@ -6,9 +6,9 @@ use super::wire::{self, ENTRY_BYTES};
 use super::{NodeId, Sum};
 use schemas::leb128;
 
-/// A node in the making.
+/// A node under construction.
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(super) struct NodeDraft {
     entries: usize,
     lengths: Vec<u8>,
     numbers: Vec<u8>,
@@ -19,34 +19,34 @@ pub(super) struct Draft {
     sum: Sum,
 }
 
-/// A finished node, and what its parent says of it.
+/// An encoded node, with the data for its parent.
 #[derive(Debug)]
-pub(super) struct Sealed {
+pub(super) struct EncodedNode {
     pub(super) id: NodeId,
     pub(super) bytes: Bytes,
     pub(super) last: Vec<u8>,
     pub(super) sum: Sum,
 }
 
-impl Draft {
-    /// Entries so far.
+impl NodeDraft {
+    /// The number of entries.
     pub(super) const fn entries(&self) -> usize {
         self.entries
     }
 
-    /// Bytes that the entries take with their keys in full, which a body never takes more of.
+    /// Bytes of the entries with full keys. A body never has more.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Adds an item, whose weight is not negative, to a leaf.
+    /// Adds an item to a leaf. The weight must not be negative.
     pub(super) fn push_item(&mut self, key: &[u8], weight: i64, value: &[u8]) {
         let numbers = [weight.cast_unsigned(), value.len() as u64];
         self.push(key, Sum { count: 1, weight }, numbers, value);
     }
 
     /// Adds a child to an inner node.
-    pub(super) fn push_child(&mut self, child: &Sealed) {
+    pub(super) fn push_child(&mut self, child: &EncodedNode) {
         let numbers = [child.sum.count, child.sum.weight.cast_unsigned()];
         self.push(&child.last, child.sum, numbers, child.id.as_bytes());
     }
@@ -69,8 +69,8 @@ impl Draft {
         self.bytes += key.len() + rest.len() + ENTRY_BYTES;
     }
 
-    /// Finishes the node and begins the next one.
-    pub(super) fn seal(&mut self, level: u8, compress: bool) -> Sealed {
+    /// Encodes the node and starts the next one.
+    pub(super) fn seal(&mut self, level: u8, compress: bool) -> EncodedNode {
         let columns = [&self.lengths, &self.numbers, &self.keys, &self.rest];
         let mut body = Vec::with_capacity(columns.iter().map(|c| c.len()).sum::<usize>() + 16);
         leb128::write(&mut body, self.entries as u64);
@@ -80,9 +80,9 @@ impl Draft {
         for column in columns {
             body.extend_from_slice(column);
         }
-        let bytes = wire::close(level, &body, compress);
-        let sealed = Sealed {
-            id: NodeId::of(&bytes),
+        let bytes = wire::encode(level, &body, compress);
+        let sealed = EncodedNode {
+            id: NodeId::for_bytes(&bytes),
             bytes: Bytes::from(bytes),
             last: std::mem::take(&mut self.last),
             sum: std::mem::take(&mut self.sum),

@@ -1,11 +1,11 @@
-//! Items as they are handed out: places in a leaf.
+//! Items of a tree, as references into their leaf.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::Node;
 
-/// An item. It keeps the leaf in memory that it lies in.
+/// An item. It keeps its leaf in memory.
 #[derive(Clone)]
 pub struct Item {
     leaf: Arc<Node>,
@@ -13,27 +13,27 @@ pub struct Item {
 }
 
 impl Item {
-    /// The item of a leaf, if there is one.
-    pub(super) fn of(leaf: &Arc<Node>, at: usize) -> Option<Self> {
+    /// The item at an index of a leaf, or `None` if the index is out of range.
+    pub(super) fn new(leaf: &Arc<Node>, at: usize) -> Option<Self> {
         (leaf.level() == 0 && at < leaf.len()).then(|| Self {
             leaf: Arc::clone(leaf),
             at,
         })
     }
 
-    /// Its key.
+    /// The key.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         self.leaf.key(self.at)
     }
 
-    /// Its weight.
+    /// The weight.
     #[must_use]
     pub fn weight(&self) -> i64 {
         self.leaf.sum_at(self.at).weight
     }
 
-    /// Its value.
+    /// The value.
     #[must_use]
     pub fn value(&self) -> &[u8] {
         self.leaf.value(self.at)

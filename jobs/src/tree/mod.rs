@@ -1,36 +1,39 @@
-//! Sorted items in an immutable tree of chunks, for pages, ranks and counts at any place, where a
-//! new edition of the tree shares every node that did not change with the one before.
+//! Immutable trees of sorted items, for pages, ranks and counts at any position. A new version of a
+//! tree shares all unchanged nodes with the previous one.
 //!
-//! It owns how items are cut into nodes, how a node is laid out in bytes and how a tree is read. It
-//! must not know where nodes are stored, nor what keys and values mean: a store hands them over
-//! through [`Nodes`].
+//! This module owns how items are cut into nodes, the byte layout of nodes, and reading. It is
+//! independent of the store of nodes, which implements [`Nodes`], and of the meaning of keys and
+//! values.
 //!
-//! Leaves hold items in the order of their keys; inner nodes hold, for each child, its last key, its
-//! id and the [`Sum`] of the items beneath it. So the way down to a key adds up what lies before it,
-//! and a position is found as a key is: an order-statistic tree. A node's id is the hash of its
-//! bytes, and a node ends where the hash of a key says so: the same items give the same nodes,
-//! whatever was there before, and a changed item changes the nodes above it and seldom a neighbour.
-//! The levels grow until one node remains. It is the root, and is no node of the store: its bytes,
-//! led by their id, belong into a head that is replaced as a whole. A new edition is published by
-//! writing its nodes first and its head last; who finds a node missing ([`ReadError::Missing`]) has
-//! an old head and reads it anew.
+//! Leaves hold items in key order. For each child, an inner node holds its last key, its id and the
+//! [`Sum`] of the items below it. So a descent to a key adds up the items before it, and a position
+//! is found like a key: this is an order-statistic tree.
 //!
-//! A node in bytes, numbers in LEB128:
+//! The id of a node is the hash of its bytes. The hash of a key decides whether a node ends after
+//! it. So the same items give the same nodes, independent of their history. A changed item changes
+//! the nodes above it and rarely a neighbor.
+//!
+//! Levels grow until one node remains, the root. The root is not stored as a node: its id and bytes
+//! are part of a head that is replaced as a whole. A version is published by writing its nodes
+//! first and its head last. A reader that misses a node ([`ReadError::Missing`]) has an old head
+//! and reads it again.
+//!
+//! A node in bytes, with numbers in LEB128:
 //!
 //! ```text
 //! version: u8 = 1 │ level: u8, 0 for a leaf │ packing: u8 = 0 │ body
 //!                                           │           = 1 │ body's length │ body in zstd
 //! body: entries │ bytes of lengths │ bytes of numbers │ bytes of keys │ the four columns:
-//!   lengths  for each entry: bytes shared with the key before it, own bytes of its key
+//!   lengths  for each entry: bytes shared with the previous key, own bytes of its key
 //!   numbers  leaf: weight, length of the value        inner: count, weight
 //!   keys     the own bytes of each key
 //!   rest     leaf: the values                         inner: the ids, of 16 bytes each
 //! ```
 //!
-//! The ids of equal items stay equal only as long as this layout, the rule of [`Options`] and the
-//! compressor do; any change of them costs one edition that shares nothing, and is never wrong.
+//! The ids of equal items depend on this layout, the rules of [`Options`] and the compressor. After
+//! a change of one of them, the next version shares no nodes, but results stay correct.
 //!
-//! The idea is that of the "prolly trees" of Noms and Dolt and of Merkle search trees (Auvolat and
+//! The design follows the "prolly trees" of Noms and Dolt and Merkle search trees (Auvolat and
 //! Taïani, 2019), with the sums of an order-statistic tree (Cormen et al., chapter 14).
 
 mod build;
@@ -48,13 +51,13 @@ use std::fmt;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-pub use build::{BuildError, Builder, Built, ITEM_BYTES_MAX, Options};
-pub use diff::Change;
+pub use build::{BuildError, Builder, BuiltTree, ITEM_BYTES_MAX, Options};
+pub use diff::ItemChange;
 pub use item::Item;
 pub use node::Node;
 pub use read::{Nodes, ReadError, Tree};
 
-/// The name of a node: the XXH3 hash of its bytes. It guards against damage, not against forgery.
+/// The id of a node: the XXH3 hash of its bytes. It detects damage, not forgery.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId([u8; Self::LEN]);
 
@@ -64,11 +67,11 @@ impl NodeId {
 
     /// The id of a node with these bytes.
     #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn for_bytes(bytes: &[u8]) -> Self {
         Self(xxh3_128(bytes).to_be_bytes())
     }
 
-    /// The id as bytes.
+    /// The bytes of the id.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
@@ -93,7 +96,7 @@ impl fmt::Debug for NodeId {
     }
 }
 
-/// How many items there are, and what their weights add up to.
+/// The number of items and the sum of their weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sum {
     /// The number of items.
@@ -103,7 +106,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// Both sums, or nothing where one is too large for its type.
+    /// Adds two sums, or returns `None` on overflow.
     #[must_use]
     pub const fn checked_add(self, other: Self) -> Option<Self> {
         match (
@@ -115,7 +118,7 @@ impl Sum {
         }
     }
 
-    /// Both sums, where both are parts of a tree: its own sum was checked.
+    /// Adds two sums of parts of one tree, whose own sum was checked.
     const fn plus(self, other: Self) -> Self {
         Self {
             count: self.count + other.count,
@@ -124,24 +127,24 @@ impl Sum {
     }
 }
 
-/// Stored bytes that are no node, or not the node that belongs there.
+/// Stored bytes that are not a node, or not the expected node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Damaged {
-    /// The bytes were not written by this version.
+pub enum TreeDamage {
+    /// This version does not know the layout.
     #[error("stored tree node has layout {0}: a newer version wrote it, or it is damaged")]
     Layout(u8),
     /// The bytes contradict themselves.
     #[error("stored tree node is damaged: {0}")]
     Content(&'static str),
-    /// The bytes are whole but do not belong to the id.
+    /// The bytes do not belong to the id.
     #[error("stored tree node {id} is damaged: its bytes have the hash {found}")]
     Hash {
-        /// The node that was asked for.
+        /// The id of the requested node.
         id: NodeId,
-        /// The id of what came.
+        /// The id of the bytes.
         found: NodeId,
     },
-    /// The node is not what its parent says of it.
-    #[error("stored tree node {0} is not the one that its parent was built over")]
+    /// The node differs from what its parent says.
+    #[error("stored tree node {0} differs from what its parent says")]
     Child(NodeId),
 }

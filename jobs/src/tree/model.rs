@@ -1,4 +1,4 @@
-//! What the tests compare a tree with: a sorted list of items, and a store that counts its calls.
+//! Test model of a tree: a sorted list of items, and a store that records its calls.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -10,14 +10,14 @@ use super::*;
 
 pub(super) type Items = BTreeMap<Vec<u8>, (i64, Vec<u8>)>;
 
-/// An item of the model, to be compared with [`Item`].
+/// An item of the model, for comparison with [`Item`].
 pub(super) type Plain = (Vec<u8>, i64, Vec<u8>);
 
 pub(super) fn plain(item: &Item) -> Plain {
     (item.key().to_vec(), item.weight(), item.value().to_vec())
 }
 
-/// Options with which few items make a high tree.
+/// Options that give a high tree with few items.
 pub(super) fn tiny() -> impl Strategy<Value = Options> {
     (1..12_usize, 2..8_usize, 64..2000_usize, any::<bool>()).prop_map(
         |(leaf_items_mean, inner_children_mean, node_bytes_max, compress)| Options {
@@ -29,7 +29,7 @@ pub(super) fn tiny() -> impl Strategy<Value = Options> {
     )
 }
 
-/// Keys that are often equal, and often one another's prefix.
+/// Keys that are often equal, and often prefixes of each other.
 pub(super) fn key() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(
         prop_oneof![Just(0), Just(b'a'), Just(255), any::<u8>()],
@@ -37,16 +37,16 @@ pub(super) fn key() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Up to so many items.
+/// Up to `max` items.
 pub(super) fn items(max: usize) -> impl Strategy<Value = Items> {
     let value = prop::collection::vec(any::<u8>(), 0..9);
     let item = (key(), (0..1_000_000_i64, value));
     prop::collection::vec(item, 0..=max).prop_map(Items::from_iter)
 }
 
-/// Items that differ with the seed, with keys of 12 bytes.
+/// Items that depend on the seed, with keys of 12 bytes.
 pub(super) fn many(length: u64, seed: u64) -> Items {
-    let hash = |at: u64| NodeId::of(&[seed.to_be_bytes(), at.to_be_bytes()].concat());
+    let hash = |at: u64| NodeId::for_bytes(&[seed.to_be_bytes(), at.to_be_bytes()].concat());
     let item = |at| {
         let hash = *hash(at).as_bytes();
         (
@@ -57,7 +57,7 @@ pub(super) fn many(length: u64, seed: u64) -> Items {
     (0..length).map(item).collect()
 }
 
-/// All nodes of a finished tree, and its root.
+/// The root and all nodes of a finished tree.
 pub(super) fn build(options: Options, items: &Items) -> (Bytes, Vec<(NodeId, Bytes)>) {
     let mut builder = Builder::new(options);
     let mut nodes = Vec::new();
@@ -75,7 +75,7 @@ pub(super) fn build(options: Options, items: &Items) -> (Bytes, Vec<(NodeId, Byt
     (built.root, nodes)
 }
 
-/// A store of encoded nodes that keeps what it was asked for, call by call.
+/// A store of encoded nodes that records the requested ids of each call.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     pub(super) nodes: HashMap<NodeId, Bytes>,
@@ -94,8 +94,8 @@ impl Store {
         (Tree::open(&root).unwrap(), store)
     }
 
-    /// What was asked for since this was called last, after a check that each call but the first
-    /// is for nodes one level lower, none of them twice, and that there is one call a level.
+    /// Returns the requests since the last call. Checks that there is at most one request per
+    /// level, that it names each node once, and that levels descend by one.
     pub(super) fn checked_calls(&self, tree: &Tree) -> Vec<Vec<NodeId>> {
         let calls = std::mem::take(&mut *self.calls.lock().unwrap());
         assert!(calls.len() <= tree.height());
@@ -109,7 +109,7 @@ impl Store {
 }
 
 impl Nodes for Store {
-    type Error = Damaged;
+    type Error = TreeDamage;
 
     async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, Self::Error> {
         self.calls.lock().unwrap().push(ids.to_vec());
@@ -120,7 +120,7 @@ impl Nodes for Store {
     }
 }
 
-/// What a future gives that waits for nothing.
+/// The result of a future that never waits.
 pub(super) fn now<T>(future: impl Future<Output = T> + Send) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     runtime.unwrap().block_on(future)

@@ -1,18 +1,18 @@
-//! Nodes as they are read: decoded once, then searched without another allocation.
+//! Nodes for reading: decoded once, then searched without further allocation.
 
 use super::wire::{self, BODY_BYTES_MAX, Columns};
-use super::{Damaged, NodeId, Sum};
+use super::{NodeId, Sum, TreeDamage};
 
-/// A decoded node: a leaf with items or an inner node with children, its entries in ascending order
-/// of their keys. A store may keep it for as long as it likes, since its content never changes.
+/// A decoded node: a leaf with items or an inner node with children, in key order. Its content
+/// never changes, so stores may cache it without limit.
 #[derive(Debug)]
 pub struct Node {
     id: NodeId,
     level: u8,
-    /// The keys, one after the other, and where each ends.
+    /// The concatenated keys, and the end of each.
     keys: Vec<u8>,
     key_ends: Vec<u32>,
-    /// What the entries before each entry weigh, and what all of them do.
+    /// The sum of weights before each entry, and of all entries.
     weights: Vec<i64>,
     entries: Entries,
 }
@@ -25,12 +25,12 @@ enum Entries {
     },
     Children {
         ids: Vec<NodeId>,
-        /// As [`Node::weights`], of the counts.
+        /// As [`Node::weights`], for counts.
         counts: Vec<u64>,
     },
 }
 
-/// What a node says of one of its children.
+/// The data of a child in its parent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Child<'a> {
     pub(super) id: NodeId,
@@ -40,16 +40,16 @@ pub(super) struct Child<'a> {
 }
 
 impl Node {
-    /// Reads a node. Whether it is the one that was asked for is checked by the tree.
+    /// Decodes a node. The tree checks that it is the requested one.
     ///
     /// # Errors
-    /// [`Damaged`] if no node is laid out like this. Any bytes may be given.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
-        let (level, body) = wire::open(bytes)?;
-        let mut columns = Columns::of(&body)?;
+    /// [`TreeDamage`] if the bytes are not a node. Any input is safe.
+    pub fn decode(bytes: &[u8]) -> Result<Self, TreeDamage> {
+        let (level, body) = wire::decode_header(bytes)?;
+        let mut columns = Columns::parse(&body)?;
         let length = columns.entries;
         let mut node = Self {
-            id: NodeId::of(bytes),
+            id: NodeId::for_bytes(bytes),
             level,
             keys: Vec::new(),
             key_ends: Vec::with_capacity(length),
@@ -64,14 +64,14 @@ impl Node {
             let length = value_ends.last().copied().unwrap_or(0);
             *values = columns.rest.take(length as usize)?.into();
         } else if length == 0 {
-            return Err(Damaged::Content("it is an inner node without children"));
+            return Err(TreeDamage::Content("it is an inner node without children"));
         }
         columns.end()?;
         node.keys.shrink_to_fit();
         Ok(node)
     }
 
-    fn read_entry(&mut self, columns: &mut Columns<'_>) -> Result<(), Damaged> {
+    fn read_entry(&mut self, columns: &mut Columns<'_>) -> Result<(), TreeDamage> {
         self.read_key(columns)?;
         let weight = match &mut self.entries {
             Entries::Items { value_ends, .. } => {
@@ -83,7 +83,7 @@ impl Node {
             Entries::Children { ids, counts } => {
                 let count = columns.numbers.number()?;
                 if count == 0 {
-                    return Err(Damaged::Content("a child is empty"));
+                    return Err(TreeDamage::Content("a child is empty"));
                 }
                 let before = counts.last().copied().unwrap_or(0);
                 counts.push(before.checked_add(count).ok_or(OVERFLOW)?);
@@ -97,7 +97,7 @@ impl Node {
         Ok(())
     }
 
-    fn read_key(&mut self, columns: &mut Columns<'_>) -> Result<(), Damaged> {
+    fn read_key(&mut self, columns: &mut Columns<'_>) -> Result<(), TreeDamage> {
         let shared = columns.lengths.length()?;
         let own = columns.lengths.length()?;
         let own = columns.keys.take(own)?;
@@ -106,10 +106,14 @@ impl Node {
         let rest = match before {
             None if shared == 0 => None,
             Some(before) if shared <= before.len() => before.get(shared..),
-            _ => return Err(Damaged::Content("a key shares more than there is")),
+            _ => {
+                return Err(TreeDamage::Content(
+                    "a key shares more bytes than the previous key has",
+                ));
+            }
         };
         if rest.is_some_and(|rest| rest >= own) {
-            return Err(Damaged::Content("its keys do not ascend"));
+            return Err(TreeDamage::Content("its keys are not ascending"));
         }
         let from = begin - before.map_or(0, <[u8]>::len);
         let key_end = end(begin + shared, own.len())?;
@@ -119,13 +123,13 @@ impl Node {
         Ok(())
     }
 
-    /// The hash of the bytes that the node was decoded from.
+    /// The hash of the bytes from which the node was decoded.
     #[must_use]
     pub const fn id(&self) -> NodeId {
         self.id
     }
 
-    /// How much memory it takes, in bytes.
+    /// The memory of the node, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let entries = match &self.entries {
@@ -140,34 +144,34 @@ impl Node {
         size_of::<Self>() + self.keys.len() + ends + entries
     }
 
-    /// The keys of its items, or the last ones beneath its children.
+    /// The keys of its items, or the last keys of its children.
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.len()).map(|at| self.key(at))
     }
 
-    /// The sum of the items in it or beneath it.
+    /// The sum of the items in the node or below it.
     #[must_use]
     pub fn sum(&self) -> Sum {
-        self.before(self.len())
+        self.sum_before(self.len())
     }
 
-    /// Levels beneath it.
+    /// The number of levels below it.
     pub(super) const fn level(&self) -> u8 {
         self.level
     }
 
-    /// Entries in it.
+    /// The number of entries.
     pub(super) const fn len(&self) -> usize {
         self.key_ends.len()
     }
 
-    /// The key of an item or the last key beneath a child; empty where there is no such entry.
+    /// The key of an item, or the last key of a child; empty if there is no such entry.
     pub(super) fn key(&self, at: usize) -> &[u8] {
-        piece(&self.keys, &self.key_ends, at)
+        slice_at(&self.keys, &self.key_ends, at)
     }
 
-    /// The sum of what lies before an entry; of all, where there is no such entry.
-    pub(super) fn before(&self, at: usize) -> Sum {
+    /// The sum of the entries before an entry; of all entries if there is no such entry.
+    pub(super) fn sum_before(&self, at: usize) -> Sum {
         let at = at.min(self.len());
         let count = match &self.entries {
             Entries::Items { .. } => at as u64,
@@ -177,17 +181,17 @@ impl Node {
         Sum { count, weight }
     }
 
-    /// The value of an item; empty where there is none.
+    /// The value of an item; empty if there is none.
     pub(super) fn value(&self, at: usize) -> &[u8] {
         match &self.entries {
-            Entries::Items { values, value_ends } => piece(values, value_ends, at),
+            Entries::Items { values, value_ends } => slice_at(values, value_ends, at),
             Entries::Children { .. } => &[],
         }
     }
 
     /// The sum of one entry.
     pub(super) fn sum_at(&self, at: usize) -> Sum {
-        let (before, through) = (self.before(at), self.before(at + 1));
+        let (before, through) = (self.sum_before(at), self.sum_before(at + 1));
         Sum {
             count: through.count - before.count,
             weight: through.weight - before.weight,
@@ -206,12 +210,12 @@ impl Node {
         })
     }
 
-    /// All children; none of a leaf.
+    /// All children; none for a leaf.
     pub(super) fn children(&self) -> impl Iterator<Item = Child<'_>> {
         (0..self.len()).map_while(|at| self.child(at))
     }
 
-    /// The first entry that is or may hold `key` or a key after it.
+    /// The first entry that is or may contain `key` or a greater key.
     pub(super) fn seek(&self, key: &[u8]) -> usize {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -225,8 +229,8 @@ impl Node {
         low
     }
 
-    /// The entries that are or hold the items at these positions.
-    pub(super) fn slots(&self, positions: std::ops::Range<u64>) -> std::ops::Range<usize> {
+    /// The entries that are or contain the items at these positions.
+    pub(super) fn entries_at(&self, positions: std::ops::Range<u64>) -> std::ops::Range<usize> {
         let (from, to) = (positions.start, positions.end);
         match &self.entries {
             Entries::Items { .. } => {
@@ -259,10 +263,10 @@ impl Entries {
     }
 }
 
-const OVERFLOW: Damaged = Damaged::Content("its sums are too large");
+const OVERFLOW: TreeDamage = TreeDamage::Content("its sums are too large");
 
-/// The end of a piece, if it is one that a node can have.
-fn end(start: usize, length: usize) -> Result<u32, Damaged> {
+/// The end of a slice, if it is within the size limit of a node.
+fn end(start: usize, length: usize) -> Result<u32, TreeDamage> {
     let end = start
         .checked_add(length)
         .filter(|end| *end <= BODY_BYTES_MAX);
@@ -270,14 +274,14 @@ fn end(start: usize, length: usize) -> Result<u32, Damaged> {
         .ok_or(wire::TOO_LONG)
 }
 
-fn piece<'a>(pieces: &'a [u8], ends: &[u32], at: usize) -> &'a [u8] {
+fn slice_at<'a>(bytes: &'a [u8], ends: &[u32], at: usize) -> &'a [u8] {
     let start = at
         .checked_sub(1)
         .map_or(Some(0), |before| ends.get(before).copied());
     let end = ends.get(at).copied();
     start
         .zip(end)
-        .and_then(|(start, end)| pieces.get(start as usize..end as usize))
+        .and_then(|(start, end)| bytes.get(start as usize..end as usize))
         .unwrap_or_default()
 }
 

@@ -1,21 +1,21 @@
-//! Reading a tree level by level: one call of the store for each level, however much is asked; of very
-//! many keys one for each thousand of them.
+//! Reads a tree level by level, with one call of the store per level. Many keys are split into
+//! batches of about a thousand.
 
 use std::sync::Arc;
 
-use super::descend::{Found, Level, fetch};
-use super::{Damaged, Item, Node, NodeId, Sum};
+use super::descend::{LeafMatch, Level, fetch_children};
+use super::{Item, Node, NodeId, Sum, TreeDamage};
 
-/// So many keys go down a tree together: no more nodes are asked for in one call, nor held at once.
-const KEYS_AT_ONCE: usize = 1024;
+/// Maximum keys of one descent. It bounds the nodes in one call and in memory.
+const KEYS_PER_DESCENT: usize = 1024;
 
-/// A store of nodes, or a cache before one.
+/// A store of nodes, or a cache in front of one.
 pub trait Nodes: Sync {
-    /// How reading fails.
+    /// The error of a read.
     type Error: Send;
 
-    /// The nodes with these ids, in the order of the ids; nothing for one that is not there. No id
-    /// is asked for twice in one call. The tree checks that each node is the one that it asked for.
+    /// Reads the nodes with these ids, in the order of the ids; `None` for a missing one. A call
+    /// has no id twice. The tree checks that each node is the requested one.
     fn nodes(
         &self,
         ids: &[NodeId],
@@ -25,35 +25,37 @@ pub trait Nodes: Sync {
 /// A tree could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError<E> {
-    /// A node is not in the store: a newer tree has replaced this one.
-    #[error("tree node {0} is gone: a newer tree has replaced this one; read its head again")]
+    /// A node is not in the store, because a newer tree replaced this one.
+    #[error(
+        "tree node {0} was deleted, because a newer tree replaced this one; read its head again"
+    )]
     Missing(NodeId),
-    /// A node is not what it should be.
+    /// A node is corrupt.
     #[error(transparent)]
-    Damaged(#[from] Damaged),
+    Damaged(#[from] TreeDamage),
     /// The store failed.
     #[error(transparent)]
     Store(E),
 }
 
-/// A tree, known by its root. A copy is cheap.
+/// A tree, opened by its root. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct Tree {
     root: Arc<Node>,
 }
 
 impl Tree {
-    /// The tree with this root, as [`super::Built`] has it.
+    /// Opens the tree with this root, as in [`super::BuiltTree`].
     ///
     /// # Errors
-    /// [`Damaged`] if the bytes are no root or not those that were written.
-    pub fn open(root: &[u8]) -> Result<Self, Damaged> {
+    /// [`TreeDamage`] if the bytes are not a root, or corrupt.
+    pub fn open(root: &[u8]) -> Result<Self, TreeDamage> {
         let Some((id, bytes)) = root.split_first_chunk::<{ NodeId::LEN }>() else {
-            return Err(Damaged::Content("it ends too early"));
+            return Err(TreeDamage::Content("it ends too early"));
         };
-        let (id, found) = (NodeId::from(*id), NodeId::of(bytes));
+        let (id, found) = (NodeId::from(*id), NodeId::for_bytes(bytes));
         if id != found {
-            return Err(Damaged::Hash { id, found });
+            return Err(TreeDamage::Hash { id, found });
         }
         let root = Arc::new(Node::decode(bytes)?);
         Ok(Self { root })
@@ -69,42 +71,48 @@ impl Tree {
         self.root.sum()
     }
 
-    /// The keys that the root holds: of its items, or the last ones beneath its children.
+    /// The keys in the root: those of its items, or the last keys of its children.
     pub fn root_keys(&self) -> impl Iterator<Item = &[u8]> {
         self.root.keys()
     }
 
-    /// Levels below the root: the most calls of [`Nodes::nodes`] that an operation makes.
+    /// The number of levels below the root, which is the maximum number of [`Nodes::nodes`] calls
+    /// of an operation.
     #[must_use]
     pub fn height(&self) -> usize {
         usize::from(self.root.level())
     }
 
-    /// Goes to the leaves of all keys, a bounded number of keys at once, and hands to `take` the place
-    /// of each key among those that were asked for, the key, its leaf and the sum of what lies before
-    /// the leaf. Of a key beyond the last one it hears nothing.
+    /// Finds the leaves of all keys, a bounded number of keys at once. Calls `visit` with the index
+    /// of each key in the request, the key, its leaf and the sum of the items before the leaf. Keys
+    /// beyond the last one are skipped.
     async fn find_leaves<N: Nodes>(
         &self,
         nodes: &N,
         keys: &[&[u8]],
-        mut take: impl FnMut(usize, &[u8], &Arc<Node>, Sum) + Send,
+        mut visit: impl FnMut(usize, &[u8], &Arc<Node>, Sum) + Send,
     ) -> Result<(), ReadError<N::Error>> {
         let mut order: Vec<(&[u8], usize)> = keys.iter().copied().zip(0..).collect();
-        // Neighbours lie in the same nodes.
+        // Adjacent keys share nodes.
         order.sort_unstable();
-        for some in order.chunks(KEYS_AT_ONCE) {
-            let keys: Vec<&[u8]> = some.iter().map(|(key, _)| *key).collect();
-            for Found { ask, leaf, before } in self.leaves(nodes, &keys).await? {
-                if let Some((key, place)) = some.get(ask) {
-                    take(*place, key, &leaf, before);
+        for batch in order.chunks(KEYS_PER_DESCENT) {
+            let keys: Vec<&[u8]> = batch.iter().map(|(key, _)| *key).collect();
+            for LeafMatch {
+                key_index,
+                leaf,
+                before,
+            } in self.leaves(nodes, &keys).await?
+            {
+                if let Some((key, index)) = batch.get(key_index) {
+                    visit(*index, key, &leaf, before);
                 }
             }
         }
         Ok(())
     }
 
-    /// For each key the sum of the items whose keys are below it. Keys may come in any order, more
-    /// than once, and need not be in the tree. What a range of keys holds is the difference of two.
+    /// For each key, the sum of the items with smaller keys. Keys may be unsorted, repeated and
+    /// missing in the tree. The difference of two ranks is the sum of a key range.
     ///
     /// # Errors
     /// [`ReadError`] if a node can't be read.
@@ -114,16 +122,16 @@ impl Tree {
         keys: &[&[u8]],
     ) -> Result<Vec<Sum>, ReadError<N::Error>> {
         let mut ranks = vec![self.sum(); keys.len()];
-        self.find_leaves(nodes, keys, |place, key, leaf, before| {
-            if let Some(rank) = ranks.get_mut(place) {
-                *rank = before.plus(leaf.before(leaf.seek(key)));
+        self.find_leaves(nodes, keys, |index, key, leaf, before| {
+            if let Some(rank) = ranks.get_mut(index) {
+                *rank = before.plus(leaf.sum_before(leaf.seek(key)));
             }
         })
         .await?;
         Ok(ranks)
     }
 
-    /// For each key its item, where there is one. Keys may come in any order and more than once.
+    /// For each key, its item, if there is one. Keys may be unsorted and repeated.
     ///
     /// # Errors
     /// [`ReadError`] if a node can't be read.
@@ -136,8 +144,8 @@ impl Tree {
         Ok(found.map(|found| found.map(|(_, item)| item)).collect())
     }
 
-    /// For each key its item, where there is one, with the sum of the items before it: what
-    /// [`Tree::ranks`] and [`Tree::get`] tell, on one way down.
+    /// For each key, its item, if there is one, and the sum of the items before it. This combines
+    /// [`Tree::ranks`] and [`Tree::get`] in one descent.
     ///
     /// # Errors
     /// [`ReadError`] if a node can't be read.
@@ -147,18 +155,18 @@ impl Tree {
         keys: &[&[u8]],
     ) -> Result<Vec<Option<(Sum, Item)>>, ReadError<N::Error>> {
         let mut items = vec![None; keys.len()];
-        self.find_leaves(nodes, keys, |place, key, leaf, before| {
+        self.find_leaves(nodes, keys, |index, key, leaf, before| {
             let at = leaf.seek(key);
-            let item = Item::of(leaf, at).filter(|item| item.key() == key);
-            if let Some(found) = items.get_mut(place) {
-                *found = item.map(|item| (before.plus(leaf.before(at)), item));
+            let item = Item::new(leaf, at).filter(|item| item.key() == key);
+            if let Some(found) = items.get_mut(index) {
+                *found = item.map(|item| (before.plus(leaf.sum_before(at)), item));
             }
         })
         .await?;
         Ok(items)
     }
 
-    /// Up to `length` items from position `from` on, which is 0 for the first one.
+    /// At most `length` items from position `from`, counted from 0.
     ///
     /// # Errors
     /// [`ReadError`] if a node can't be read.
@@ -174,15 +182,15 @@ impl Tree {
         }
         self.items(nodes, |level: &Level| {
             let slots = |(start, node): &(u64, Arc<Node>)| {
-                node.slots(from.saturating_sub(*start)..to.saturating_sub(*start))
+                node.entries_at(from.saturating_sub(*start)..to.saturating_sub(*start))
             };
             level.iter().map(slots).collect()
         })
         .await
     }
 
-    /// The ids of all nodes of the tree but its root, parents before their children. Inner nodes are
-    /// read for that; leaves are not.
+    /// The ids of all nodes except the root, parents before their children. It reads inner nodes,
+    /// but no leaves.
     ///
     /// # Errors
     /// [`ReadError`] if a node can't be read.
@@ -193,7 +201,7 @@ impl Tree {
             let children: Vec<_> = level.iter().flat_map(|node| node.children()).collect();
             ids.extend(children.iter().map(|child| child.id));
             if below > 0 {
-                level = fetch(nodes, &children).await?;
+                level = fetch_children(nodes, &children).await?;
             }
         }
         Ok(ids)

@@ -29,8 +29,8 @@ fn below(items: &Items, key: &[u8]) -> Sum {
     })
 }
 
-/// Keys of the items and others, some of them twice.
-fn asks(items: &Items, others: &[Vec<u8>]) -> Vec<Vec<u8>> {
+/// Keys of items and other keys, some of them twice.
+fn lookup_keys(items: &Items, others: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let own = items.keys().step_by(3).cloned();
     let edges = [vec![], vec![255; 9]];
     let all = others.iter().cloned().chain(own).chain(edges);
@@ -39,7 +39,7 @@ fn asks(items: &Items, others: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 proptest! {
     #[test]
-    fn every_answer_is_that_of_a_sorted_list(
+    fn reads_equal_those_of_a_sorted_list(
         items in items(400),
         options in tiny(),
         others in prop::collection::vec(key(), 0..20),
@@ -50,7 +50,7 @@ proptest! {
         let list = list(&items);
         prop_assert_eq!(tree.sum().count, items.len() as u64);
 
-        let keys = asks(&items, &others);
+        let keys = lookup_keys(&items, &others);
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let ranks = now(tree.ranks(&store, &keys)).unwrap();
         let expected: Vec<Sum> = keys.iter().map(|key| below(&items, key)).collect();
@@ -81,7 +81,7 @@ proptest! {
 }
 
 #[test]
-fn an_empty_tree_answers_without_a_store() {
+fn an_empty_tree_reads_no_nodes() {
     let (tree, store) = Store::build(Options::default(), &Items::new());
     assert_eq!((tree.sum(), tree.height()), (Sum::default(), 0));
     let keys: [&[u8]; 2] = [b"", b"a"];
@@ -98,7 +98,7 @@ fn an_empty_tree_answers_without_a_store() {
 }
 
 #[test]
-fn what_can_t_be_there_is_not_looked_for() {
+fn empty_requests_read_no_nodes() {
     let (tree, store) = Store::build(SMALL, &many(500, 0));
     assert!(tree.height() >= 3);
     now(tree.ranks(&store, &[])).unwrap();
@@ -113,7 +113,7 @@ fn what_can_t_be_there_is_not_looked_for() {
 }
 
 #[test]
-fn what_is_bounded_reads_few_nodes() {
+fn a_single_item_reads_one_node_per_level() {
     let items = many(5000, 1);
     let (tree, store) = Store::build(SMALL, &items);
     for at in 0..500 {
@@ -123,7 +123,7 @@ fn what_is_bounded_reads_few_nodes() {
 }
 
 #[test]
-fn a_missing_node_is_named_and_the_tree_still_answers_elsewhere() {
+fn a_missing_node_fails_only_reads_that_need_it() {
     let items = many(300, 2);
     let (tree, mut store) = Store::build(SMALL, &items);
     for id in now(tree.walk_ids(&store)).unwrap() {
@@ -140,9 +140,9 @@ fn a_missing_node_is_named_and_the_tree_still_answers_elsewhere() {
     assert!(now(tree.slice(&store, 0, 300)).is_ok());
 }
 
-/// Of very many keys, in whatever order, no call asks for more nodes than there are keys in it.
+/// A call never requests more nodes than the keys of its batch, in any key order.
 #[test]
-fn very_many_keys_are_found_in_bounded_calls() {
+fn many_keys_are_read_in_bounded_calls() {
     let items = many(3_000, 4);
     let (tree, store) = Store::build(
         Options {
@@ -157,10 +157,10 @@ fn very_many_keys_are_found_in_bounded_calls() {
     keys.rotate_left(1_000);
     let found = now(tree.find(&store, &keys)).unwrap();
     let calls = std::mem::take(&mut *store.calls.lock().unwrap());
-    assert!(calls.iter().all(|ids| ids.len() <= KEYS_AT_ONCE));
+    assert!(calls.iter().all(|ids| ids.len() <= KEYS_PER_DESCENT));
     assert_eq!(
         calls.len(),
-        keys.len().div_ceil(KEYS_AT_ONCE) * tree.height()
+        keys.len().div_ceil(KEYS_PER_DESCENT) * tree.height()
     );
     let ranks = now(tree.ranks(&store, &keys)).unwrap();
     for ((key, found), rank) in keys.iter().zip(found).zip(ranks) {
@@ -173,13 +173,13 @@ fn very_many_keys_are_found_in_bounded_calls() {
     assert_eq!(now(tree.ranks(&store, &keys[..20])).unwrap(), sums);
 }
 
-/// A store that hands over too few nodes, or one in the place of another.
-struct Wrong(Store, fn(&mut Vec<Option<Arc<Node>>>));
+/// A store that returns too few nodes, or a wrong one.
+struct FaultyStore(Store, fn(&mut Vec<Option<Arc<Node>>>));
 
-impl Nodes for Wrong {
-    type Error = Damaged;
+impl Nodes for FaultyStore {
+    type Error = TreeDamage;
 
-    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, Damaged> {
+    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, TreeDamage> {
         let mut nodes = self.0.nodes(ids).await?;
         (self.1)(&mut nodes);
         Ok(nodes)
@@ -187,17 +187,17 @@ impl Nodes for Wrong {
 }
 
 #[test]
-fn a_store_is_not_trusted() {
+fn wrong_nodes_of_a_store_are_detected() {
     let items = many(300, 3);
     let (tree, store) = Store::build(SMALL, &items);
-    let swapped = Wrong(store, |nodes| nodes.reverse());
+    let swapped = FaultyStore(store, |nodes| nodes.reverse());
     let error = now(tree.slice(&swapped, 0, 300)).unwrap_err();
     assert!(
-        matches!(error, ReadError::Damaged(Damaged::Hash { .. })),
+        matches!(error, ReadError::Damaged(TreeDamage::Hash { .. })),
         "{error}"
     );
     let (tree, store) = Store::build(SMALL, &items);
-    let short = Wrong(store, |nodes| nodes.truncate(1));
+    let short = FaultyStore(store, |nodes| nodes.truncate(1));
     let error = now(tree.slice(&short, 0, 300)).unwrap_err();
     assert!(matches!(error, ReadError::Missing(_)), "{error}");
 }

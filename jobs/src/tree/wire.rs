@@ -1,7 +1,7 @@
-//! The bytes of a node: its numbers, its columns and how they are packed. The layout stands in
-//! [`super`].
+//! Encodes and decodes the bytes of a node: header, compression and columns. [`super`] describes
+//! the layout.
 //!
-//! Nothing here trusts a byte that it reads: lengths are checked before anything is allocated.
+//! Decoding trusts no input. Lengths are checked before memory is allocated.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -9,45 +9,49 @@ use std::io;
 
 use zstd::bulk::{Compressor, Decompressor};
 
-use super::{Damaged, NodeId};
-use schemas::leb128::{self, NoNumber};
+use super::{NodeId, TreeDamage};
+use schemas::leb128::{self, Leb128Error};
 
-/// The longest body, and the most bytes that its keys take in full.
+/// Maximum bytes of a body, and of its keys in full.
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
-/// The most that an entry takes in a body besides its key and its value or id.
+/// Maximum bytes of an entry in a body, without its key and its value or id.
 pub(super) const ENTRY_BYTES: usize = 25;
 
 const LAYOUT: u8 = 1;
 const PLAIN: u8 = 0;
 const ZSTD: u8 = 1;
 const ZSTD_LEVEL: i32 = 1;
-/// A body that compresses to more than 7 of 8 bytes stays plain: it is read faster.
-const WORTH: (usize, usize) = (7, 8);
+/// A body that compresses to more than 7/8 stays uncompressed, because it is read faster.
+const COMPRESSED_SHARE_MAX: (usize, usize) = (7, 8);
 thread_local! {
-    // A context takes as long to make as some leaves to pack, and keeps nothing of them.
+    // Creating a context takes as long as compressing several leaves. Contexts keep no data.
     static PACKER: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
     static UNPACKER: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
 fn pack(body: &[u8]) -> io::Result<Vec<u8>> {
-    PACKER.with_borrow_mut(|kept| match kept {
+    PACKER.with_borrow_mut(|context| match context {
         Some(packer) => packer.compress(body),
-        None => kept.insert(Compressor::new(ZSTD_LEVEL)?).compress(body),
+        None => context.insert(Compressor::new(ZSTD_LEVEL)?).compress(body),
     })
 }
 
 fn unpack(packed: &[u8], length: usize) -> io::Result<Vec<u8>> {
-    UNPACKER.with_borrow_mut(|kept| match kept {
+    UNPACKER.with_borrow_mut(|context| match context {
         Some(unpacker) => unpacker.decompress(packed, length),
-        None => kept.insert(Decompressor::new()?).decompress(packed, length),
+        None => context
+            .insert(Decompressor::new()?)
+            .decompress(packed, length),
     })
 }
 
-/// The bytes of a node.
-pub(super) fn close(level: u8, body: &[u8], compress: bool) -> Vec<u8> {
+/// Encodes a node from its body.
+pub(super) fn encode(level: u8, body: &[u8], compress: bool) -> Vec<u8> {
     let mut bytes = vec![LAYOUT, level];
     match compress.then(|| pack(body)) {
-        Some(Ok(packed)) if packed.len() < body.len() / WORTH.1 * WORTH.0 => {
+        Some(Ok(packed))
+            if packed.len() < body.len() / COMPRESSED_SHARE_MAX.1 * COMPRESSED_SHARE_MAX.0 =>
+        {
             bytes.push(ZSTD);
             leb128::write(&mut bytes, body.len() as u64);
             bytes.extend_from_slice(&packed);
@@ -60,12 +64,12 @@ pub(super) fn close(level: u8, body: &[u8], compress: bool) -> Vec<u8> {
     bytes
 }
 
-/// The level of a node and its body.
-pub(super) fn open(bytes: &[u8]) -> Result<(u8, Cow<'_, [u8]>), Damaged> {
+/// Decodes the level of a node and its body.
+pub(super) fn decode_header(bytes: &[u8]) -> Result<(u8, Cow<'_, [u8]>), TreeDamage> {
     let mut reader = Reader(bytes);
     let layout = reader.byte()?;
     if layout != LAYOUT {
-        return Err(Damaged::Layout(layout));
+        return Err(TreeDamage::Layout(layout));
     }
     let level = reader.byte()?;
     let packing = reader.byte()?;
@@ -78,9 +82,9 @@ pub(super) fn open(bytes: &[u8]) -> Result<(u8, Cow<'_, [u8]>), Damaged> {
             }
             let body = unpack(reader.0, length).ok();
             let body = body.filter(|body| body.len() == length);
-            Cow::Owned(body.ok_or(Damaged::Content("it does not decompress"))?)
+            Cow::Owned(body.ok_or(TreeDamage::Content("it does not decompress"))?)
         }
-        _ => return Err(Damaged::Content("its packing is unknown")),
+        _ => return Err(TreeDamage::Content("its packing is unknown")),
     };
     if body.len() > BODY_BYTES_MAX {
         return Err(TOO_LONG);
@@ -88,8 +92,9 @@ pub(super) fn open(bytes: &[u8]) -> Result<(u8, Cow<'_, [u8]>), Damaged> {
     Ok((level, body))
 }
 
-pub(super) const TOO_LONG: Damaged = Damaged::Content("it is longer than a node can be");
-const CUT: Damaged = Damaged::Content("it ends too early");
+pub(super) const TOO_LONG: TreeDamage =
+    TreeDamage::Content("it exceeds the maximum size of a node");
+const TRUNCATED: TreeDamage = TreeDamage::Content("it ends too early");
 
 /// The columns of a body.
 pub(super) struct Columns<'a> {
@@ -101,7 +106,7 @@ pub(super) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    pub(super) fn of(body: &'a [u8]) -> Result<Self, Damaged> {
+    pub(super) fn parse(body: &'a [u8]) -> Result<Self, TreeDamage> {
         let mut reader = Reader(body);
         let entries = reader.length()?;
         let [lengths, numbers, keys] = [reader.length()?, reader.length()?, reader.length()?];
@@ -118,53 +123,53 @@ impl<'a> Columns<'a> {
     }
 
     /// Checks that every byte was read.
-    pub(super) fn end(&self) -> Result<(), Damaged> {
+    pub(super) fn end(&self) -> Result<(), TreeDamage> {
         let columns = [&self.lengths, &self.numbers, &self.keys, &self.rest];
         if columns.iter().all(|column| column.0.is_empty()) {
             return Ok(());
         }
-        Err(Damaged::Content("something follows its last entry"))
+        Err(TreeDamage::Content("bytes follow its last entry"))
     }
 }
 
-/// Bytes that are yet to be read.
+/// The unread bytes.
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn byte(&mut self) -> Result<u8, Damaged> {
-        let (byte, rest) = self.0.split_first().ok_or(CUT)?;
+    fn byte(&mut self) -> Result<u8, TreeDamage> {
+        let (byte, rest) = self.0.split_first().ok_or(TRUNCATED)?;
         self.0 = rest;
         Ok(*byte)
     }
 
-    pub(super) fn take(&mut self, length: usize) -> Result<&'a [u8], Damaged> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(CUT)?;
+    pub(super) fn take(&mut self, length: usize) -> Result<&'a [u8], TreeDamage> {
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or(TRUNCATED)?;
         self.0 = rest;
-        Ok(taken)
+        Ok(bytes)
     }
 
-    pub(super) fn id(&mut self) -> Result<NodeId, Damaged> {
-        let (id, rest) = self.0.split_first_chunk().ok_or(CUT)?;
+    pub(super) fn id(&mut self) -> Result<NodeId, TreeDamage> {
+        let (id, rest) = self.0.split_first_chunk().ok_or(TRUNCATED)?;
         self.0 = rest;
         Ok(NodeId::from(*id))
     }
 
-    pub(super) fn number(&mut self) -> Result<u64, Damaged> {
+    pub(super) fn number(&mut self) -> Result<u64, TreeDamage> {
         leb128::read(&mut self.0).map_err(|error| match error {
-            NoNumber::Cut => CUT,
-            NoNumber::TooLarge => Damaged::Content("a number is too large"),
+            Leb128Error::Truncated => TRUNCATED,
+            Leb128Error::TooLarge => TreeDamage::Content("a number is too large"),
         })
     }
 
-    pub(super) fn weight(&mut self) -> Result<i64, Damaged> {
+    pub(super) fn weight(&mut self) -> Result<i64, TreeDamage> {
         let weight = self.number()?.cast_signed();
         let is_negative = weight < 0;
         (!is_negative)
             .then_some(weight)
-            .ok_or(Damaged::Content("a weight is negative"))
+            .ok_or(TreeDamage::Content("a weight is negative"))
     }
 
-    pub(super) fn length(&mut self) -> Result<usize, Damaged> {
+    pub(super) fn length(&mut self) -> Result<usize, TreeDamage> {
         usize::try_from(self.number()?).map_err(|_| TOO_LONG)
     }
 }

@@ -1,5 +1,5 @@
-//! Whether a scheduler has executors: else what it is sent waits there without end. Ballista says so by HTTP, on the
-//! same port.
+//! Checks whether a scheduler has executors; without any, tasks would wait forever. Ballista
+//! reports it by HTTP on the same port.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,28 +8,28 @@ use reqwest::{Client, StatusCode};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::told;
+use super::error_chain;
 use crate::{Address, Error, Result};
 
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(250);
-const ASK_FOR: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is known of it.
+/// The readiness of a scheduler.
 #[derive(Debug)]
 pub(super) struct Readiness {
     http: Client,
     address: Address,
-    /// How long an executor is waited for.
+    /// The maximum time to wait for an executor.
     wait_max: Duration,
-    seen: Mutex<Seen>,
+    status: Mutex<ExecutorStatus>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
-    /// When somebody last looked.
+struct ExecutorStatus {
+    /// The time of the last check.
     at: Option<Instant>,
-    /// Since when there has been no executor.
+    /// The time since which there has been no executor.
     none_since: Option<Instant>,
 }
 
@@ -38,14 +38,14 @@ impl Readiness {
         let http = Client::builder()
             .no_proxy()
             .tls_built_in_root_certs(false)
-            .timeout(ASK_FOR);
+            .timeout(REQUEST_TIMEOUT);
         Ok(Self {
             http: http
                 .build()
                 .map_err(|error| unreachable(&address, &error))?,
             address,
             wait_max,
-            seen: Mutex::default(),
+            status: Mutex::default(),
         })
     }
 
@@ -57,30 +57,31 @@ impl Readiness {
                 return Err(self.no_executor());
             }
             tokio::select! {
-                () = sleep(PAUSE) => {}
+                () = sleep(RETRY_PAUSE) => {}
                 () = stop.cancelled() => return Err(Error::Stopped),
             }
         }
         Ok(())
     }
 
-    /// Looks now and then, whoever asks how often; an error once there has been no executor for too long.
-    pub(super) async fn look(&self) -> Result<()> {
+    /// Checks the scheduler, at most once per interval. Fails if there has been no executor for too
+    /// long.
+    pub(super) async fn check(&self) -> Result<()> {
         {
-            let mut seen = self.seen();
-            if seen.at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+            let mut status = self.status();
+            if status.at.is_some_and(|at| at.elapsed() < POLL_INTERVAL) {
                 return Ok(());
             }
-            seen.at = Some(Instant::now());
+            status.at = Some(Instant::now());
         }
-        // A scheduler that does not answer is noticed by who waits for a task.
+        // The caller, which waits for a task, notices a scheduler that does not answer.
         let is_ready = self.is_ready().await.unwrap_or(true);
-        let mut seen = self.seen();
+        let mut status = self.status();
         if is_ready {
-            seen.none_since = None;
+            status.none_since = None;
             return Ok(());
         }
-        let since = *seen.none_since.get_or_insert_with(Instant::now);
+        let since = *status.none_since.get_or_insert_with(Instant::now);
         if since.elapsed() > self.wait_max {
             return Err(self.no_executor());
         }
@@ -96,7 +97,7 @@ impl Readiness {
             StatusCode::SERVICE_UNAVAILABLE => Ok(false),
             _ => Err(Error::Unreachable {
                 address: self.address.clone(),
-                why: "something else than a scheduler answers there".to_owned(),
+                why: "another service than a scheduler answers there".to_owned(),
             }),
         }
     }
@@ -108,15 +109,15 @@ impl Readiness {
         }
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn status(&self) -> std::sync::MutexGuard<'_, ExecutorStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn unreachable(address: &Address, error: &reqwest::Error) -> Error {
     Error::Unreachable {
         address: address.clone(),
-        why: told(&error.to_string(), error),
+        why: error_chain(&error.to_string(), error),
     }
 }
 
@@ -127,34 +128,35 @@ mod tests {
 
     use super::*;
 
-    /// Somebody who says the same to everybody.
-    async fn who_says(said: &'static str) -> (Address, tokio::task::JoinSet<()>) {
+    /// Starts a server that always sends the same response.
+    async fn start_server(response: &'static str) -> (Address, tokio::task::JoinSet<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                let mut asked = [0; 512];
-                assert!(stream.read(&mut asked).await.expect("a question") > 0);
-                stream.write_all(said.as_bytes()).await.expect("an answer");
+                let mut request = [0; 512];
+                assert!(stream.read(&mut request).await.expect("a request") > 0);
+                let sent = stream.write_all(response.as_bytes()).await;
+                sent.expect("a response");
             }
         });
         (address.parse().expect("an address"), tasks)
     }
 
-    async fn waited(said: &'static str) -> Result<()> {
-        let (address, _tasks) = who_says(said).await;
+    async fn wait_for(response: &'static str) -> Result<()> {
+        let (address, _tasks) = start_server(response).await;
         let readiness = Readiness::new(address, Duration::from_millis(600));
         let readiness = readiness.expect("a client");
         readiness.wait(&CancellationToken::new()).await
     }
 
     #[tokio::test]
-    async fn nobody_is_waited_for_without_end() {
-        waited("HTTP/1.1 200 OK\r\n\r\nready").await.expect("one");
-        let none = waited("HTTP/1.1 503 Service Unavailable\r\n\r\n").await;
+    async fn waiting_for_an_executor_ends() {
+        wait_for("HTTP/1.1 200 OK\r\n\r\nready").await.expect("one");
+        let none = wait_for("HTTP/1.1 503 Service Unavailable\r\n\r\n").await;
         assert!(matches!(none, Err(Error::NoExecutor { .. })), "{none:?}");
-        let other = waited("220 mail.example\r\n").await;
+        let other = wait_for("220 mail.example\r\n").await;
         assert!(matches!(other, Err(Error::Unreachable { .. })), "{other:?}");
         let nobody = "127.0.0.1:1".parse().expect("an address");
         let readiness = Readiness::new(nobody, Duration::from_secs(60));

@@ -1,84 +1,90 @@
-//! A writer's schema, and ours as it reads records of that writer.
+//! Fits our reader schema to the schema of a writer.
 //!
-//! Names of records don't matter, fields that only the writer has are passed over, and optional ones
-//! that it has not are absent. What each field that we read may be is checked here, before the
-//! library resolves the two: it takes more than can be read rightly, such as a number without a unit
-//! for a time.
+//! Record names do not matter. Fields that only the writer has are skipped; optional fields that it
+//! lacks are absent. The types of the fields are checked here, before the Avro library resolves the
+//! two schemas: the library also accepts types with an ambiguous meaning, such as a time without a
+//! unit.
 
 use serde_json::Value;
 
-/// Our schema, fitted to a writer's: to be given to the library as the reader's schema.
+use crate::json_error;
+
+/// Returns our schema, fitted to a writer's. The Avro library uses it as the reader schema.
 ///
 /// # Errors
-/// The reason for which the writer's records can't be read.
-pub(super) fn fitted(ours: &str, writer: &str) -> Result<String, String> {
-    let parse = |text: &str| serde_json::from_str::<Value>(text).map_err(|error| error.to_string());
-    let writer = parse(writer).map_err(|error| format!("it is no Avro schema: {error}"))?;
-    let mut ours = parse(ours)?;
-    let Some(written) = fields(&writer) else {
-        return Err("it is no record".to_owned());
+/// The reason why the writer's records cannot be read.
+pub(super) fn fit_schema(reader: &str, writer: &str) -> Result<String, String> {
+    let parse = |text: &str| json_error::decode::<Value>(text.as_bytes());
+    let writer = parse(writer).map_err(|error| format!("it is not an Avro schema: {error}"))?;
+    let mut reader = parse(reader)?;
+    let Some(writer_fields) = fields(&writer) else {
+        return Err("it is not a record".to_owned());
     };
-    if has_array(&writer) && has_nothing(&writer) {
-        return Err("it has arrays, and types that take no space: that is not read".to_owned());
+    if has_array(&writer) && has_empty_type(&writer) {
+        return Err("it has arrays and types without bytes, which is not supported".to_owned());
     }
-    let Some(own) = ours.get_mut("fields").and_then(Value::as_array_mut) else {
-        return Err("ours is no record".to_owned());
+    let Some(reader_fields) = reader.get_mut("fields").and_then(Value::as_array_mut) else {
+        return Err("the schema of Backstitch is not a record".to_owned());
     };
-    for field in own {
+    for field in reader_fields {
         let name = field
             .get("name")
             .and_then(Value::as_str)
             .unwrap_or_default();
-        let Some(found) = written.iter().find(|one| name_of(one) == name) else {
+        let Some(writer_field) = writer_fields.iter().find(|field| name_of(field) == name) else {
             if field.get("default").is_some() {
                 continue;
             }
             return Err(format!("it has no field {name}"));
         };
-        let wanted = field.get("type").and_then(Kind::of);
-        let kind = found.get("type").and_then(Kind::of);
-        match (wanted, kind) {
-            (Some(Kind::Text), Some(Kind::Text)) | (Some(Kind::Whole), Some(Kind::Whole)) => {}
-            (Some(Kind::Micros), Some(Kind::Micros | Kind::Millis | Kind::Text)) => {
-                let read_as = kind.map_or(Value::Null, Kind::to_type);
+        let expected = field.get("type").and_then(FieldKind::parse);
+        let actual = writer_field.get("type").and_then(FieldKind::parse);
+        match (expected, actual) {
+            (Some(FieldKind::Text), Some(FieldKind::Text))
+            | (Some(FieldKind::Integer), Some(FieldKind::Integer)) => {}
+            (
+                Some(FieldKind::Micros),
+                Some(FieldKind::Micros | FieldKind::Millis | FieldKind::Text),
+            ) => {
+                let read_as = actual.map_or(Value::Null, FieldKind::to_type);
                 if let Some(own_type) = field.get_mut("type") {
                     *own_type = read_as;
                 }
             }
-            (wanted, _) => {
-                let expected = wanted.map_or("another type", Kind::expected);
-                let is = found.get("type").unwrap_or(&Value::Null);
+            (expected, _) => {
+                let expected = expected.map_or("another type", FieldKind::description);
+                let actual = writer_field.get("type").unwrap_or(&Value::Null);
                 return Err(format!(
-                    "{name}: is {is}; expected is {expected}, or a union of that and null"
+                    "{name}: must be {expected}, or a union of that and null; got {actual}"
                 ));
             }
         }
     }
-    // The library compares names, but what a writer calls its records says nothing about them.
-    let Some(own) = ours.as_object_mut() else {
-        return Err("ours is no record".to_owned());
+    // The Avro library compares record names, which have no meaning here.
+    let Some(object) = reader.as_object_mut() else {
+        return Err("the schema of Backstitch is not a record".to_owned());
     };
     for key in ["name", "namespace"] {
         match writer.get(key) {
-            Some(value) => own.insert(key.to_owned(), value.clone()),
-            None => own.remove(key),
+            Some(value) => object.insert(key.to_owned(), value.clone()),
+            None => object.remove(key),
         };
     }
-    Ok(ours.to_string())
+    Ok(reader.to_string())
 }
 
-/// What a field holds, be it optional or not.
+/// The type of a field, optional or required.
 #[derive(Clone, Copy)]
-enum Kind {
+enum FieldKind {
     Text,
-    Whole,
+    Integer,
     Micros,
     Millis,
 }
 
-impl Kind {
-    /// What values of a type are, where that is read; a name of a type stands for none of these.
-    fn of(declared: &Value) -> Option<Self> {
+impl FieldKind {
+    /// Returns the kind of a declared type; none if the type is not supported or is a reference.
+    fn parse(declared: &Value) -> Option<Self> {
         let (name, logical) = match declared {
             Value::String(name) => (name.as_str(), None),
             Value::Object(object) => (
@@ -90,7 +96,7 @@ impl Kind {
                     [Value::String(null), other] | [other, Value::String(null)]
                         if null == "null" && !other.is_array() =>
                     {
-                        Self::of(other)
+                        Self::parse(other)
                     }
                     _ => None,
                 };
@@ -101,7 +107,7 @@ impl Kind {
             ("string", _) => Some(Self::Text),
             ("long", Some("timestamp-micros")) => Some(Self::Micros),
             ("long", Some("timestamp-millis")) => Some(Self::Millis),
-            ("int" | "long", None) => Some(Self::Whole),
+            ("int" | "long", None) => Some(Self::Integer),
             _ => None,
         }
     }
@@ -110,16 +116,16 @@ impl Kind {
         let time = |logical: &str| serde_json::json!({"type": "long", "logicalType": logical});
         match self {
             Self::Text => "string".into(),
-            Self::Whole => "long".into(),
+            Self::Integer => "long".into(),
             Self::Micros => time("timestamp-micros"),
             Self::Millis => time("timestamp-millis"),
         }
     }
 
-    const fn expected(self) -> &'static str {
+    const fn description(self) -> &'static str {
         match self {
             Self::Text => "a string",
-            Self::Whole => "an int or a long",
+            Self::Integer => "an int or a long",
             Self::Micros | Self::Millis => {
                 "a long that is a timestamp-micros or timestamp-millis, or a string"
             }
@@ -139,16 +145,16 @@ fn name_of(field: &Value) -> &str {
         .unwrap_or_default()
 }
 
-/// Whether an array is declared anywhere in a schema.
+/// Returns whether a schema declares an array anywhere.
 fn has_array(schema: &Value) -> bool {
     any(schema, &|declared| {
         declared.get("type").and_then(Value::as_str) == Some("array")
     })
 }
 
-/// Whether a type is declared whose values take no space: a few bytes could say that an array has
-/// 2^60 of them.
-fn has_nothing(schema: &Value) -> bool {
+/// Returns whether a schema declares a type whose values have no bytes. A few bytes could then
+/// declare an array of 2^60 such values.
+fn has_empty_type(schema: &Value) -> bool {
     let is_null = |declared: Option<&Value>| declared.and_then(Value::as_str) == Some("null");
     any(schema, &|declared| {
         let has_no_size = declared.get("size").and_then(Value::as_u64) == Some(0);

@@ -1,8 +1,8 @@
-//! Framed records into columns: each one whole and alone, or not at all and then with the reason.
+//! Decodes framed Avro records to columns. Each record yields exactly one row or a reason.
 //!
-//! The library waits for more bytes where a record is cut off, goes on where a second one follows,
-//! and can't be used after an error. So every record must be consumed to its last byte as exactly one
-//! row; after one that is not, those before it are read once more by a new decoder.
+//! The Avro library waits for more bytes if a record is truncated, continues if a second record
+//! follows, and is unusable after an error. Therefore each record must be consumed to its last byte
+//! as exactly one row. After an invalid record, a new decoder reads the records before it again.
 
 use std::collections::BTreeMap;
 
@@ -11,69 +11,69 @@ use arrow::error::ArrowError;
 use arrow_avro::reader::{Decoder, ReaderBuilder};
 use arrow_avro::schema::{AvroSchema, Fingerprint, FingerprintAlgorithm, SchemaStore};
 
-use super::{HEAD_BYTES, Writers, fit, is_framed, schema_id};
+use super::{HEAD_BYTES, WriterSchemas, fit, is_framed, schema_id};
 use crate::line::LINE_BYTES_MAX;
 
-/// Rows for which a batch has room.
+/// The capacity of a batch in rows.
 const ROWS_MAX: usize = 1024;
 
-/// A record with its index among all.
-type Numbered<'a> = (usize, &'a [u8]);
+/// A record with its index among all records.
+type IndexedRecord<'a> = (usize, &'a [u8]);
 
-/// The records of Avro among some records.
+/// The decoded Avro records among some records.
 #[derive(Debug, Default)]
-pub(crate) struct Frames {
+pub(crate) struct AvroRecords {
     batches: Vec<RecordBatch>,
-    /// By index among all records: the batch and its row, or the reason for which there is none.
-    places: BTreeMap<usize, Result<(usize, usize), String>>,
+    /// By index among all records: batch and row, or the reason why the record was rejected.
+    locations: BTreeMap<usize, Result<(usize, usize), String>>,
 }
 
-impl Frames {
-    /// Reads those of `records` that are Avro by our schema.
+impl AvroRecords {
+    /// Decodes those of `records` that are Avro, with our schema.
     ///
     /// # Errors
-    /// If the schema of a record was not looked up.
+    /// The schema of a record was not looked up.
     pub(crate) fn read<'a>(
-        ours: &str,
+        reader_schema: &str,
         records: impl IntoIterator<Item = &'a [u8]>,
-        writers: &Writers,
+        writers: &WriterSchemas,
     ) -> Result<Self, ArrowError> {
         let mut frames = Self::default();
-        let mut by_schema: BTreeMap<u32, Vec<Numbered<'_>>> = BTreeMap::new();
+        let mut by_schema: BTreeMap<u32, Vec<IndexedRecord<'_>>> = BTreeMap::new();
         for (index, bytes) in records.into_iter().enumerate() {
             match schema_id(bytes) {
                 _ if !is_framed(bytes) => {}
                 _ if bytes.len() > LINE_BYTES_MAX => frames.refuse(
                     index,
-                    format!("the record is too long: at most {LINE_BYTES_MAX} bytes are taken"),
+                    format!("the record is too long: at most {LINE_BYTES_MAX} bytes are accepted"),
                 ),
                 Some(id) => by_schema.entry(id).or_default().push((index, bytes)),
                 None => frames.refuse(
                     index,
                     format!(
-                        "has {} bytes; a record that begins with a byte 0 is Avro and has the id of its schema in the next 4 bytes",
+                        "the record has {} bytes: an Avro record begins with a byte 0 and the 4 bytes of its schema id",
                         bytes.len()
                     ),
                 ),
             }
         }
-        for (id, some) in by_schema {
+        for (id, records) in by_schema {
             let writer = writers.get(id).ok_or_else(|| {
                 ArrowError::InvalidArgumentError(format!("schema {id} was not looked up"))
             })?;
             let reader = match writer {
-                Ok(writer) => Reader::new(id, ours, writer)
-                    .map_err(|why| format!("Avro schema {id} can't be read: {why}")),
+                Ok(writer) => Reader::new(id, reader_schema, writer)
+                    .map_err(|why| format!("cannot read Avro schema {id}: {why}")),
                 Err(why) => Err(why.clone()),
             };
             match reader {
                 Ok(mut reader) => {
-                    // One row less: that a second one follows must show.
-                    for chunk in some.chunks(ROWS_MAX - 1) {
-                        frames.take(&mut reader, chunk);
+                    // One row stays free, so that an extra row in a record is noticed.
+                    for chunk in records.chunks(ROWS_MAX - 1) {
+                        frames.decode_all(&mut reader, chunk);
                     }
                 }
-                Err(why) => some
+                Err(why) => records
                     .iter()
                     .for_each(|(index, _)| frames.refuse(*index, why.clone())),
             }
@@ -81,95 +81,96 @@ impl Frames {
         Ok(frames)
     }
 
-    /// The batches, whose columns are the fields of our schema. A time is a column of what it was
-    /// written as.
+    /// Returns the batches. Their columns are the fields of our schema; a time column has the type
+    /// of the writer.
     pub(crate) fn batches(&self) -> &[RecordBatch] {
         &self.batches
     }
 
-    /// Where the record of that index is: its batch and row. Nothing for a record that is not Avro.
-    pub(crate) fn place(&self, index: usize) -> Option<Result<(usize, usize), &str>> {
-        let place = self.places.get(&index)?;
-        Some(place.as_ref().copied().map_err(String::as_str))
+    /// Returns batch and row of a record; none for a record that is not Avro.
+    pub(crate) fn location(&self, index: usize) -> Option<Result<(usize, usize), &str>> {
+        let location = self.locations.get(&index)?;
+        Some(location.as_ref().copied().map_err(String::as_str))
     }
 
     fn refuse(&mut self, index: usize, reason: String) {
-        self.places.insert(index, Err(reason));
+        self.locations.insert(index, Err(reason));
     }
 
-    fn take(&mut self, reader: &mut Reader<'_>, mut records: &[Numbered<'_>]) {
+    fn decode_all(&mut self, reader: &mut Reader<'_>, mut records: &[IndexedRecord<'_>]) {
         while !records.is_empty() {
-            let bad = match reader.read(records) {
-                Ok(batch) => return self.keep(batch, records),
-                Err(bad) => bad,
+            let error = match reader.read(records) {
+                Ok(batch) => return self.push_batch(batch, records),
+                Err(error) => error,
             };
-            let at = bad.index.unwrap_or(records.len());
+            let at = error.index.unwrap_or(records.len());
             let (Some((number, _)), Some(rest)) = (records.get(at), records.get(at + 1..)) else {
-                return self.take_each(reader, records);
+                return self.decode_each(reader, records);
             };
-            // Nothing of the batch can be had any more, but what stood before is sound.
-            self.take_sound(reader, records.get(..at).unwrap_or_default());
-            self.refuse(*number, bad.why);
+            // The batch is lost, but the records before the invalid one are valid.
+            self.decode_valid(reader, records.get(..at).unwrap_or_default());
+            self.refuse(*number, error.reason);
             records = rest;
         }
     }
 
-    fn take_sound(&mut self, reader: &mut Reader<'_>, records: &[Numbered<'_>]) {
+    fn decode_valid(&mut self, reader: &mut Reader<'_>, records: &[IndexedRecord<'_>]) {
         if records.is_empty() {
             return;
         }
         match reader.read(records) {
-            Ok(batch) => self.keep(batch, records),
-            Err(_) => self.take_each(reader, records),
+            Ok(batch) => self.push_batch(batch, records),
+            Err(_) => self.decode_each(reader, records),
         }
     }
 
-    /// For records of which one spoils the batch, without a word which.
-    fn take_each(&mut self, reader: &mut Reader<'_>, records: &[Numbered<'_>]) {
+    /// Decodes records one by one, to find the invalid one.
+    fn decode_each(&mut self, reader: &mut Reader<'_>, records: &[IndexedRecord<'_>]) {
         for record in records {
             match reader.read(std::slice::from_ref(record)) {
-                Ok(batch) => self.keep(batch, std::slice::from_ref(record)),
-                Err(bad) => self.refuse(record.0, bad.why),
+                Ok(batch) => self.push_batch(batch, std::slice::from_ref(record)),
+                Err(error) => self.refuse(record.0, error.reason),
             }
         }
     }
 
-    fn keep(&mut self, batch: RecordBatch, records: &[Numbered<'_>]) {
+    fn push_batch(&mut self, batch: RecordBatch, records: &[IndexedRecord<'_>]) {
         let number = self.batches.len();
         let rows = records.iter().enumerate();
-        self.places
+        self.locations
             .extend(rows.map(|(row, (index, _))| (*index, Ok((number, row)))));
         self.batches.push(batch);
     }
 }
 
-/// Reads the records of one writer's schema.
+/// Decodes the records of one writer schema.
 struct Reader<'a> {
     id: u32,
     /// Our schema, fitted to the writer's.
-    ours: String,
+    reader_schema: String,
     writer: &'a str,
-    /// Not after an error.
+    /// `None` after an error.
     decoder: Option<Decoder>,
 }
 
-/// Why there is no batch.
-struct Bad {
-    /// The record that can't be read, among those given, where that is known.
+/// The reason why a batch could not be decoded.
+struct BatchError {
+    /// The index of the invalid record in the batch, if known.
     index: Option<usize>,
-    why: String,
+    reason: String,
 }
 
 impl<'a> Reader<'a> {
-    fn new(id: u32, ours: &str, writer: &'a str) -> Result<Self, String> {
-        let ours = fit::fitted(ours, writer)?;
+    fn new(id: u32, reader_schema: &str, writer: &'a str) -> Result<Self, String> {
+        let reader_schema = fit::fit_schema(reader_schema, writer)?;
         let mut reader = Self {
             id,
-            ours,
+            reader_schema,
             writer,
             decoder: None,
         };
-        reader.decoder = Some(reader.build().map_err(|error| error.to_string())?);
+        let build = reader.build();
+        reader.decoder = Some(build.map_err(|error| message(&error))?);
         Ok(reader)
     }
 
@@ -180,40 +181,52 @@ impl<'a> Reader<'a> {
         ReaderBuilder::new()
             .with_batch_size(ROWS_MAX)
             .with_writer_schema_store(store)
-            .with_reader_schema(AvroSchema::new(self.ours.clone()))
+            .with_reader_schema(AvroSchema::new(self.reader_schema.clone()))
             .build_decoder()
     }
 
-    /// Reads records into one batch, a row for each.
-    fn read(&mut self, records: &[Numbered<'_>]) -> Result<RecordBatch, Bad> {
+    /// Decodes records into one batch, one row each.
+    fn read(&mut self, records: &[IndexedRecord<'_>]) -> Result<RecordBatch, BatchError> {
         let id = self.id;
-        let bad = |index, why: String| Bad {
+        let invalid = |index, reason: String| BatchError {
             index,
-            why: format!("not a record of the Avro schema {id}: {why}"),
+            reason: format!("not a record of the Avro schema {id}: {reason}"),
         };
         let decoder = match self.decoder.take() {
             Some(decoder) => Ok(decoder),
             None => self.build(),
         };
-        let mut decoder = decoder.map_err(|error| bad(None, error.to_string()))?;
+        let mut decoder = decoder.map_err(|error| invalid(None, message(&error)))?;
         for (index, (_, bytes)) in records.iter().enumerate() {
-            take_one(&mut decoder, bytes).map_err(|why| bad(Some(index), why))?;
+            decode_one(&mut decoder, bytes).map_err(|why| invalid(Some(index), why))?;
         }
         let flushed = decoder
             .flush()
-            .map_err(|error| bad(None, error.to_string()))?;
+            .map_err(|error| invalid(None, message(&error)))?;
         match flushed {
             Some(batch) if batch.num_rows() == records.len() => {
                 self.decoder = Some(decoder);
                 Ok(batch)
             }
-            _ => Err(bad(None, "another number of rows came out".to_owned())),
+            _ => Err(invalid(
+                None,
+                "it does not decode to exactly one row".to_owned(),
+            )),
         }
     }
 }
 
-/// Takes a record into the batch that the decoder builds. After an error the decoder is of no use.
-fn take_one(decoder: &mut Decoder, bytes: &[u8]) -> Result<(), String> {
+/// The message of the Avro library, without the name of its error type.
+fn message(error: &impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    match text.split_once("error: ") {
+        Some((kind, message)) if !kind.contains(':') => message.to_owned(),
+        _ => text,
+    }
+}
+
+/// Decodes a record into the decoder's batch. After an error the decoder is unusable.
+fn decode_one(decoder: &mut Decoder, bytes: &[u8]) -> Result<(), String> {
     let before = decoder.capacity();
     let consumed = decoder.decode(bytes);
     let rows = before.saturating_sub(decoder.capacity());
@@ -224,7 +237,7 @@ fn take_one(decoder: &mut Decoder, bytes: &[u8]) -> Result<(), String> {
             bytes.len().saturating_sub(HEAD_BYTES)
         )),
         _ if rows > 0 => Err("more bytes follow after its last field".to_owned()),
-        Ok(_) => Err("not taken".to_owned()),
-        Err(error) => Err(format!("its bytes can't be read: {error}")),
+        Ok(_) => Err("it was not accepted".to_owned()),
+        Err(_) => Err("its bytes do not match the fields of the schema".to_owned()),
     }
 }

@@ -1,8 +1,8 @@
-//! Avro in the Confluent framing: a byte 0, the id of the writer's schema in four bytes, big-endian,
-//! then one record. JSON never begins with a byte 0, so a log may hold both.
+//! Avro in the Confluent framing: a byte 0, the id of the writer's schema in four bytes,
+//! big-endian, then one record. JSON never begins with a byte 0, so a log may contain both.
 //!
-//! It owns the framing, what writers' schemas are fitted to ours, and the reading of records into
-//! columns. It must not know any source, nor where schemas come from: they are given as [`Writers`].
+//! This module owns the framing, the fitting of writer schemas to ours, and the decoding of records
+//! to columns. It knows no source. Schemas are parameters ([`WriterSchemas`]).
 
 mod fit;
 mod frames;
@@ -10,27 +10,27 @@ mod frames;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub(crate) use frames::Frames;
+pub(crate) use frames::AvroRecords;
 
-/// The first byte of a record of Avro.
+/// The first byte of an Avro record.
 const MAGIC: u8 = 0;
-/// How long the framing before a record is.
+/// The length of the framing before a record.
 const HEAD_BYTES: usize = 5;
 
-/// The schemas that records were written with, by their ids in the registry; or, for an id that the
-/// registry does not know, the reason for which its records can't be read.
+/// The schemas with which records were written, by their ids in the schema registry. For an unknown
+/// id, the reason why its records cannot be read.
 #[derive(Debug, Clone, Default)]
-pub struct Writers(BTreeMap<u32, Result<Arc<str>, String>>);
+pub struct WriterSchemas(BTreeMap<u32, Result<Arc<str>, String>>);
 
-impl Writers {
-    /// Notes what is behind an id: the text of a schema, or the reason why there is none.
-    pub fn insert(&mut self, id: u32, found: Result<Arc<str>, String>) {
-        self.0.insert(id, found);
+impl WriterSchemas {
+    /// Adds the schema of an id, or the reason why there is none.
+    pub fn insert(&mut self, id: u32, schema: Result<Arc<str>, String>) {
+        self.0.insert(id, schema);
     }
 
-    /// Why a record can't be read for want of its schema, if that is so.
+    /// Returns the reason why the schema of a record is missing; none if it is present.
     #[must_use]
-    pub fn unreadable(&self, record: &[u8]) -> Option<&str> {
+    pub fn schema_error(&self, record: &[u8]) -> Option<&str> {
         let id = is_framed(record).then(|| schema_id(record))??;
         self.get(id)?.as_ref().err().map(String::as_str)
     }
@@ -40,20 +40,20 @@ impl Writers {
     }
 }
 
-/// The ids of the schemas that are needed to read these records.
+/// Returns the ids of the schemas that these records need.
 #[must_use]
 pub fn schema_ids<'a>(records: impl IntoIterator<Item = &'a [u8]>) -> BTreeSet<u32> {
     let framed = records.into_iter().filter(|bytes| is_framed(bytes));
     framed.filter_map(schema_id).collect()
 }
 
-/// Whether a record is Avro.
+/// Returns whether a record is Avro.
 #[must_use]
 pub fn is_framed(bytes: &[u8]) -> bool {
     bytes.first() == Some(&MAGIC)
 }
 
-/// The id in the framing of a record, if that is whole.
+/// Returns the schema id of a framed record, if the framing is complete.
 fn schema_id(bytes: &[u8]) -> Option<u32> {
     let id = bytes.get(1..HEAD_BYTES)?;
     Some(u32::from_be_bytes(id.try_into().ok()?))

@@ -1,67 +1,67 @@
-//! By what a dead letter goes: its own place in the log.
+//! The id of a dead letter: its position in the dead-letter topic.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-use super::Place;
+use super::LogPosition;
 use crate::seam::Offset;
 use crate::source::Source;
 
-/// The place of a dead letter in the log, written `TOPIC/PARTITION@OFFSET`, as in
-/// `backstitch.plays.v1.dlq/0@17`. It stays the same as long as the topic is not made again.
+/// The position of a dead letter in the log, written `TOPIC/PARTITION@OFFSET`, as in
+/// `backstitch.plays.v1.dlq/0@17`. It is stable as long as the topic is not recreated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LetterId {
-    /// The source whose dead letter it is.
+pub struct DeadLetterId {
+    /// The source of the dead letter.
     pub source: Source,
     /// The partition of the source's dead-letter topic.
     pub partition: u32,
-    /// The offset there.
+    /// The offset in that partition.
     pub offset: Offset,
 }
 
-impl fmt::Display for LetterId {
+impl fmt::Display for DeadLetterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = Place {
+        let position = LogPosition {
             topic: self.source.dead_letter_topic(),
             partition: self.partition,
             offset: self.offset,
         };
-        place.fmt(f)
+        position.fmt(f)
     }
 }
 
-impl Serialize for LetterId {
+impl Serialize for DeadLetterId {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
 }
 
-/// A text that is no id of a dead letter.
+/// A text that is not the id of a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no id of a dead letter: write TOPIC/PARTITION@OFFSET as lists show it, such as backstitch.plays.v1.dlq/0@17"
+    "{0:?} is not the id of a dead letter: write TOPIC/PARTITION@OFFSET as lists show it, such as backstitch.plays.v1.dlq/0@17"
 )]
-pub struct NoLetterId(pub String);
+pub struct DeadLetterIdError(pub String);
 
-impl FromStr for LetterId {
-    type Err = NoLetterId;
+impl FromStr for DeadLetterId {
+    type Err = DeadLetterIdError;
 
-    fn from_str(text: &str) -> Result<Self, NoLetterId> {
-        let of = |place: Place<'_>| {
-            let is_of = |source: &Source| source.dead_letter_topic() == place.topic;
+    fn from_str(text: &str) -> Result<Self, DeadLetterIdError> {
+        let from_position = |position: LogPosition<'_>| {
+            let has_topic = |source: &Source| source.dead_letter_topic() == position.topic;
             let id = Self {
-                source: Source::ALL.into_iter().find(is_of)?,
-                partition: place.partition,
-                offset: place.offset,
+                source: Source::ALL.into_iter().find(has_topic)?,
+                partition: position.partition,
+                offset: position.offset,
             };
-            // One letter has one id: no plus, no zeros in front.
+            // Each id has one spelling: no plus sign and no leading zeros.
             (id.offset >= 0 && id.to_string() == text).then_some(id)
         };
-        Place::of(text)
-            .and_then(of)
-            .ok_or_else(|| NoLetterId(text.to_owned()))
+        LogPosition::parse(text)
+            .and_then(from_position)
+            .ok_or_else(|| DeadLetterIdError(text.to_owned()))
     }
 }
 
@@ -70,9 +70,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_written_in_one_way() {
+    fn an_id_has_one_spelling() {
         for source in Source::ALL {
-            let id = LetterId {
+            let id = DeadLetterId {
                 source,
                 partition: 3,
                 offset: 17,
@@ -93,8 +93,11 @@ mod tests {
             " backstitch.plays.v1.dlq/0@1",
             "backstitch.plays.v1.dlq/0@99999999999999999999",
         ] {
-            let error = wrong.parse::<LetterId>().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("{wrong:?} is no id")), "{error}");
+            let error = wrong.parse::<DeadLetterId>().unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("{wrong:?} is not the id")),
+                "{error}"
+            );
         }
     }
 }

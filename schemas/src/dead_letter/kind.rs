@@ -1,14 +1,16 @@
-//! Reasons without what is different from letter to letter, so that like ones can be counted.
+//! Kinds of reasons: reasons without their values, so that similar dead letters are counted
+//! together.
 
-/// A kind has at most so many characters: reasons may hold what others wrote.
+/// The maximum length of a kind. Reasons may quote input.
 const CHARS_MAX: usize = 200;
-/// What stands for a number, or for anything else that begins with a digit.
+/// Replaces a number, or any other word that begins with a digit.
 const NUMBER: char = 'N';
-/// What stands between quotes.
+/// Replaces quoted text.
 const QUOTED: char = '…';
-/// What an expectation follows: text that is the same in all reasons of a kind.
-const EXPECTATIONS: [&str; 7] = [
+/// Introduces an expectation, which is equal in all reasons of a kind.
+const EXPECTATIONS: [&str; 8] = [
     "; ",
+    " must be ",
     " is not ",
     " such as ",
     ", as ",
@@ -16,21 +18,23 @@ const EXPECTATIONS: [&str; 7] = [
     "expected ",
     "missing field ",
 ];
-/// What ends an expectation.
-const EXPECTATION_ENDS: [&str; 2] = [": ", " ("];
+/// Ends an expectation.
+const EXPECTATION_ENDS: [&str; 3] = [": ", " (", "; got "];
 
-/// The kind of a reason: numbers and times in it are `N`, and what stands in quotes (`"`, `'` or a
-/// backquote) is `…`. So `line 7: "DE1" is no country` and `line 12: "x" is no country` are both
-/// `line N: "…" is no country`. What was expected stays as it is, as do names with numbers such as `ISO 3166` and
-/// `64-bit`; the place within JSON is left out. At most 200 characters.
+/// Returns the kind of a reason, at most 200 characters.
+///
+/// Numbers and times become `N`, and text in quotes (`"`, `'` or a backquote) becomes `…`. So the
+/// reasons `line 7: "DE1" is no country` and `line 12: "x" is no country` both have the kind
+/// `line N: "…" is no country`. Expectations stay, as do names with numbers such as `ISO 3166` and
+/// `64-bit`. The position within JSON is removed.
 #[must_use]
-pub fn kind_of(reason: &str) -> String {
+pub fn reason_kind(reason: &str) -> String {
     let mut kind = String::new();
     let mut rest = reason;
     let mut before = None;
     let mut is_expectation = false;
     while let Some(first) = rest.chars().next() {
-        if let Some(after) = without_place(rest) {
+        if let Some(after) = skip_json_position(rest) {
             (rest, is_expectation) = (after, false);
             continue;
         }
@@ -46,13 +50,13 @@ pub fn kind_of(reason: &str) -> String {
             (before, is_expectation) = (text.chars().next_back(), true);
             continue;
         }
-        let taken = match first {
+        let value_bytes = match first {
             _ if is_expectation => None,
             '"' | '`' | '\'' if !inside || first == '"' => quoted(rest, first),
             '0'..='9' if !inside && !is_of_name(&kind, rest) => Some(number(rest)),
             _ => None,
         };
-        let taken_bytes = match taken {
+        let consumed_bytes = match value_bytes {
             Some(bytes) if first.is_ascii_digit() => {
                 drop_sign(&mut kind);
                 kind.push(NUMBER);
@@ -67,9 +71,9 @@ pub fn kind_of(reason: &str) -> String {
                 first.len_utf8()
             }
         };
-        let (done, more) = rest.split_at(taken_bytes);
-        before = done.chars().next_back();
-        rest = more;
+        let (consumed, remaining) = rest.split_at(consumed_bytes);
+        before = consumed.chars().next_back();
+        rest = remaining;
     }
     match kind.char_indices().nth(CHARS_MAX) {
         Some((end, _)) => {
@@ -81,20 +85,29 @@ pub fn kind_of(reason: &str) -> String {
     }
 }
 
-/// The text after a place in JSON that begins here, as in ` at line 1 column 17`.
-fn without_place(text: &str) -> Option<&str> {
+/// Returns the text after a position in JSON that begins here: ` (column 17)`, ` (line 2, column
+/// 17)` or, in dead letters of earlier versions, ` at line 1 column 17`.
+fn skip_json_position(text: &str) -> Option<&str> {
     let after_digits = |text: &str| {
         let end = text
             .find(|c: char| !c.is_ascii_digit())
             .unwrap_or(text.len());
         (end > 0).then_some(end)
     };
-    let text = text.strip_prefix(" at line ")?;
-    let text = text.get(after_digits(text)?..)?.strip_prefix(" column ")?;
-    text.get(after_digits(text)?..)
+    if let Some(text) = text.strip_prefix(" at line ") {
+        let text = text.get(after_digits(text)?..)?.strip_prefix(" column ")?;
+        return text.get(after_digits(text)?..);
+    }
+    let text = text.strip_prefix(" (")?;
+    let text = match text.strip_prefix("line ") {
+        Some(text) => text.get(after_digits(text)?..)?.strip_prefix(", ")?,
+        None => text,
+    };
+    let text = text.strip_prefix("column ")?;
+    text.get(after_digits(text)?..)?.strip_prefix(')')
 }
 
-/// Whether the number that begins here belongs to a name: `ISO 3166`, `alpha-2`, `64-bit`.
+/// Returns whether the number that begins here belongs to a name: `ISO 3166`, `alpha-2`, `64-bit`.
 fn is_of_name(before: &str, text: &str) -> bool {
     let is_standard = ["ISO ", "RFC "].iter().any(|name| before.ends_with(name));
     let of_word = before
@@ -105,13 +118,13 @@ fn is_of_name(before: &str, text: &str) -> bool {
     is_standard || of_word.is_some_and(char::is_alphabetic) || word.is_some_and(char::is_alphabetic)
 }
 
-/// How many bytes a quoted text has that begins here, with its quotes; nothing where it does not end.
+/// Returns the length of the quoted text that begins here, with its quotes; none if it has no end.
 fn quoted(text: &str, quote: char) -> Option<usize> {
     let mut escaped = false;
     let mut chars = text.char_indices().skip(1).peekable();
     while let Some((at, c)) = chars.next() {
         let next = chars.peek().map(|(_, next)| *next);
-        // An apostrophe within a word ends nothing.
+        // An apostrophe within a word does not end a quotation.
         let ends = c == quote && (quote != '\'' || !next.is_some_and(char::is_alphanumeric));
         match c {
             _ if escaped => escaped = false,
@@ -123,7 +136,7 @@ fn quoted(text: &str, quote: char) -> Option<usize> {
     None
 }
 
-/// How many bytes a number has that begins here, or a time such as 2026-03-01T00:00:00Z.
+/// Returns the length of the number that begins here, or of a time such as 2026-03-01T00:00:00Z.
 fn number(text: &str) -> usize {
     let mut chars = text.char_indices().peekable();
     while let Some((at, c)) = chars.next() {
@@ -136,7 +149,7 @@ fn number(text: &str) -> usize {
     text.len()
 }
 
-/// Takes away a sign that belongs to the number that follows, and no hyphen.
+/// Removes the sign of the number that follows, but not a hyphen.
 fn drop_sign(kind: &mut String) {
     let Some(unsigned) = kind.strip_suffix('-') else {
         return;
@@ -155,10 +168,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_left_out_of_a_kind() {
+    fn a_kind_has_no_values() {
         for (reason, kind) in [
             ("", ""),
             ("kind: missing", "kind: missing"),
+            (
+                r#"track_id must be an integer; got the string "x" (column 33)"#,
+                r#"track_id must be an integer; got the string "…""#,
+            ),
+            (
+                "owner_id must be an integer from -2^63 to 2^63 - 1; got the integer 7 (column 9)",
+                "owner_id must be an integer from -2^63 to 2^63 - 1; got the integer N",
+            ),
+            (
+                "the required field owner_id is missing (line 2, column 17)",
+                "the required field owner_id is missing",
+            ),
             (
                 "not JSON: expected value at line 1 column 17",
                 "not JSON: expected value",
@@ -218,13 +243,13 @@ mod tests {
             ("ends with \"", "ends with \""),
             ("größer als 7 Ähren", "größer als N Ähren"),
         ] {
-            assert_eq!(kind_of(reason), kind, "{reason}");
+            assert_eq!(reason_kind(reason), kind, "{reason}");
         }
     }
 
     #[test]
-    fn a_kind_is_short_and_its_own_kind() {
-        let long = kind_of(&"é".repeat(1_000));
+    fn a_kind_is_short_and_stable() {
+        let long = reason_kind(&"é".repeat(1_000));
         assert_eq!(long.chars().count(), CHARS_MAX + 1);
         for reason in [
             "-7 of \"a\" at 'b'",
@@ -232,8 +257,8 @@ mod tests {
             "can't",
             "a: 7 is not 8; 9 or \"x\": 3",
         ] {
-            let kind = kind_of(reason);
-            assert_eq!(kind_of(&kind), kind);
+            let kind = reason_kind(reason);
+            assert_eq!(reason_kind(&kind), kind);
         }
     }
 }

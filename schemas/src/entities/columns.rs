@@ -1,7 +1,8 @@
-//! The columns that views of entities read: rows of the canonical store, with what belongs to them.
+//! The Arrow columns that entity views read: rows of the entity store with attributes of their
+//! athlete.
 //!
-//! Whatever brings rows (a query for some groups, a snapshot) builds them here, so what is computed
-//! from a row, such as its local day, is computed once and by one function.
+//! Queries of groups and snapshots both build their rows here, so derived columns such as the local
+//! day are computed by one function.
 
 use std::sync::{Arc, LazyLock};
 
@@ -49,11 +50,12 @@ fn instant() -> DataType {
     DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))
 }
 
-/// The columns of a source whose rows views are made of; nothing for the others.
+/// Returns the columns of a source that views read; none for other sources.
 ///
-/// `efforts` come with what their athlete tells: `gender`, `birth_year`, `weight_kg`,
-/// `athlete_is_deleted` and `athlete_is_disqualified` (false where the athlete is not known). `day` is the day of `started_at` in
-/// the effort's own zone, as a number: 20130506. `authorizations` come with `athlete_is_deleted`.
+/// `efforts` have the columns `gender`, `birth_year`, `weight_kg`, `athlete_is_deleted` and
+/// `athlete_is_disqualified` of their athlete (false for an unknown athlete). `day` is the day of
+/// `started_at` in the effort's time zone, as a number: 20130506. `authorizations` have
+/// `athlete_is_deleted`.
 #[must_use]
 pub fn schema(source: Source) -> Option<SchemaRef> {
     match source {
@@ -63,7 +65,7 @@ pub fn schema(source: Source) -> Option<SchemaRef> {
     }
 }
 
-/// A row of `efforts` with what its athlete tells.
+/// A row of `efforts` with attributes of its athlete.
 #[derive(Debug, Clone, Copy)]
 pub struct EffortRow<'a> {
     /// The effort's id.
@@ -74,29 +76,29 @@ pub struct EffortRow<'a> {
     pub athlete_id: i64,
     /// Its activity.
     pub activity_id: i64,
-    /// Whole seconds.
+    /// The duration in whole seconds.
     pub elapsed_time_s: i64,
-    /// Microseconds since the Unix epoch.
+    /// The start, in microseconds since the Unix epoch.
     pub started_at_us: i64,
-    /// The IANA name of its zone.
+    /// The IANA name of its time zone.
     pub tz: &'a str,
-    /// Whether only the athlete may see it.
+    /// True if only the athlete may see the effort.
     pub is_hidden: bool,
-    /// Whether it was deleted.
+    /// True if the effort was deleted.
     pub is_deleted: bool,
     /// The athlete's gender.
     pub gender: Option<&'a str>,
     /// The athlete's year of birth.
     pub birth_year: Option<i64>,
-    /// The athlete's weight.
+    /// The athlete's weight in kg.
     pub weight_kg: Option<f64>,
-    /// Whether the athlete was deleted.
+    /// True if the athlete was deleted.
     pub athlete_is_deleted: bool,
-    /// Whether the athlete is disqualified.
+    /// True if the athlete is disqualified.
     pub athlete_is_disqualified: bool,
 }
 
-/// Rows of `efforts` as they grow.
+/// A builder of rows of `efforts`.
 #[derive(Debug, Default)]
 pub struct EffortColumns {
     id: Int64Builder,
@@ -117,13 +119,13 @@ pub struct EffortColumns {
 }
 
 impl EffortColumns {
-    /// How many rows there are.
+    /// Returns the number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.id.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.id.is_empty()
@@ -132,7 +134,7 @@ impl EffortColumns {
     /// Adds a row.
     ///
     /// # Errors
-    /// What is wrong with its zone or time; the row is not added then.
+    /// The time zone or the time is invalid. The row is not added then.
     pub fn push(&mut self, row: &EffortRow<'_>) -> Result<(), String> {
         let day = self.days.day(row.started_at_us, row.tz)?;
         self.id.append_value(row.id);
@@ -153,10 +155,10 @@ impl EffortColumns {
         Ok(())
     }
 
-    /// The rows, with the columns of [`schema`]; from here on there are none.
+    /// Returns the rows with the columns of [`schema`], and clears the builder.
     ///
     /// # Errors
-    /// Only where Arrow can't build the batch: give fewer rows at a time.
+    /// Arrow cannot build the batch; build fewer rows at a time.
     pub fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
         let started_at = self.started_at.finish().with_timezone("UTC");
         let columns: Vec<ArrayRef> = vec![
@@ -179,7 +181,7 @@ impl EffortColumns {
     }
 }
 
-/// A row of `authorizations` with what its athlete tells.
+/// A row of `authorizations` with attributes of its athlete.
 #[derive(Debug, Clone, Copy)]
 pub struct AuthorizationRow {
     /// The authorization's id.
@@ -188,15 +190,15 @@ pub struct AuthorizationRow {
     pub application_id: i64,
     /// The athlete.
     pub athlete_id: i64,
-    /// Microseconds since the Unix epoch.
+    /// When it was granted, in microseconds since the Unix epoch.
     pub created_at_us: i64,
-    /// When it was taken back, if it was: microseconds since the Unix epoch.
+    /// When it was revoked, in microseconds since the Unix epoch.
     pub revoked_at_us: Option<i64>,
-    /// Whether the athlete was deleted.
+    /// True if the athlete was deleted.
     pub athlete_is_deleted: bool,
 }
 
-/// Rows of `authorizations` as they grow.
+/// A builder of rows of `authorizations`.
 #[derive(Debug, Default)]
 pub struct AuthorizationColumns {
     id: Int64Builder,
@@ -208,13 +210,13 @@ pub struct AuthorizationColumns {
 }
 
 impl AuthorizationColumns {
-    /// How many rows there are.
+    /// Returns the number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.id.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.id.is_empty()
@@ -230,10 +232,10 @@ impl AuthorizationColumns {
         self.athlete_is_deleted.append_value(row.athlete_is_deleted);
     }
 
-    /// The rows, with the columns of [`schema`]; from here on there are none.
+    /// Returns the rows with the columns of [`schema`], and clears the builder.
     ///
     /// # Errors
-    /// Only where Arrow can't build the batch: give fewer rows at a time.
+    /// Arrow cannot build the batch; build fewer rows at a time.
     pub fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
         let columns: Vec<ArrayRef> = vec![
             Arc::new(self.id.finish()),
@@ -247,7 +249,7 @@ impl AuthorizationColumns {
     }
 }
 
-/// Finds local days; rows that follow each other are mostly of one zone.
+/// Computes local days. It remembers the last time zone, since adjacent rows mostly share it.
 #[derive(Debug, Default)]
 struct DayFinder {
     zone: Option<(String, jiff::tz::TimeZone)>,
@@ -259,7 +261,7 @@ impl DayFinder {
             self.zone = Some((tz.to_owned(), super::decode::zone(tz)?));
         }
         let Some((_, zone)) = &self.zone else {
-            return Err(format!("tz: {tz:?} is not known"));
+            return Err(format!("tz: {tz:?} is unknown"));
         };
         local_day(at_us, zone)
     }

@@ -1,4 +1,4 @@
-//! Rows become columns in their order, whole or not at all.
+//! Tests of the builders of entity columns.
 
 use arrow::array::AsArray;
 use arrow::datatypes::{Float64Type, Int64Type, TimestampMicrosecondType};
@@ -55,7 +55,7 @@ fn sources_with_views_have_columns() {
 }
 
 #[test]
-fn every_column_of_an_effort_arrives() {
+fn builds_all_columns_of_an_effort() {
     let mut columns = EffortColumns::default();
     columns.push(&ROW).unwrap();
     columns
@@ -109,7 +109,7 @@ fn every_column_of_an_effort_arrives() {
 }
 
 #[test]
-fn a_day_is_that_of_the_rows_own_zone_whichever_came_before() {
+fn the_day_follows_the_zone_of_the_row() {
     let days = [
         ("UTC", 20_130_506),
         ("Europe/Berlin", 20_130_507),
@@ -127,7 +127,7 @@ fn a_day_is_that_of_the_rows_own_zone_whichever_came_before() {
 }
 
 #[test]
-fn a_row_without_a_day_is_not_added() {
+fn rejects_a_row_without_a_day() {
     let mut columns = EffortColumns::default();
     for (row, word) in [
         (
@@ -156,7 +156,7 @@ fn a_row_without_a_day_is_not_added() {
 }
 
 #[test]
-fn authorizations_arrive() {
+fn builds_all_columns_of_an_authorization() {
     let mut columns = AuthorizationColumns::default();
     columns.push(&AUTHORIZATION);
     columns.push(&AuthorizationRow {
@@ -182,7 +182,7 @@ fn authorizations_arrive() {
 }
 
 #[test]
-fn columns_begin_anew_when_they_were_finished() {
+fn finishing_clears_the_builder() {
     let mut efforts = EffortColumns::default();
     let mut authorizations = AuthorizationColumns::default();
     for rows in [1, 3, 0, 2] {

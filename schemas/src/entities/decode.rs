@@ -1,6 +1,6 @@
-//! JSON lines to entities, strictly: a line is taken whole or not at all, and then with the reason.
+//! Decodes JSON lines to entities. A line is accepted as a whole, or rejected with a reason.
 //!
-//! What a line says is first read as it stands (`raw`), then each value is checked.
+//! A line is first deserialized (`raw`), then each value is validated.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -12,77 +12,80 @@ use crate::line::{self, Text};
 use crate::source::Source;
 use crate::time::Zone;
 
-/// The longest name of an athlete or an application, and the longest owner, in bytes.
+/// The maximum length of a name of an athlete or application, and of an owner.
 pub(super) const NAME_BYTES_MAX: usize = 1024;
-/// The longest effort, in seconds: the largest whole number that every JSON reader, and a score that
-/// is a double, holds exactly. Ids need no such bound: no store keeps them as doubles.
+/// The longest duration of an effort: the largest integer that every JSON reader represents
+/// exactly, and also a score of type double. Ids need no such bound, because no store has them as
+/// doubles.
 pub(super) const ELAPSED_TIME_S_MAX: i64 = (1 << 53) - 1;
-/// The largest weight of an athlete.
+/// The maximum weight of an athlete.
 pub(super) const WEIGHT_KG_MAX: f64 = 1000.0;
-/// The largest capacity of an application: the largest whole number that every JSON reader holds
+/// The maximum capacity of an application: the largest integer that every JSON reader represents
 /// exactly.
 pub(super) const CAPACITY_MAX: i64 = (1 << 53) - 1;
 
 const ZONE_DEFAULT: &str = "UTC";
 const CAPACITY_DEFAULT: i64 = 1;
 
-/// The row that a line of a source of entities says.
+/// Parses a line of an entity source.
 ///
 /// # Errors
-/// The reason for which the line is not taken: field, fault and what is expected.
+/// The reason of the rejection: field, fault and expectation.
 pub fn parse(source: Source, bytes: &[u8]) -> Result<Entity, String> {
-    parsed(source, bytes).map_err(line::clip)
+    parse_unclipped(source, bytes).map_err(line::clip)
 }
 
-/// The time zone of an IANA name, by the rules for the parameter `tz` of requests.
+/// Looks up a time zone by its IANA name, with the rules of the request parameter `tz`.
 pub(super) fn zone(name: &str) -> Result<TimeZone, String> {
     Zone::parse(name)
         .map(Zone::into_inner)
         .map_err(|_| format!("tz: {name:?} is not an IANA time zone such as \"Europe/Berlin\""))
 }
 
-/// The date on the local calendar at that time, in microseconds since the Unix epoch, as a number:
-/// 20130506.
+/// Returns the local date of an instant as a number, such as 20130506.
 pub(super) fn local_day(at_us: i64, zone: &TimeZone) -> Result<i64, String> {
-    let beyond = || format!("started_at: {at_us} µs since 1970 is outside the years 1 to 9999");
-    let at = Timestamp::from_microsecond(at_us).map_err(|_| beyond())?;
+    let out_of_range =
+        || format!("started_at: {at_us} µs since 1970 is outside the years 1 to 9999");
+    let at = Timestamp::from_microsecond(at_us).map_err(|_| out_of_range())?;
     let date = zone.to_datetime(at).date();
     if date.year() < 1 {
-        return Err(beyond());
+        return Err(out_of_range());
     }
     Ok(i64::from(date.year()) * 10_000 + i64::from(date.month()) * 100 + i64::from(date.day()))
 }
 
-fn parsed(source: Source, bytes: &[u8]) -> Result<Entity, String> {
-    const BY_ID: &str = r#"one row a line is expected, as {"id": …}"#;
-    const BY_CLUB: &str = r#"one row a line is expected, as {"club_id": …}"#;
-    const BY_FOLLOWER: &str = r#"one row a line is expected, as {"follower_id": …}"#;
+fn parse_unclipped(source: Source, bytes: &[u8]) -> Result<Entity, String> {
+    const BY_ID: &str = r#"write one row a line, such as {"id": …}"#;
+    const BY_CLUB: &str = r#"write one row a line, such as {"club_id": …}"#;
+    const BY_FOLLOWER: &str = r#"write one row a line, such as {"follower_id": …}"#;
     Ok(match source {
         Source::Plays => {
-            return Err("plays are events, not rows: they belong into the log".to_owned());
+            return Err("plays are events, not rows; ingest them as the source plays".to_owned());
         }
-        Source::Efforts => Entity::Effort(effort(&line::object(bytes, BY_ID)?)?),
-        Source::Athletes => Entity::Athlete(athlete(line::object(bytes, BY_ID)?)?),
-        Source::Clubs => Entity::Membership(line::object(bytes, BY_CLUB)?),
-        Source::Follows => Entity::Follow(line::object(bytes, BY_FOLLOWER)?),
+        Source::Efforts => Entity::Effort(validate_effort(&line::parse_object(bytes, BY_ID)?)?),
+        Source::Athletes => Entity::Athlete(validate_athlete(line::parse_object(bytes, BY_ID)?)?),
+        Source::Clubs => Entity::Membership(line::parse_object(bytes, BY_CLUB)?),
+        Source::Follows => Entity::Follow(line::parse_object(bytes, BY_FOLLOWER)?),
         Source::Authorizations => {
-            Entity::Authorization(authorization(&line::object(bytes, BY_ID)?)?)
+            Entity::Authorization(validate_authorization(&line::parse_object(bytes, BY_ID)?)?)
         }
-        Source::Applications => Entity::Application(application(line::object(bytes, BY_ID)?)?),
+        Source::Applications => {
+            Entity::Application(validate_application(line::parse_object(bytes, BY_ID)?)?)
+        }
     })
 }
 
-fn effort(raw: &RawEffort<'_>) -> Result<Effort, String> {
+fn validate_effort(raw: &RawEffort<'_>) -> Result<Effort, String> {
     if !(1..=ELAPSED_TIME_S_MAX).contains(&raw.elapsed_time) {
         return Err(format!(
             "elapsed_time: {} is not a number of seconds from 1 to {ELAPSED_TIME_S_MAX}, the largest that a score holds exactly",
             raw.elapsed_time
         ));
     }
-    // Every zone has a local day at every instant that is taken: the calendar ends much later.
-    let started_at_us = line::instant_us("started_at", &raw.started_at.0)?;
+    // Every time zone has a local day at each accepted instant: the calendar ends much later.
+    let started_at_us = line::parse_instant_us("started_at", &raw.started_at.0)?;
     let tz = match &raw.tz {
-        Some(Text(name)) => as_listed(&zone(name)?),
+        Some(Text(name)) => canonical_name(&zone(name)?),
         None => ZONE_DEFAULT.to_owned(),
     };
     let is_hidden = match raw.visibility.as_ref().map(|text| &*text.0) {
@@ -108,14 +111,14 @@ fn effort(raw: &RawEffort<'_>) -> Result<Effort, String> {
     })
 }
 
-/// The zone's name as the database writes it: names are taken in any case, but other readers of a
-/// stored name may be stricter.
-fn as_listed(zone: &TimeZone) -> String {
+/// Returns the zone's name as the database spells it. Lines may use any case, but readers of stored
+/// rows may be stricter.
+fn canonical_name(zone: &TimeZone) -> String {
     zone.iana_name().unwrap_or(ZONE_DEFAULT).to_owned()
 }
 
-fn athlete(raw: RawAthlete<'_>) -> Result<Athlete, String> {
-    let name = raw.name.map(name).transpose()?;
+fn validate_athlete(raw: RawAthlete<'_>) -> Result<Athlete, String> {
+    let name = raw.name.map(validate_name).transpose()?;
     let gender = match raw.gender.as_ref().map(|text| &*text.0) {
         None => None,
         Some("F") => Some(Gender::F),
@@ -156,13 +159,13 @@ fn athlete(raw: RawAthlete<'_>) -> Result<Athlete, String> {
     })
 }
 
-fn authorization(raw: &RawAuthorization<'_>) -> Result<Authorization, String> {
-    let created_at_us = line::instant_us("created_at", &raw.created_at.0)?;
+fn validate_authorization(raw: &RawAuthorization<'_>) -> Result<Authorization, String> {
+    let created_at_us = line::parse_instant_us("created_at", &raw.created_at.0)?;
     let revoked_at_us = raw
         .revoked_at
         .as_ref()
-        // Whatever its time: "for ever" is written as a year far away.
-        .map(|text| line::instant_us_within("revoked_at", &text.0))
+        // Any time counts as revoked. Some writers use a year in the far future.
+        .map(|text| line::parse_instant_us_clamped("revoked_at", &text.0))
         .transpose()?;
     Ok(Authorization {
         id: raw.id,
@@ -174,8 +177,8 @@ fn authorization(raw: &RawAuthorization<'_>) -> Result<Authorization, String> {
     })
 }
 
-fn application(raw: RawApplication<'_>) -> Result<Application, String> {
-    let name = name(raw.name)?;
+fn validate_application(raw: RawApplication<'_>) -> Result<Application, String> {
+    let name = validate_name(raw.name)?;
     let is_owner = match &raw.owner {
         Value::String(_) => true,
         Value::Number(number) => number.is_i64() || number.is_u64(),
@@ -183,7 +186,7 @@ fn application(raw: RawApplication<'_>) -> Result<Application, String> {
     };
     if !is_owner {
         return Err(format!(
-            "owner: {} is neither a text nor a whole number of 64 bits",
+            "owner must be a string or a 64-bit integer; got {}",
             raw.owner
         ));
     }
@@ -205,7 +208,7 @@ fn application(raw: RawApplication<'_>) -> Result<Application, String> {
     })
 }
 
-fn name(text: Text<'_>) -> Result<String, String> {
+fn validate_name(text: Text<'_>) -> Result<String, String> {
     check_name("name", &text.0)?;
     Ok(text.0.into_owned())
 }
@@ -213,7 +216,7 @@ fn name(text: Text<'_>) -> Result<String, String> {
 fn check_name(field: &str, text: &str) -> Result<(), String> {
     if text.len() > NAME_BYTES_MAX {
         return Err(format!(
-            "{field}: has {} bytes; at most {NAME_BYTES_MAX} are taken",
+            "{field}: has {} bytes; at most {NAME_BYTES_MAX} are accepted",
             text.len()
         ));
     }

@@ -1,4 +1,4 @@
-//! What rows say, and what absent fields mean.
+//! Tests of decoded rows and of defaults.
 
 #[path = "refused_tests.rs"]
 mod refused;
@@ -16,7 +16,7 @@ const AUTHORIZATION: &str =
     r#"{"id":1,"application_id":2,"athlete_id":3,"created_at":"1970-01-01T00:00:01Z"}"#;
 const APPLICATION: &str = r#"{"id":1,"name":"a","owner":"o"}"#;
 
-/// Every source of entities with a line of the required fields alone, and its optional fields.
+/// All entity sources with a line of only the required fields, and their optional fields.
 const LINES: [(Source, &str, &str); 6] = [
     (Source::Efforts, EFFORT, "tz visibility deleted version"),
     (
@@ -38,7 +38,7 @@ fn fields(line: &str) -> Map<String, Value> {
     serde_json::from_str(line).unwrap()
 }
 
-/// The line with one field set, to anything that stands for a value in JSON.
+/// Returns the line with one field set to a JSON value.
 fn with(line: &str, field: &str, value: &str) -> String {
     let mut rest = fields(line);
     rest.remove(field);
@@ -108,7 +108,7 @@ fn application() -> Application {
     }
 }
 
-/// What the line of required fields alone says.
+/// Returns the entity of a line with only the required fields.
 fn plain(source: Source) -> Entity {
     match source {
         Source::Efforts => Entity::Effort(effort()),
@@ -155,7 +155,7 @@ fn absent_and_null_fields_take_their_defaults() {
 }
 
 #[test]
-fn every_field_of_an_effort_arrives() {
+fn decodes_all_fields_of_an_effort() {
     check(
         Source::Efforts,
         r#"{"version":-7,"deleted":true,"visibility":"only_me","tz":"Europe/Berlin",
@@ -177,7 +177,7 @@ fn every_field_of_an_effort_arrives() {
 }
 
 #[test]
-fn every_field_of_people_arrives() {
+fn decodes_all_fields_of_people() {
     check(
         Source::Athletes,
         r#"{"id":5,"name":"Zo\u00eb \"Z\"","gender":"F","birth_year":1984,"weight_kg":58.5,
@@ -217,7 +217,7 @@ fn every_field_of_people_arrives() {
 }
 
 #[test]
-fn every_field_of_applications_arrives() {
+fn decodes_all_fields_of_applications() {
     check(
         Source::Authorizations,
         r#"{"id":8,"application_id":5,"athlete_id":6,"created_at":"1970-01-01T01:00:00+01:00",
@@ -257,7 +257,7 @@ fn application_with(set: impl FnOnce(&mut Application)) -> Entity {
 }
 
 #[test]
-fn athletes_may_be_anyone() {
+fn accepts_boundary_values_of_athletes() {
     for (gender, letter) in [(Gender::F, "F"), (Gender::M, "M"), (Gender::X, "X")] {
         assert_eq!(gender.letter(), letter);
         let line = with(ATHLETE, "gender", &json!(letter).to_string());
@@ -287,7 +287,7 @@ fn athletes_may_be_anyone() {
 
 proptest::proptest! {
     #[test]
-    fn weights_come_back_to_the_last_bit(weight_kg in f64::MIN_POSITIVE..=1000.0) {
+    fn weights_round_trip_exactly(weight_kg in f64::MIN_POSITIVE..=1000.0) {
         let line = with(ATHLETE, "weight_kg", &json!(weight_kg).to_string());
         let expected = athlete_with(|athlete| athlete.weight_kg = Some(weight_kg));
         check(Source::Athletes, &line, expected);
@@ -295,7 +295,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn applications_may_be_anyones() {
+fn accepts_string_and_integer_owners() {
     for owner in [
         json!(""),
         json!("é"),
@@ -317,7 +317,7 @@ fn applications_may_be_anyones() {
 }
 
 #[test]
-fn a_deletion_is_a_whole_row() {
+fn a_deletion_requires_all_fields() {
     let line = with(EFFORT, "deleted", "true");
     check(
         Source::Efforts,
@@ -330,7 +330,7 @@ fn a_deletion_is_a_whole_row() {
     check_reason(
         Source::Efforts,
         r#"{"id":1,"deleted":true}"#,
-        &["missing field `segment_id`"],
+        &["the required field segment_id is missing"],
     );
 }
 
@@ -374,9 +374,9 @@ fn zones_are_iana_names() {
     }
 }
 
-/// An authorization that is revoked whatever its time: also at one that is far away.
+/// An authorization is revoked for any time, including one in the far future.
 #[test]
-fn a_revocation_may_have_any_time() {
+fn accepts_any_revocation_time() {
     let revoked = |at: &str| {
         let line = format!(
             r#"{{"id":1,"application_id":2,"athlete_id":3,"created_at":"2024-01-01T00:00:00Z","revoked_at":"{at}"}}"#

@@ -1,60 +1,60 @@
-//! Groups of rows, and the notifications that say that one of them changed.
+//! Groups of rows, and the notifications of their changes.
 
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::Int64Type;
 use arrow::error::ArrowError;
 use serde::Deserialize;
 
-use crate::avro::{Frames, Writers};
-use crate::line;
+use crate::avro::{AvroRecords, WriterSchemas};
 use crate::partition::partition_of;
 use crate::source::Source;
+use crate::{json_error, line};
 
-/// The rows of one member under one key: an athlete's efforts on a segment, an athlete's
-/// authorizations of an application. What changes is read again by the group.
+/// The rows of one member under one key: an athlete's efforts on a segment, or an athlete's
+/// authorizations of an application. After a change, the worker reads the whole group again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group {
-    /// The segment, the application.
+    /// A segment or an application.
     pub key: i64,
     /// The athlete.
     pub member: i64,
 }
 
-/// Our schemas of notifications.
+/// The Avro schemas of notifications.
 const EFFORTS: &str = include_str!("../../avro/efforts.avsc");
 const AUTHORIZATIONS: &str = include_str!("../../avro/authorizations.avsc");
 
-/// Records of a log of notifications: each is JSON, or Avro as [`crate::avro`] frames it.
+/// Notifications from a log. Each is JSON, or framed Avro ([`crate::avro`]).
 #[derive(Debug)]
 pub struct Notifications {
     source: Source,
-    frames: Frames,
+    frames: AvroRecords,
 }
 
 impl Notifications {
-    /// Reads those of `records` that are Avro.
+    /// Decodes those of `records` that are Avro.
     ///
     /// # Errors
-    /// If `writers` says nothing about the schema of one.
+    /// `writers` lacks the schema of a record.
     pub fn read<'a>(
         source: Source,
         records: impl IntoIterator<Item = &'a [u8]>,
-        writers: &Writers,
+        writers: &WriterSchemas,
     ) -> Result<Self, ArrowError> {
-        let ours = match source {
+        let reader_schema = match source {
             Source::Authorizations => AUTHORIZATIONS,
             _ => EFFORTS,
         };
-        let frames = Frames::read(ours, records, writers)?;
+        let frames = AvroRecords::read(reader_schema, records, writers)?;
         Ok(Self { source, frames })
     }
 
-    /// The group that the record of that index names; `bytes` are the record.
+    /// Returns the group that a record names. `bytes` are the record at `index`.
     ///
     /// # Errors
-    /// The reason for which it can't be taken.
+    /// The reason of the rejection.
     pub fn group(&self, index: usize, bytes: &[u8]) -> Result<Group, String> {
-        match self.frames.place(index) {
+        match self.frames.location(index) {
             None => parse_notification(self.source, bytes),
             Some(Err(reason)) => Err(line::clip(reason.to_owned())),
             Some(Ok((batch, row))) => Ok(Group {
@@ -71,7 +71,7 @@ impl Notifications {
         let value = column.filter(|column| column.is_valid(row));
         value
             .map(|column| column.value(row))
-            .ok_or_else(|| format!("{name}: is null, but must be there"))
+            .ok_or_else(|| format!("{name} is required; got null"))
     }
 }
 
@@ -88,8 +88,8 @@ struct AuthorizationNotification {
 }
 
 impl Group {
-    /// The notification that the group changed: a JSON object with the names of the source's
-    /// columns. Its log key is [`Group::log_key`].
+    /// Encodes the notification of a change: a JSON object with the names of the source's columns.
+    /// Its log key is [`Group::log_key`].
     #[must_use]
     pub fn notification(&self, source: Source) -> Vec<u8> {
         let (key, member) = (self.key, self.member);
@@ -97,20 +97,20 @@ impl Group {
         format!("{{\"{column}\":{key},\"athlete_id\":{member}}}").into_bytes()
     }
 
-    /// The log key of the group's notifications: [`Group::key`] in digits.
+    /// Returns the log key of the group's notifications: [`Group::key`] in decimal digits.
     #[must_use]
     pub fn log_key(&self) -> String {
         self.key.to_string()
     }
 
-    /// The partition of the group's notifications among `partitions` of a topic.
+    /// Returns the partition of the group's notifications in a topic with `partitions`.
     #[must_use]
     pub fn partition(&self, partitions: u32) -> u32 {
         partition_of(self.log_key().as_bytes(), partitions)
     }
 }
 
-/// The column of the group's key: the log key of the source's notifications.
+/// Returns the column of the group's key, which is the log key of the source's notifications.
 #[must_use]
 pub const fn key_column(source: Source) -> &'static str {
     match source {
@@ -120,10 +120,10 @@ pub const fn key_column(source: Source) -> &'static str {
     }
 }
 
-/// The group that a notification names.
+/// Parses a notification.
 ///
 /// # Errors
-/// The reason for which it can't be taken.
+/// The reason of the rejection.
 pub fn parse_notification(source: Source, bytes: &[u8]) -> Result<Group, String> {
     let refused = |why: &str| {
         let example = Group { key: 1, member: 2 }.notification(source);
@@ -137,17 +137,17 @@ pub fn parse_notification(source: Source, bytes: &[u8]) -> Result<Group, String>
     }
     let parsed = match source {
         Source::Authorizations => {
-            serde_json::from_slice(bytes).map(|found: AuthorizationNotification| Group {
-                key: found.application_id,
-                member: found.athlete_id,
+            json_error::decode(bytes).map(|notification: AuthorizationNotification| Group {
+                key: notification.application_id,
+                member: notification.athlete_id,
             })
         }
-        _ => serde_json::from_slice(bytes).map(|found: EffortNotification| Group {
-            key: found.segment_id,
-            member: found.athlete_id,
+        _ => json_error::decode(bytes).map(|notification: EffortNotification| Group {
+            key: notification.segment_id,
+            member: notification.athlete_id,
         }),
     };
-    parsed.map_err(|error| refused(&error.to_string()))
+    parsed.map_err(|reason| refused(&reason))
 }
 
 #[cfg(test)]
@@ -155,9 +155,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notifications_of_avro_are_read_as_those_of_json() {
+    fn avro_notifications_decode_like_json_ones() {
         let json = Group { key: 1, member: 2 }.notification(Source::Authorizations);
-        let mut writers = Writers::default();
+        let mut writers = WriterSchemas::default();
         writers.insert(7, Ok(AUTHORIZATIONS.into()));
         writers.insert(8, Ok(EFFORTS.into()));
         // Numbers are in zig-zag: 3 is -2, 12 is 6.
@@ -168,9 +168,9 @@ mod tests {
             &[0, 0, 0, 0, 7, 3],
             &[0, 0, 0, 0, 7, 3, 12, 0],
         ];
-        let found = Notifications::read(Source::Authorizations, records, &writers);
-        let found = found.expect("schemas");
-        let group = |index: usize| found.group(index, records[index]);
+        let notifications = Notifications::read(Source::Authorizations, records, &writers);
+        let notifications = notifications.expect("schemas");
+        let group = |index: usize| notifications.group(index, records[index]);
         assert_eq!(group(0), Ok(Group { key: 1, member: 2 }));
         assert_eq!(group(1), Ok(Group { key: -2, member: 6 }));
         for (index, word) in [(2, "application_id"), (3, "schema 7"), (4, "more bytes")] {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn notifications_come_back() {
+    fn notifications_round_trip() {
         let group = Group {
             key: i64::MIN,
             member: i64::MAX,

@@ -1,19 +1,18 @@
-//! Entities: rows of the canonical store, as JSON lines bring them and as the columns that views
-//! read.
+//! Entities: rows of the entity store, their JSON lines, and the columns that views read.
 //!
-//! A line is the whole row: an optional field that is absent takes its default. Every row has a
-//! version; an older one than the stored is ignored, an equal one is applied.
+//! A line is the whole row: an absent optional field takes its default. Every row has a version. A
+//! row that is older than the stored one is ignored; one of equal version is applied.
 
+mod cache_miss;
 mod columns;
 mod decode;
 mod group;
-mod miss;
 mod raw;
 
+pub use cache_miss::CacheMiss;
 pub use columns::{AuthorizationColumns, AuthorizationRow, EffortColumns, EffortRow, schema};
 pub use decode::parse;
 pub use group::{Group, Notifications, key_column, parse_notification};
-pub use miss::Miss;
 
 use serde::Deserialize;
 
@@ -24,27 +23,27 @@ use raw::or_default;
 pub struct Effort {
     /// Its id.
     pub id: i64,
-    /// The segment; it never changes.
+    /// The segment. It never changes.
     pub segment_id: i64,
-    /// The athlete; never changes either.
+    /// The athlete. It never changes.
     pub athlete_id: i64,
-    /// The activity that it is a part of.
+    /// The activity of the effort.
     pub activity_id: i64,
-    /// How long it took, in whole seconds: more than 0.
+    /// The duration in whole seconds, more than 0.
     pub elapsed_time_s: i64,
-    /// When it began, in microseconds since the Unix epoch; finer digits are cut off.
+    /// The start, in microseconds since the Unix epoch; finer digits are truncated.
     pub started_at_us: i64,
-    /// The IANA name of the zone of the place.
+    /// The IANA time zone of the location.
     pub tz: String,
-    /// Whether only the athlete may see it: then it is on no board.
+    /// True if only the athlete may see the effort. It is on no board then.
     pub is_hidden: bool,
-    /// Whether it was deleted.
+    /// True if the effort was deleted.
     pub is_deleted: bool,
     /// The version of the row.
     pub version: i64,
 }
 
-/// What an athlete may be of.
+/// The gender of an athlete, by which boards are divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gender {
     /// Women.
@@ -56,7 +55,7 @@ pub enum Gender {
 }
 
 impl Gender {
-    /// The letter in lines and answers.
+    /// Returns the letter that lines and answers use.
     #[must_use]
     pub const fn letter(self) -> &'static str {
         match self {
@@ -72,33 +71,33 @@ impl Gender {
 pub struct Athlete {
     /// The athlete's id.
     pub id: i64,
-    /// A name to show.
+    /// The display name.
     pub name: Option<String>,
-    /// The gender, where it is told.
+    /// The gender, if known.
     pub gender: Option<Gender>,
-    /// The year of birth, where it is told.
+    /// The year of birth, if known.
     pub birth_year: Option<i64>,
-    /// The weight in kg, where it is told.
+    /// The weight in kg, if known.
     pub weight_kg: Option<f64>,
-    /// The country (ISO 3166 alpha-2), where it is told.
+    /// The country (ISO 3166 alpha-2), if known.
     pub country: Option<String>,
-    /// Whether the athlete is disqualified: then none of the athlete's efforts is on a board, until
-    /// a row says otherwise.
+    /// True if the athlete is disqualified. No effort of the athlete is on a board while this is
+    /// set.
     pub is_disqualified: bool,
-    /// Whether the athlete was deleted: then none of the athlete's efforts is on a board.
+    /// True if the athlete was deleted. No effort of the athlete is on a board then.
     pub is_deleted: bool,
     /// The version of the row.
     pub version: i64,
 }
 
-/// That an athlete is in a club.
+/// The membership of an athlete in a club.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Membership {
     /// The club.
     pub club_id: i64,
     /// The athlete.
     pub athlete_id: i64,
-    /// Whether the athlete is in it no more.
+    /// True if the membership ended.
     #[serde(default, rename = "deleted", deserialize_with = "or_default")]
     pub is_deleted: bool,
     /// The version of the row.
@@ -106,14 +105,14 @@ pub struct Membership {
     pub version: i64,
 }
 
-/// That an athlete follows another.
+/// The relation of an athlete who follows another one.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Follow {
-    /// Who follows.
+    /// The athlete who follows.
     pub follower_id: i64,
-    /// Who is followed.
+    /// The athlete who is followed.
     pub followed_id: i64,
-    /// Whether it has ended.
+    /// True if the relation ended.
     #[serde(default, rename = "deleted", deserialize_with = "or_default")]
     pub is_deleted: bool,
     /// The version of the row.
@@ -121,18 +120,19 @@ pub struct Follow {
     pub version: i64,
 }
 
-/// A permission that an athlete gave to an application.
+/// The permission of an athlete for an application.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authorization {
     /// Its id.
     pub id: i64,
-    /// The application; it never changes.
+    /// The application. It never changes.
     pub application_id: i64,
-    /// The athlete; never changes either.
+    /// The athlete. It never changes.
     pub athlete_id: i64,
-    /// When it was given, in microseconds since the Unix epoch.
+    /// When it was granted, in microseconds since the Unix epoch.
     pub created_at_us: i64,
-    /// When it was taken back, if it was: whatever the time, it counts no more.
+    /// When it was revoked. If set, the authorization does not count, even for a time in the
+    /// future.
     pub revoked_at_us: Option<i64>,
     /// The version of the row.
     pub version: i64,
@@ -143,35 +143,35 @@ pub struct Authorization {
 pub struct Application {
     /// Its id.
     pub id: i64,
-    /// A name to show.
+    /// The display name.
     pub name: String,
-    /// Whose it is, as it was given: a JSON text or number.
+    /// The owner as the line gave it: a JSON string or number.
     pub owner: serde_json::Value,
-    /// How many different athletes may be connected at once.
+    /// The maximum number of distinct athletes that are connected at the same time.
     pub athlete_capacity: i64,
     /// The version of the row.
     pub version: i64,
 }
 
-/// A row of any source of entities.
+/// A row of any entity source.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Entity {
-    /// Of `efforts`.
+    /// A row of `efforts`.
     Effort(Effort),
-    /// Of `athletes`.
+    /// A row of `athletes`.
     Athlete(Athlete),
-    /// Of `clubs`.
+    /// A row of `clubs`.
     Membership(Membership),
-    /// Of `follows`.
+    /// A row of `follows`.
     Follow(Follow),
-    /// Of `authorizations`.
+    /// A row of `authorizations`.
     Authorization(Authorization),
-    /// Of `applications`.
+    /// A row of `applications`.
     Application(Application),
 }
 
 impl Entity {
-    /// What tells the row from others of its source; the second number is 0 where the first one does.
+    /// Returns the id of the row within its source. The second number is 0 if the id has one part.
     #[must_use]
     pub const fn id(&self) -> (i64, i64) {
         match self {
@@ -184,7 +184,7 @@ impl Entity {
         }
     }
 
-    /// The version of the row.
+    /// Returns the version of the row.
     #[must_use]
     pub const fn version(&self) -> i64 {
         match self {

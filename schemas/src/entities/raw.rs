@@ -1,6 +1,6 @@
-//! Rows as they stand in lines: the names and the types of their fields, and which must be there.
+//! Rows as JSON lines encode them: names, types and required fields.
 //!
-//! Unknown fields are ignored, and `null` for an optional field is the same as its absence.
+//! Unknown fields are ignored. `null` for an optional field equals its absence.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -62,7 +62,7 @@ pub(super) struct RawApplication<'a> {
     pub(super) version: Option<i64>,
 }
 
-/// The value of an optional field; its default for `null`.
+/// Deserializes an optional field. `null` is its default.
 pub(super) fn or_default<'de, T, D>(from: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,

@@ -1,5 +1,5 @@
-//! JSON lines and records of Avro to Arrow columns, strictly: each is taken whole or not at all, and
-//! then with the reason. Both are checked by the same rules.
+//! Decodes JSON lines and Avro records of plays to Arrow columns. Each input is accepted as a whole
+//! or rejected with a reason. The same rules apply to both formats.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,71 +12,70 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::Int64Type;
 use arrow::error::ArrowError;
 
-use super::raw::{RawAt, RawPlay};
+use super::raw::{RawPlay, RawTime};
 use super::records;
 use super::{AMOUNT_MAX, EVENT_ID_BYTES_MAX, REFERRER_BYTES_MAX, schema};
-use crate::avro::Writers;
+use crate::avro::WriterSchemas;
 use crate::line::{self, Text};
 
-/// What a line that is no object is told.
-const EXPECTED: &str = r#"one event a line is expected, as {"event_id": …}"#;
+/// The expectation in the reason for a line that is not an object.
+const EXPECTED: &str = r#"write one event a line, such as {"event_id": …}"#;
 
-/// A line with its place in the log; the place is zero where it has none yet.
+/// A line with its position in the log, which is zero before the line is appended.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
     /// The record's offset.
     pub offset: i64,
     /// When the record was logged, in milliseconds since the Unix epoch.
     pub logged_at_ms: i64,
-    /// The line's bytes, without the end of line.
+    /// The bytes of the line, without the line end.
     pub bytes: &'a [u8],
 }
 
-/// A line that was not taken.
+/// A rejected line or record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rejected {
-    /// The line's index among those given.
+pub struct RejectedInput {
+    /// The index among the inputs of the call.
     pub index: usize,
-    /// Field, fault and what is expected.
+    /// Field, fault and expectation.
     pub reason: String,
 }
 
-/// What became of the lines.
+/// The result of decoding lines or records of plays.
 #[derive(Debug)]
-pub struct Decoded {
-    /// The events that were taken, in the order of their lines, with the columns of
-    /// [`super::schema`].
+pub struct DecodedPlays {
+    /// The accepted events in input order, with the columns of [`super::schema`].
     pub events: RecordBatch,
-    /// The lines that were not.
-    pub rejected: Vec<Rejected>,
+    /// The rejected inputs.
+    pub rejected: Vec<RejectedInput>,
 }
 
-impl Decoded {
-    /// Leaves the events at these offsets out; answers how many these were.
+impl DecodedPlays {
+    /// Removes the events at these offsets and returns their number.
     ///
     /// # Errors
-    /// Those of arrays that don't fit.
-    pub fn leave_out(&mut self, offsets: &BTreeSet<i64>) -> Result<usize, ArrowError> {
+    /// Arrow cannot filter the batch.
+    pub fn exclude_offsets(&mut self, offsets: &BTreeSet<i64>) -> Result<usize, ArrowError> {
         let before = self.events.num_rows();
         let column = self.events.column_by_name("offset");
         let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
         if let Some(column) = column.filter(|_| !offsets.is_empty()) {
-            let kept = column.values().iter();
-            let kept: BooleanArray = kept.map(|at| Some(!offsets.contains(at))).collect();
-            self.events = filter_record_batch(&self.events, &kept)?;
+            let values = column.values().iter();
+            let filter: BooleanArray = values.map(|at| Some(!offsets.contains(at))).collect();
+            self.events = filter_record_batch(&self.events, &filter)?;
         }
         Ok(before - self.events.num_rows())
     }
 }
 
-/// Decodes lines into columns. One decoder serves one partition of the log.
+/// A decoder of the records of one log partition.
 #[derive(Debug)]
 pub struct Decoder {
     partition: i32,
 }
 
 impl Decoder {
-    /// A decoder for a partition of the log.
+    /// Creates a decoder for a log partition.
     #[must_use]
     pub fn new(partition: u32) -> Self {
         Self {
@@ -87,104 +86,104 @@ impl Decoder {
     /// Decodes `lines` into one batch.
     ///
     /// # Errors
-    /// Only where Arrow cannot build the batch, such as more than 2 GiB of text in one column: give
+    /// Arrow cannot build the batch, for example for more than 2 GiB of text in one column. Decode
     /// fewer lines at a time.
     pub fn decode<'a>(
         &self,
         lines: impl IntoIterator<Item = Line<'a>>,
-    ) -> Result<Decoded, ArrowError> {
-        self.decode_as(lines, |_, line| check(line.bytes))
+    ) -> Result<DecodedPlays, ArrowError> {
+        self.decode_with(lines, |_, line| parse_line(line.bytes))
     }
 
-    /// Decodes `records` of the log into one batch: each is a line of JSON, or Avro as
-    /// [`crate::avro`] frames it.
+    /// Decodes `records` of the log into one batch. Each is a JSON line or framed Avro
+    /// ([`crate::avro`]).
     ///
     /// # Errors
-    /// As [`Decoder::decode`], or if `writers` says nothing about the schema of a record.
+    /// As [`Decoder::decode`], or `writers` lacks the schema of a record.
     pub fn decode_records<'a>(
         &self,
         records: impl IntoIterator<Item = Line<'a>, IntoIter: Clone>,
-        writers: &Writers,
-    ) -> Result<Decoded, ArrowError> {
+        writers: &WriterSchemas,
+    ) -> Result<DecodedPlays, ArrowError> {
         let records = records.into_iter();
         let avro = records::read(records.clone().map(|record| record.bytes), writers)?;
-        self.decode_as(records, |index, record| {
-            check_one(&avro, index, record.bytes)
+        self.decode_with(records, |index, record| {
+            parse_record(&avro, index, record.bytes)
         })
     }
 
-    fn decode_as<'a, 'b>(
+    fn decode_with<'a, 'b>(
         &self,
         lines: impl IntoIterator<Item = Line<'a>>,
-        read: impl Fn(usize, &Line<'a>) -> Result<Play<'b>, String>,
-    ) -> Result<Decoded, ArrowError> {
+        parse: impl Fn(usize, &Line<'a>) -> Result<Play<'b>, String>,
+    ) -> Result<DecodedPlays, ArrowError> {
         let lines = lines.into_iter();
         let mut columns = Columns::with_capacity(lines.size_hint().0);
         let mut rejected = Vec::new();
         for (index, line) in lines.enumerate() {
-            match read(index, &line) {
+            match parse(index, &line) {
                 Ok(play) => columns.push(&line, &play),
-                Err(reason) => rejected.push(Rejected { index, reason }),
+                Err(reason) => rejected.push(RejectedInput { index, reason }),
             }
         }
-        Ok(Decoded {
+        Ok(DecodedPlays {
             events: columns.finish(self.partition)?,
             rejected,
         })
     }
 }
 
-/// Checks one line and answers the owner, which is the log key.
+/// Validates a line and returns the owner, which is the log key.
 ///
 /// # Errors
-/// The reason for which the line is not taken.
+/// The reason of the rejection.
 pub fn check_line(bytes: &[u8]) -> Result<i64, String> {
-    check(bytes).map(|play| play.raw.owner_id)
+    parse_line(bytes).map(|play| play.raw.owner_id)
 }
 
-/// Checks records, which are lines or Avro as [`crate::avro`] frames it, and answers the owner of each.
-/// For one that is not taken it is the reason.
+/// Validates records, which are JSON lines or framed Avro ([`crate::avro`]). Returns for each the
+/// owner, or the reason of its rejection.
 ///
 /// # Errors
-/// If `writers` says nothing about the schema of a record.
+/// `writers` lacks the schema of a record.
 pub fn check_records<'a>(
     records: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>,
-    writers: &Writers,
+    writers: &WriterSchemas,
 ) -> Result<Vec<Result<i64, String>>, ArrowError> {
     let records = records.into_iter();
     let avro = records::read(records.clone(), writers)?;
     let checked = records.enumerate().map(|(index, bytes)| {
-        let play = check_one(&avro, index, bytes);
+        let play = parse_record(&avro, index, bytes);
         play.map(|play| play.raw.owner_id)
     });
     Ok(checked.collect())
 }
 
-/// A record that is Avro, or else a line.
-fn check_one<'a>(
+/// Parses a record, which is Avro or else a JSON line.
+fn parse_record<'a>(
     avro: &'a records::Plays,
     index: usize,
     bytes: &'a [u8],
 ) -> Result<Play<'a>, String> {
     match avro.play(index) {
-        Some(play) => play.and_then(checked).map_err(line::clip),
-        None => check(bytes),
+        Some(play) => play.and_then(validate).map_err(line::clip),
+        None => parse_line(bytes),
     }
 }
 
-/// A play whose every field was checked.
+/// A play with validated fields.
 struct Play<'a> {
     raw: RawPlay<'a>,
     at_us: i64,
     amount: i64,
 }
 
-fn check(bytes: &[u8]) -> Result<Play<'_>, String> {
-    let raw = line::object(bytes, EXPECTED);
-    raw.and_then(checked).map_err(line::clip)
+fn parse_line(bytes: &[u8]) -> Result<Play<'_>, String> {
+    let raw = line::parse_object(bytes, EXPECTED);
+    raw.and_then(validate).map_err(line::clip)
 }
 
-fn checked(raw: RawPlay<'_>) -> Result<Play<'_>, String> {
+fn validate(raw: RawPlay<'_>) -> Result<Play<'_>, String> {
     let id = &raw.event_id.0;
     if id.is_empty() || id.len() > EVENT_ID_BYTES_MAX {
         return Err(format!(
@@ -199,7 +198,7 @@ fn checked(raw: RawPlay<'_>) -> Result<Play<'_>, String> {
     if let Some(Text(referrer)) = &raw.referrer {
         if referrer.len() > REFERRER_BYTES_MAX {
             return Err(format!(
-                "referrer: has {} bytes; at most {REFERRER_BYTES_MAX} are taken",
+                "referrer: has {} bytes; at most {REFERRER_BYTES_MAX} are accepted",
                 referrer.len()
             ));
         }
@@ -218,8 +217,8 @@ fn checked(raw: RawPlay<'_>) -> Result<Play<'_>, String> {
         ));
     }
     let at_us = match &raw.at {
-        RawAt::Text(Text(text)) => line::instant_us("at", text)?,
-        RawAt::Micros(at_us) => {
+        RawTime::Text(Text(text)) => line::parse_instant_us("at", text)?,
+        RawTime::Micros(at_us) => {
             line::check_instant_us("at", *at_us)?;
             *at_us
         }
@@ -227,7 +226,7 @@ fn checked(raw: RawPlay<'_>) -> Result<Play<'_>, String> {
     Ok(Play { raw, at_us, amount })
 }
 
-/// The columns while they grow.
+/// A builder of the columns of plays.
 struct Columns {
     offset: Vec<i64>,
     logged_at: Vec<i64>,

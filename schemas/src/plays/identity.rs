@@ -1,17 +1,17 @@
-//! When two records are the same event.
+//! The identity of events, which decides whether two records are the same event.
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// What makes two records the same event: owner, event id and time, as a 128-bit hash. With 2^40
-/// events the chance that any two different ones meet is below 10^-14.
+/// The identity of an event: a 128-bit hash of owner, event id and time. Among 2^40 events, the
+/// probability of any collision is below 10^-14.
 pub type EventIdentity = u128;
 
-/// The identity of each row of a batch of plays, in row order. Rows of a batch that has not the
-/// columns `owner_id`, `event_id` and `at` of [`super::schema`] have none.
+/// Returns the identity of each row of a batch of plays, in row order. Returns none if the batch
+/// lacks the columns `owner_id`, `event_id` and `at` of [`super::schema`].
 #[must_use]
-pub fn identities(batch: &RecordBatch) -> Vec<EventIdentity> {
+pub fn event_identities(batch: &RecordBatch) -> Vec<EventIdentity> {
     let (Some(owner), Some(id), Some(at)) = (
         batch
             .column_by_name("owner_id")
@@ -44,7 +44,7 @@ mod tests {
     use super::super::{Decoder, Line};
     use super::*;
 
-    /// Identities are kept in the archive of events that are gone: they never change.
+    /// The archive stores the identities of expired events, so the hash must never change.
     #[test]
     fn an_identity_is_the_hash_of_owner_time_and_id() {
         let bytes = br#"{"event_id":"e1","track_id":1,"owner_id":7,"kind":"play","at":"1970-01-01T00:00:01Z"}"#;
@@ -58,6 +58,6 @@ mod tests {
         hasher.update(&7_i64.to_le_bytes());
         hasher.update(&1_000_000_i64.to_le_bytes());
         hasher.update(b"e1");
-        assert_eq!(identities(&decoded.events), [hasher.digest128()]);
+        assert_eq!(event_identities(&decoded.events), [hasher.digest128()]);
     }
 }

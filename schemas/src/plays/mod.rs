@@ -1,37 +1,36 @@
-//! Plays: what an event of the source `plays` is, as JSON, as Avro and as Arrow columns.
+//! Plays: the events of the source `plays` as JSON, as Avro, and as Arrow columns.
 //!
-//! The schema of Avro is `avro/plays.avsc`.
+//! The Avro schema is `avro/plays.avsc`.
 
-mod anonymous;
 mod decode;
 mod identity;
 mod raw;
 mod records;
+mod redact;
 
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 
-pub use anonymous::{anonymous_lines, without_listeners};
-pub use decode::{Decoded, Decoder, Line, Rejected, check_line, check_records};
-pub use identity::{EventIdentity, identities};
+pub use decode::{DecodedPlays, Decoder, Line, RejectedInput, check_line, check_records};
+pub use identity::{EventIdentity, event_identities};
+pub use redact::{redact_lines, redact_listeners};
 
 use crate::line::INSTANT_SECONDS;
 pub use crate::line::LINE_BYTES_MAX;
 
-/// The longest `event_id`, in bytes.
+/// The maximum length of an `event_id`.
 pub const EVENT_ID_BYTES_MAX: usize = 1024;
-/// The longest `referrer`, in bytes: a row key must fit into every store.
+/// The maximum length of a `referrer`: a row key must fit into every store.
 pub const REFERRER_BYTES_MAX: usize = 16 * 1024;
-/// The largest `amount`, and with a minus the smallest: so that no sum of real events can pass the
-/// range of 64-bit integers unseen.
+/// The largest absolute value of an `amount`, so that sums of real events stay within 64 bits.
 pub const AMOUNT_MAX: i64 = 1_000_000_000_000;
 
-/// The offset of events that never were in the log: they count as if they stood before it.
+/// The offset of events that were never in the log. They count as if they came before it.
 pub const BEFORE_THE_LOG: i64 = -1;
 
-/// The times that a play can have, in seconds since the Unix epoch: from 1678 until 2261.
+/// The range of times of plays, in seconds since the Unix epoch: the years 1678 to 2261.
 pub const AT_SECONDS: Range<i64> = INSTANT_SECONDS;
 
 static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
@@ -53,8 +52,8 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     ]))
 });
 
-/// The columns of plays: the record's place in the log, then the event's own fields. `at` is in
-/// microseconds (finer digits are cut off), `logged_at` in milliseconds, both UTC.
+/// Returns the columns of plays: the position in the log, then the fields of the event. `at` is in
+/// microseconds (finer digits are truncated), `logged_at` in milliseconds, both in UTC.
 #[must_use]
 pub fn schema() -> SchemaRef {
     Arc::clone(&SCHEMA)

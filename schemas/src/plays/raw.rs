@@ -1,7 +1,6 @@
-//! A play as it stands in a line or a record: the names and the types of its fields, and which must be
-//! there.
+//! Plays before validation: names, types and required fields.
 //!
-//! Unknown fields are ignored, and `null` for an optional field is the same as its absence.
+//! Unknown fields are ignored. `null` for an optional field equals its absence.
 
 use serde::{Deserialize, Deserializer};
 
@@ -24,19 +23,19 @@ pub(super) struct RawPlay<'a> {
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
     #[serde(borrow, deserialize_with = "text")]
-    pub(super) at: RawAt<'a>,
+    pub(super) at: RawTime<'a>,
     #[serde(default)]
     pub(super) amount: Option<i64>,
 }
 
-/// When it was.
-pub(super) enum RawAt<'a> {
-    /// An RFC 3339 instant: all that a line can say.
+/// The time of a play.
+pub(super) enum RawTime<'a> {
+    /// An RFC 3339 instant, the only form in JSON lines.
     Text(Text<'a>),
     /// Microseconds since the Unix epoch.
     Micros(i64),
 }
 
-fn text<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<RawAt<'a>, D::Error> {
-    Text::deserialize(from).map(RawAt::Text)
+fn text<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<RawTime<'a>, D::Error> {
+    Text::deserialize(from).map(RawTime::Text)
 }

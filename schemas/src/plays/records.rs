@@ -1,4 +1,4 @@
-//! Records of Avro to plays as they stand there. What they say is checked with the lines.
+//! Decodes Avro records to unvalidated plays. The rules of JSON lines then validate them.
 
 use std::borrow::Cow;
 
@@ -8,51 +8,51 @@ use arrow::array::{
 };
 use arrow::error::ArrowError;
 
-use super::raw::{RawAt, RawPlay};
-use crate::avro::{Frames, Writers};
+use super::raw::{RawPlay, RawTime};
+use crate::avro::{AvroRecords, WriterSchemas};
 use crate::line::Text;
 
-/// Our schema of a play.
+/// The Avro schema of a play.
 const SCHEMA: &str = include_str!("../../avro/plays.avsc");
 
-/// The plays of Avro among some records.
+/// The plays among some records that are Avro.
 pub(super) struct Plays {
-    frames: Frames,
+    frames: AvroRecords,
     columns: Vec<Columns>,
 }
 
-/// Reads those of `records` that are Avro.
+/// Decodes those of `records` that are Avro.
 ///
 /// # Errors
-/// If `writers` says nothing about the schema of one.
+/// `writers` lacks the schema of a record.
 pub(super) fn read<'a>(
     records: impl IntoIterator<Item = &'a [u8]>,
-    writers: &Writers,
+    writers: &WriterSchemas,
 ) -> Result<Plays, ArrowError> {
-    let frames = Frames::read(SCHEMA, records, writers)?;
-    let columns = frames.batches().iter().map(Columns::of);
+    let frames = AvroRecords::read(SCHEMA, records, writers)?;
+    let columns = frames.batches().iter().map(Columns::new);
     Ok(Plays {
         columns: columns.collect::<Result<_, _>>()?,
         frames,
     })
 }
 
-/// A play, or the reason for which there is none.
-type Found<'a> = Result<RawPlay<'a>, String>;
+/// A play, or the reason of its rejection.
+type PlayResult<'a> = Result<RawPlay<'a>, String>;
 
 impl Plays {
-    /// The record of that index, if it is Avro.
-    pub(super) fn play(&self, index: usize) -> Option<Found<'_>> {
-        let place = self.frames.place(index)?;
-        let found = place.map_err(str::to_owned).and_then(|(batch, row)| {
+    /// Returns the play of a record; none if the record is not Avro.
+    pub(super) fn play(&self, index: usize) -> Option<PlayResult<'_>> {
+        let location = self.frames.location(index)?;
+        let play = location.map_err(str::to_owned).and_then(|(batch, row)| {
             let columns = self.columns.get(batch).ok_or("it has no batch")?;
             columns.play(row)
         });
-        Some(found)
+        Some(play)
     }
 }
 
-/// The fields of our schema, by column.
+/// The columns of the Avro schema.
 struct Columns {
     event_id: StringArray,
     track_id: Int64Array,
@@ -62,100 +62,100 @@ struct Columns {
     referrer: StringArray,
     app_id: Int64Array,
     kind: StringArray,
-    at: At,
+    at: TimeColumn,
     amount: Int64Array,
 }
 
-/// Times as they were written.
-enum At {
+/// Times in the type of the writer.
+enum TimeColumn {
     Text(StringArray),
     Millis(TimestampMillisecondArray),
     Micros(TimestampMicrosecondArray),
 }
 
 impl Columns {
-    fn of(batch: &RecordBatch) -> Result<Self, ArrowError> {
+    fn new(batch: &RecordBatch) -> Result<Self, ArrowError> {
         let column = |name: &str| {
-            let missing = || ArrowError::SchemaError(format!("a batch without {name}"));
+            let missing = || ArrowError::SchemaError(format!("the batch has no column {name}"));
             batch.column_by_name(name).ok_or_else(missing)
         };
-        let other = |name: &str| ArrowError::SchemaError(format!("{name} of another type"));
+        let other = |name: &str| ArrowError::SchemaError(format!("column {name} has another type"));
         let text = |name: &str| {
             let column = column(name)?.as_string_opt::<i32>();
             column.cloned().ok_or_else(|| other(name))
         };
-        let whole = |name: &str| {
+        let integer = |name: &str| {
             let column = column(name)?.as_primitive_opt();
             column.cloned().ok_or_else(|| other(name))
         };
         let at = column("at")?;
         let at = if let Some(text) = at.as_string_opt::<i32>() {
-            At::Text(text.clone())
+            TimeColumn::Text(text.clone())
         } else if let Some(micros) = at.as_primitive_opt() {
-            At::Micros(micros.clone())
+            TimeColumn::Micros(micros.clone())
         } else if let Some(millis) = at.as_primitive_opt() {
-            At::Millis(millis.clone())
+            TimeColumn::Millis(millis.clone())
         } else {
             return Err(other("at"));
         };
         Ok(Self {
             event_id: text("event_id")?,
-            track_id: whole("track_id")?,
-            owner_id: whole("owner_id")?,
-            listener_id: whole("listener_id")?,
+            track_id: integer("track_id")?,
+            owner_id: integer("owner_id")?,
+            listener_id: integer("listener_id")?,
             country: text("country")?,
             referrer: text("referrer")?,
-            app_id: whole("app_id")?,
+            app_id: integer("app_id")?,
             kind: text("kind")?,
             at,
-            amount: whole("amount")?,
+            amount: integer("amount")?,
         })
     }
 
-    fn play(&self, row: usize) -> Found<'_> {
+    fn play(&self, row: usize) -> PlayResult<'_> {
         Ok(RawPlay {
-            event_id: needed("event_id", text(&self.event_id, row))?,
-            track_id: needed("track_id", whole(&self.track_id, row))?,
-            owner_id: needed("owner_id", whole(&self.owner_id, row))?,
-            listener_id: whole(&self.listener_id, row),
+            event_id: required("event_id", text(&self.event_id, row))?,
+            track_id: required("track_id", integer(&self.track_id, row))?,
+            owner_id: required("owner_id", integer(&self.owner_id, row))?,
+            listener_id: integer(&self.listener_id, row),
             country: text(&self.country, row),
             referrer: text(&self.referrer, row),
-            app_id: whole(&self.app_id, row),
-            kind: needed("kind", text(&self.kind, row))?,
-            at: needed("at", self.at.at(row))?,
-            amount: whole(&self.amount, row),
+            app_id: integer(&self.app_id, row),
+            kind: required("kind", text(&self.kind, row))?,
+            at: required("at", self.at.at(row))?,
+            amount: integer(&self.amount, row),
         })
     }
 }
 
-impl At {
-    fn at(&self, row: usize) -> Option<RawAt<'_>> {
+impl TimeColumn {
+    fn at(&self, row: usize) -> Option<RawTime<'_>> {
         match self {
-            Self::Text(column) => text(column, row).map(RawAt::Text),
+            Self::Text(column) => text(column, row).map(RawTime::Text),
             Self::Millis(column) => {
                 let at_ms = column.is_valid(row).then(|| column.value(row))?;
-                // What is beyond is out of the range of times that are taken as well.
-                Some(RawAt::Micros(at_ms.saturating_mul(1_000)))
+                // A saturated value is also outside the accepted range of times.
+                Some(RawTime::Micros(at_ms.saturating_mul(1_000)))
             }
             Self::Micros(column) => {
                 let at_us = column.is_valid(row).then(|| column.value(row))?;
-                Some(RawAt::Micros(at_us))
+                Some(RawTime::Micros(at_us))
             }
         }
     }
 }
 
 fn text(column: &StringArray, row: usize) -> Option<Text<'_>> {
-    let is_there = column.is_valid(row);
-    is_there.then(|| Text(Cow::Borrowed(column.value(row))))
+    let is_present = column.is_valid(row);
+    is_present.then(|| Text(Cow::Borrowed(column.value(row))))
 }
 
-fn whole(column: &Int64Array, row: usize) -> Option<i64> {
+fn integer(column: &Int64Array, row: usize) -> Option<i64> {
     column.is_valid(row).then(|| column.value(row))
 }
 
-fn needed<T>(field: &str, value: Option<T>) -> Result<T, String> {
-    value.ok_or_else(|| format!("{field}: is null, but must be there"))
+fn required<T>(field: &str, value: Option<T>) -> Result<T, String> {
+    value.ok_or_else(|| format!("{field} is required; got null"))
 }
 
 #[cfg(test)]

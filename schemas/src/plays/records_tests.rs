@@ -1,10 +1,10 @@
-//! Records of Avro are taken by the rules of lines, alone and whole, whatever stands around them.
+//! Tests of Avro records: they follow the rules of lines, independently of adjacent records.
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use proptest::prelude::*;
 
-use super::super::{Decoded, Decoder, Line, check_line};
+use super::super::{DecodedPlays, Decoder, Line, check_line};
 use super::*;
 
 const OURS: u32 = 7;
@@ -13,12 +13,12 @@ const JSON: &[u8] =
 /// 2026-11-21T09:30:00Z
 const AT_US: i64 = 1_795_253_400_000_000;
 
-/// A record as it grows.
+/// A builder of encoded records.
 #[derive(Clone, Default)]
 struct Avro(Vec<u8>);
 
 impl Avro {
-    fn of(schema: u32) -> Self {
+    fn new(schema: u32) -> Self {
         Self([&[0][..], &schema.to_be_bytes()].concat())
     }
 
@@ -48,7 +48,7 @@ impl Avro {
 }
 
 fn play(id: &str, kind: &str, at_us: i64) -> Vec<u8> {
-    let head = Avro::of(OURS).text(id).long(-5).long(i64::MAX).null();
+    let head = Avro::new(OURS).text(id).long(-5).long(i64::MAX).null();
     let tail = head.some().text("DE").some().text("").some().long(0);
     tail.text(kind).long(at_us).some().long(-3).0
 }
@@ -57,8 +57,8 @@ fn good(id: &str) -> Vec<u8> {
     play(id, "download", AT_US)
 }
 
-fn writers(schemas: &[(u32, &str)]) -> Writers {
-    let mut writers = Writers::default();
+fn writers(schemas: &[(u32, &str)]) -> WriterSchemas {
+    let mut writers = WriterSchemas::default();
     writers.insert(OURS, Ok(SCHEMA.into()));
     for (id, schema) in schemas {
         writers.insert(*id, Ok((*schema).into()));
@@ -66,7 +66,7 @@ fn writers(schemas: &[(u32, &str)]) -> Writers {
     writers
 }
 
-fn decode(records: &[&[u8]], writers: &Writers) -> Decoded {
+fn decode(records: &[&[u8]], writers: &WriterSchemas) -> DecodedPlays {
     let lines: Vec<_> = (10_i64..)
         .zip(records)
         .map(|(offset, bytes)| Line {
@@ -86,13 +86,13 @@ fn ids(events: &RecordBatch) -> Vec<&str> {
         .collect()
 }
 
-fn reason(record: &[u8], writers: &Writers) -> String {
+fn reason(record: &[u8], writers: &WriterSchemas) -> String {
     let decoded = decode(&[record, &good("after")], writers);
     assert_eq!(ids(&decoded.events), ["after"]);
     decoded.rejected[0].reason.clone()
 }
 
-/// Our schema with another type for a field.
+/// Returns our schema with another type of a field.
 fn with(field: &str, declared: &str) -> String {
     let mut schema: serde_json::Value = serde_json::from_str(SCHEMA).unwrap();
     for one in schema["fields"].as_array_mut().unwrap() {
@@ -105,7 +105,7 @@ fn with(field: &str, declared: &str) -> String {
 }
 
 #[test]
-fn every_field_arrives() {
+fn decodes_all_fields() {
     let decoded = decode(&[&good("é\u{1}")], &writers(&[]));
     assert_eq!(decoded.rejected, vec![]);
     let events = decoded.events;
@@ -126,14 +126,14 @@ fn every_field_arrives() {
 }
 
 #[test]
-fn bad_records_take_nothing_with_them_and_the_order_is_kept() {
+fn rejected_records_do_not_affect_others() {
     let (a, c, e) = (good("a"), good("c"), good("e"));
     let truncated = &good("t")[..20];
     let twice = [good("x"), good("y")].concat();
     let longer = [good("l"), vec![9]].concat();
     let mut not_utf8 = good("zz");
     not_utf8[6] = 0xc3;
-    let other = Avro::of(9).long(1).0;
+    let other = Avro::new(9).long(1).0;
     let mut writers = writers(&[]);
     writers.insert(9, Err("the registry has no schema 9".to_owned()));
     let records: &[&[u8]] = &[
@@ -173,7 +173,7 @@ fn bad_records_take_nothing_with_them_and_the_order_is_kept() {
 }
 
 #[test]
-fn values_are_checked_as_those_of_lines() {
+fn validates_values_like_lines() {
     let line = |field: &str, value: &str| {
         let line = String::from_utf8(JSON.to_vec()).unwrap();
         let given = line.split(&format!("\"{field}\":")).nth(1).unwrap();
@@ -207,7 +207,7 @@ fn values_are_checked_as_those_of_lines() {
         let reason = reason(&play("e", "play", at_us), &writers);
         assert!(reason.contains("between the years 1678"), "{reason}");
     }
-    let country = Avro::of(OURS).text("e").long(1).long(2).null().some();
+    let country = Avro::new(OURS).text("e").long(1).long(2).null().some();
     let country = country
         .text("de")
         .null()
@@ -220,7 +220,7 @@ fn values_are_checked_as_those_of_lines() {
 }
 
 #[test]
-fn other_schemas_of_writers_are_read_by_ours() {
+fn decodes_records_of_other_writer_schemas() {
     let evolved = r#"{"type":"record","name":"com.example.Event","fields":[
         {"name":"added","type":{"type":"array","items":{"type":"map","values":"bytes"}}},
         {"name":"kind","type":{"type":"string","avro.java.string":"String"}},
@@ -231,7 +231,7 @@ fn other_schemas_of_writers_are_read_by_ours() {
         {"name":"listener_id","type":["int","null"]},
         {"name":"event_id","type":"string"}]}"#;
     let record = |owner: i64| {
-        let head = Avro::of(8)
+        let head = Avro::new(8)
             .long(1)
             .long(1)
             .text("k")
@@ -246,7 +246,7 @@ fn other_schemas_of_writers_are_read_by_ours() {
         head.long(-7).long(2).long(0).long(0).long(77).text("old").0
     };
     let millis = with("at", r#"{"type":"long","logicalType":"timestamp-millis"}"#);
-    let head = Avro::of(9).text("ms").long(1).long(2).null().null().null();
+    let head = Avro::new(9).text("ms").long(1).long(2).null().null().null();
     let in_millis = head.null().text("play").long(AT_US / 1000).null().0;
     let writers = writers(&[(8, evolved), (9, &millis)]);
     let decoded = decode(&[&record(4), &in_millis, &good("g"), &record(0)], &writers);
@@ -265,10 +265,10 @@ fn other_schemas_of_writers_are_read_by_ours() {
 }
 
 #[test]
-fn schemas_that_can_not_be_read_say_why() {
+fn unsupported_schemas_have_a_reason() {
     let cases = [
-        ("\"string\"".to_owned(), "no record"),
-        ("{".to_owned(), "no Avro schema"),
+        ("\"string\"".to_owned(), "it is not a record"),
+        ("{".to_owned(), "it is not an Avro schema"),
         (
             r#"{"type":"record","name":"E","fields":[]}"#.to_owned(),
             "no field event_id",
@@ -290,12 +290,12 @@ fn schemas_that_can_not_be_read_say_why() {
         (with("country", "\"Code\""), "country"),
         (
             with("country", r#"{"type":"array","items":"null"}"#),
-            "no space",
+            "types without bytes",
         ),
     ];
     for (schema, word) in cases {
         let writers = writers(&[(8, &schema)]);
-        let reason = reason(&Avro::of(8).long(1).0, &writers);
+        let reason = reason(&Avro::new(8).long(1).0, &writers);
         assert!(reason.contains("Avro schema 8"), "{reason}");
         assert!(reason.contains(word), "{reason}");
     }
@@ -311,8 +311,8 @@ fn schemas_that_can_not_be_read_say_why() {
 }
 
 #[test]
-fn a_schema_that_was_not_looked_up_is_a_fault() {
-    let record = Avro::of(8).long(1).0;
+fn a_missing_schema_is_an_error() {
+    let record = Avro::new(8).long(1).0;
     let line = Line {
         offset: 0,
         logged_at_ms: 0,
@@ -326,7 +326,7 @@ fn a_schema_that_was_not_looked_up_is_a_fault() {
 }
 
 #[test]
-fn many_records_come_in_their_order() {
+fn many_records_keep_their_order() {
     let names: Vec<String> = (0..5000).map(|n| format!("event {n}")).collect();
     let mut records: Vec<Vec<u8>> = names.iter().map(|name| good(name)).collect();
     for bad in [0, 1023, 1024, 2500, 4999] {
@@ -343,9 +343,9 @@ fn many_records_come_in_their_order() {
 }
 
 proptest! {
-    /// Whatever stands between them, good records are taken, each in its place.
+    /// Valid records are accepted at their index, independently of the records between them.
     #[test]
-    fn bytes_are_taken_or_rejected(
+    fn any_bytes_are_accepted_or_rejected(
         noise in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 1..8),
         (at, byte) in (5..30_usize, any::<u8>()),
         cut in 5..40_usize,

@@ -1,26 +1,26 @@
 //! Random histories of the protocol for boards.
 //!
-//! Rows change and are notified late, in any order, more than once; workers, batch runs and readers
-//! take turns between single operations on the stores, while slots fall back to earlier states or
-//! vanish, processes die and runs are given up. What an answer says of a member must be a state that
-//! it had at or after the last notification below the answer's position; and once nothing is
-//! disturbed any more, everything must be answered and be what the rows say.
+//! Rows change, and notifications arrive late, in any order, and repeatedly. Workers, batch runs
+//! and readers interleave single operations on the stores. Meanwhile partition states revert or
+//! vanish, processes die, and runs are abandoned. In an answer, the state of a member must be one
+//! that it had at or after the last notification below the answer's position. After the faults end,
+//! every read must be answered and equal the rows.
 //!
-//! The same histories with one rule broken show which rules are needed, and that the histories would
-//! find out.
+//! The same histories with one rule broken (mutants) show which rules are needed, and that the
+//! histories detect their absence.
 
+mod actors;
 mod batch;
-mod canon;
-mod cast;
-mod editions;
+mod entity_rows;
+mod events;
 mod live;
+mod live_counts;
 mod mutants;
 mod publish;
 mod reader;
 mod records;
 mod rules;
-mod sums;
-mod tally;
+mod versions;
 mod worker;
 mod world;
 
@@ -30,31 +30,31 @@ use std::ops::Range;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use actors::{Actors, Role};
 use batch::Batch;
-use canon::{Group, KEYS, PARTITIONS};
-use cast::{Cast, Role};
+use entity_rows::{Group, KEYS, PARTITIONS};
+use events::{Event, EventCounts, Law};
 use reader::Reader;
-use rules::{REAL, Rules, SUMMED};
-use tally::{Event, Law, Tally};
+use rules::{REAL, Rules, WITH_LIVE_COUNTS};
 use worker::Worker;
 use world::World;
 
 const HISTORIES: u64 = 6_000;
 const WORKERS_EACH: usize = 2;
-const CALM_STEPS_MAX: usize = 2000;
-/// More steps than a worker takes without changing anything while there is something to do.
+const UNDISTURBED_STEPS_MAX: usize = 2000;
+/// More steps than a worker takes without a change while work remains.
 const IDLE_STEPS: usize = 12;
-/// The same where it keeps sums.
-const SUMMING_STEPS: usize = 24;
+/// The same for a worker that maintains live counts.
+const IDLE_STEPS_WITH_COUNTS: usize = 24;
 
-/// A law that was broken.
-struct Broken {
+/// A violation of a law.
+struct Violation {
     seed: u64,
     law: Law,
     what: String,
 }
 
-impl std::fmt::Debug for Broken {
+impl std::fmt::Debug for Violation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
@@ -64,26 +64,26 @@ impl std::fmt::Debug for Broken {
     }
 }
 
-/// One history: how often each thing happened in it, or which law it breaks.
-fn history(seed: u64, rules: Rules) -> Result<Tally, Broken> {
+/// Runs one history. Returns the number of each event, or the violated law.
+fn history(seed: u64, rules: Rules) -> Result<EventCounts, Violation> {
     let mut world = World::new(rules, SmallRng::seed_from_u64(seed));
-    disturbed(&mut world);
-    if world.broken.is_none() {
-        calm(&mut world);
+    run_disturbed(&mut world);
+    if world.violation.is_none() {
+        run_undisturbed(&mut world);
     }
-    match world.broken {
+    match world.violation {
         None => Ok(world.tally),
-        Some((law, what)) => Err(Broken { seed, law, what }),
+        Some((law, what)) => Err(Violation { seed, law, what }),
     }
 }
 
-fn disturbed(world: &mut World) {
-    let mut cast = Cast::default();
+fn run_disturbed(world: &mut World) {
+    let mut actors = Actors::default();
     for partition in 0..PARTITIONS {
-        cast.enter(&[Role::Worker(partition); WORKERS_EACH], world);
+        actors.add(&[Role::Worker(partition); WORKERS_EACH], world);
     }
-    cast.enter(&[Role::Batch; 2], world);
-    cast.enter(&[Role::Reader; 5], world);
+    actors.add(&[Role::Batch; 2], world);
+    actors.add(&[Role::Reader; 5], world);
     let rate = world.rng.random_range(0.0..0.05);
     let often = world.rng.random();
     let undone = if often {
@@ -92,7 +92,7 @@ fn disturbed(world: &mut World) {
         0.0
     };
     let changing = world.rng.random_range(0.05..0.3);
-    let falling = if world.rules.keeps_sums && world.rng.random() {
+    let falling = if world.rules.keeps_live_counts && world.rng.random() {
         world.rng.random_range(0.0..0.03)
     } else {
         0.0
@@ -103,21 +103,21 @@ fn disturbed(world: &mut World) {
             world.change();
         }
         match world.rng.random_range(0..100) {
-            0..25 => world.tell(),
+            0..25 => world.deliver(),
             25..30 => world.relay(),
             30 => world.dead_letter(),
             _ => {}
         }
         if world.rng.random_bool(rate) {
-            cast.crash(world);
+            actors.crash(world);
         }
         let partition = world.rng.random_range(0..PARTITIONS);
         if world.rng.random_bool(undone) {
-            world.undo_roll(partition);
+            world.undo_epoch_end(partition);
         }
-        // Sums are in danger where a slot falls back and comes to the same fence by other states.
-        if world.rules.keeps_sums && world.rng.random_bool(falling) {
-            world.fall_back(partition);
+        // Live counts are at risk if a state reverts and reaches the same checkpoint again.
+        if world.rules.keeps_live_counts && world.rng.random_bool(falling) {
+            world.revert_slightly(partition);
         }
         if world.rng.random_bool(rate) {
             if world.rng.random_ratio(17, 20) {
@@ -126,60 +126,62 @@ fn disturbed(world: &mut World) {
                 world.lose(partition);
             }
         }
-        cast.step(world);
-        if world.broken.is_some() {
+        actors.step(world);
+        if world.violation.is_some() {
             return;
         }
     }
 }
 
-/// Nothing is disturbed any more. First workers alone must make everything whole that a run has
-/// completed; then with batch runs everything must be answered and be what the rows say.
-fn calm(world: &mut World) {
-    world.is_calm = true;
+/// Runs without faults. First, workers alone must make all completed boards readable. Then, with
+/// batch runs, all reads must be answered and equal the rows.
+fn run_undisturbed(world: &mut World) {
+    world.is_undisturbed = true;
     world.relay_all();
-    let mut crew = [0; PARTITIONS].map(|_: usize| Worker::new(0));
-    for (partition, worker) in crew.iter_mut().enumerate() {
+    let mut workers = [0; PARTITIONS].map(|_: usize| Worker::new(0));
+    for (partition, worker) in workers.iter_mut().enumerate() {
         *worker = Worker::new(partition);
     }
-    settle(world, &mut crew);
-    ask(world, false, "with workers alone");
-    let before = world.tally.of(Event::Completed);
-    let is_done = |world: &World| world.tally.of(Event::Completed) >= before + 2;
+    settle(world, &mut workers);
+    read_all_keys(world, false, "with workers alone");
+    let before = world.tally.get(Event::Completed);
+    let is_done = |world: &World| world.tally.get(Event::Completed) >= before + 2;
     let mut batch = Batch::new();
-    for _ in 0..CALM_STEPS_MAX {
+    for _ in 0..UNDISTURBED_STEPS_MAX {
         world.tick();
-        crew.iter_mut().for_each(|worker| worker.step(world));
+        workers.iter_mut().for_each(|worker| worker.step(world));
         batch.step(world);
         if is_done(world) {
             break;
         }
     }
     if !is_done(world) {
-        world.contradict(Law::Whole, "runs don't come to an end".to_owned());
+        world.report_violation(Law::Complete, "runs do not complete".to_owned());
     }
-    settle(world, &mut crew);
+    settle(world, &mut workers);
     for partition in 0..PARTITIONS {
-        let stands = world.slot(partition).map(|slot| slot.position.next_offset);
-        if stands != Some(world.end(partition)) {
-            let what = format!("partition {partition} stands at {stands:?} at the end");
-            world.contradict(Law::Whole, what);
+        let position = world
+            .partition_state(partition)
+            .map(|partition_state| partition_state.position.next_offset);
+        if position != Some(world.end(partition)) {
+            let what = format!("partition {partition} is at {position:?} at the end");
+            world.report_violation(Law::Complete, what);
         }
     }
-    ask(world, true, "at the end");
+    read_all_keys(world, true, "at the end");
 }
 
-/// Workers go on until they have nothing to do any more.
-fn settle(world: &mut World, crew: &mut [Worker]) {
+/// Runs the workers until they have no more work.
+fn settle(world: &mut World, workers: &mut [Worker]) {
     let mut idle = 0;
-    let idle_steps = match world.rules.keeps_sums {
-        true => SUMMING_STEPS,
+    let idle_steps = match world.rules.keeps_live_counts {
+        true => IDLE_STEPS_WITH_COUNTS,
         false => IDLE_STEPS,
     };
-    for _ in 0..CALM_STEPS_MAX {
+    for _ in 0..UNDISTURBED_STEPS_MAX {
         let before = world.changes;
         world.tick();
-        crew.iter_mut().for_each(|worker| worker.step(world));
+        workers.iter_mut().for_each(|worker| worker.step(world));
         idle = if world.changes == before { idle + 1 } else { 0 };
         if idle > idle_steps {
             return;
@@ -187,8 +189,8 @@ fn settle(world: &mut World, crew: &mut [Worker]) {
     }
 }
 
-/// Reads every key; all must be answered, and `at_rest` be what the rows say.
-fn ask(world: &mut World, at_rest: bool, when: &str) {
+/// Reads every key. All reads must be answered, and equal the rows if `at_rest`.
+fn read_all_keys(world: &mut World, at_rest: bool, when: &str) {
     for key in 0..KEYS {
         let mut reader = Reader::new(Some(key));
         while reader.answered.is_none() {
@@ -196,25 +198,25 @@ fn ask(world: &mut World, at_rest: bool, when: &str) {
             reader.step(world);
         }
         if reader.answered == Some(false) {
-            world.contradict(Law::Whole, format!("key {key} is not whole {when}"));
+            world.report_violation(Law::Complete, format!("key {key} is not readable {when}"));
             continue;
         }
         for (member, answer) in reader.answer.iter().enumerate() {
-            let state = world.canonical(Group::of(key, member));
+            let state = world.current_state(Group::new(key, member));
             if at_rest && *answer != state {
                 let what =
                     format!("member {member} of key {key} is {answer:?} {when}, not {state:?}");
-                world.contradict(Law::Whole, what);
+                world.report_violation(Law::Complete, what);
             }
         }
     }
 }
 
-/// What happened in all these histories, or the first law that one of them breaks.
-fn histories(seeds: Range<u64>, rules: Rules) -> Result<Tally, Broken> {
+/// Runs histories in parallel. Returns the sums of their events, or the first violation.
+fn histories(seeds: Range<u64>, rules: Rules) -> Result<EventCounts, Violation> {
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     let of_thread = |thread: usize| {
-        let mut all = Tally::default();
+        let mut all = EventCounts::default();
         for seed in seeds.clone().skip(thread).step_by(threads) {
             all.merge(&history(seed, rules)?);
         }
@@ -224,7 +226,7 @@ fn histories(seeds: Range<u64>, rules: Rules) -> Result<Tally, Broken> {
     std::thread::scope(|scope| {
         let start = |thread| scope.spawn(move || of_thread(thread));
         let running: Vec<_> = (0..threads).map(start).collect();
-        let mut all = Tally::default();
+        let mut all = EventCounts::default();
         for thread in running {
             all.merge(&thread.join().expect("a thread that ends")?);
         }
@@ -233,11 +235,11 @@ fn histories(seeds: Range<u64>, rules: Rules) -> Result<Tally, Broken> {
 }
 
 #[test]
-fn every_answer_of_every_history_is_of_states_that_the_members_had() {
+fn every_answer_has_states_of_the_members() {
     let all = histories(0..HISTORIES, REAL);
-    let all = all.unwrap_or_else(|broken| panic!("{broken:?}"));
+    let all = all.unwrap_or_else(|violation| panic!("{violation:?}"));
     for event in Event::ALL {
-        let count = all.of(event);
+        let count = all.get(event);
         assert!(
             count > HISTORIES / 20,
             "{event:?} happened only {count} times"
@@ -246,11 +248,11 @@ fn every_answer_of_every_history_is_of_states_that_the_members_had() {
 }
 
 #[test]
-fn every_sum_of_live_states_that_counts_is_what_the_members_are() {
-    let all = histories(0..HISTORIES, SUMMED);
-    let all = all.unwrap_or_else(|broken| panic!("{broken:?}"));
-    for event in Event::OF_SUMS {
-        let count = all.of(event);
+fn every_applicable_live_count_is_right() {
+    let all = histories(0..HISTORIES, WITH_LIVE_COUNTS);
+    let all = all.unwrap_or_else(|violation| panic!("{violation:?}"));
+    for event in Event::OF_LIVE_COUNTS {
+        let count = all.get(event);
         assert!(
             count > HISTORIES / 50,
             "{event:?} happened only {count} times"

@@ -1,18 +1,18 @@
 //! Random histories of the whole protocol.
 //!
-//! Workers, batch runs and readers take turns between single operations on the stores, while slots
-//! fall back to earlier states or vanish, processes die, runs are given up, views come and go and a
-//! partition is added. Every answer is compared with a fold of the log up to the positions that it
-//! names; and once nothing is disturbed any more, everything must be answered and hold everything.
+//! Workers, batch runs and readers interleave single operations on the stores. Meanwhile partition
+//! states revert or vanish, processes die, runs are abandoned, views are added and removed, and a
+//! partition is added. Every answer is compared with a fold of the log up to the answer's
+//! positions. After the faults end, every read must be answered and include the whole log.
 //!
-//! The same histories with one rule broken show that each rule is needed, and that the histories
-//! would find out.
+//! The same histories with one rule broken (mutants) show that each rule is needed, and that the
+//! histories detect its absence.
 
+mod actors;
 mod batch;
-mod cast;
+mod events;
 mod reader;
 mod rules;
-mod tally;
 mod worker;
 mod world;
 
@@ -22,49 +22,49 @@ use std::ops::Range;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use actors::{Actors, Role};
 use batch::Batch;
-use cast::{Cast, Role};
+use events::{Event, EventCounts, Law};
 use reader::Reader;
 use rules::{REAL, Rules};
-use tally::{Event, Law, Tally};
 use worker::Worker;
 use world::{CATALOGS, KEYS, World};
 
 const HISTORIES: u64 = 20_000;
 const PARTITIONS: u64 = 2;
 const WORKERS_EACH: usize = 2;
-const CALM_STEPS_MAX: usize = 2000;
-/// More steps than a worker takes without changing anything while there is something to do.
+const UNDISTURBED_STEPS_MAX: usize = 2000;
+/// More steps than a worker takes without a change while work remains.
 const IDLE_STEPS: usize = 6;
 
-/// Histories that need a rule which few histories need: without it they break the law.
+/// Histories that need a rarely needed rule: without it they violate the law.
 const REGRESSIONS: [(u64, Rules, Law); 6] = [
     (10_218, rules::PROPOSED, Law::Exact),
-    (45_754, rules::PASSED, Law::Whole),
-    (6_040, rules::BOUND_ONLY, Law::Forward),
-    (5_242, rules::FEW_SLOTS, Law::Exact),
+    (45_754, rules::PASSED, Law::Complete),
+    (6_040, rules::BOUND_ONLY, Law::Monotonic),
+    (5_242, rules::FEW_PARTITIONS, Law::Exact),
     (3_522, rules::NO_REWRITE, Law::Exact),
     (4_844, rules::NO_TABLE, Law::Exact),
 ];
 
-/// What may happen in a history.
+/// The faults of a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Faults {
-    /// Everything.
+    /// All faults.
     All,
-    /// Processes die; a slot falls back only behind the end of an epoch that no run has recorded.
-    /// Nothing that a run builds on is lost.
-    UndoneRolls,
+    /// Processes die, and a partition state reverts only the end of an epoch that no run has
+    /// recorded. Nothing that a run depends on is lost.
+    UndoneEpochEnds,
 }
 
-/// A law that was broken.
-struct Broken {
+/// A violation of a law.
+struct Violation {
     seed: u64,
     law: Law,
     what: String,
 }
 
-impl std::fmt::Debug for Broken {
+impl std::fmt::Debug for Violation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
@@ -74,33 +74,33 @@ impl std::fmt::Debug for Broken {
     }
 }
 
-/// One history: how often each thing happened in it, or which law it breaks.
-fn history(seed: u64, rules: Rules, faults: Faults) -> Result<Tally, Broken> {
+/// Runs one history. Returns the number of each event, or the violated law.
+fn history(seed: u64, rules: Rules, faults: Faults) -> Result<EventCounts, Violation> {
     let mut world = World::new(rules, SmallRng::seed_from_u64(seed));
     for _ in 0..PARTITIONS {
         world.add_partition();
     }
-    disturbed(&mut world, faults);
-    if world.broken.is_none() {
-        calm(&mut world);
+    run_disturbed(&mut world, faults);
+    if world.violation.is_none() {
+        run_undisturbed(&mut world);
     }
-    if faults == Faults::UndoneRolls && world.tally.of(Event::Healed) > PARTITIONS {
-        world.contradict(Law::Kept, "a slot began anew".to_owned());
+    if faults == Faults::UndoneEpochEnds && world.tally.get(Event::Rebuilt) > PARTITIONS {
+        world.report_violation(Law::Retained, "a partition state was rebuilt".to_owned());
     }
-    match world.broken {
+    match world.violation {
         None => Ok(world.tally),
-        Some((law, what)) => Err(Broken { seed, law, what }),
+        Some((law, what)) => Err(Violation { seed, law, what }),
     }
 }
 
-fn disturbed(world: &mut World, faults: Faults) {
-    let mut cast = Cast::default();
+fn run_disturbed(world: &mut World, faults: Faults) {
+    let mut actors = Actors::default();
     for partition in 0..world.partitions() {
-        cast.enter(&[Role::Worker(partition); WORKERS_EACH], world);
+        actors.add(&[Role::Worker(partition); WORKERS_EACH], world);
     }
-    cast.enter(&[Role::Batch; 2], world);
-    cast.enter(&[Role::Reader; 3], world);
-    let often = faults == Faults::UndoneRolls || world.rng.random();
+    actors.add(&[Role::Batch; 2], world);
+    actors.add(&[Role::Reader; 3], world);
+    let often = faults == Faults::UndoneEpochEnds || world.rng.random();
     let undone = if often {
         world.rng.random_range(0.0..0.5)
     } else {
@@ -115,19 +115,19 @@ fn disturbed(world: &mut World, faults: Faults) {
             append(world, partition, corrections);
         }
         if world.rng.random_bool(undone) {
-            world.undo_roll(partition, faults == Faults::All);
+            world.undo_epoch_end(partition, faults == Faults::All);
         }
         if world.rng.random_bool(rate) {
-            cast.crash(world);
+            actors.crash(world);
         }
         if world.rng.random_bool(0.01) {
             deploy(world);
         }
         if faults == Faults::All {
-            lose(world, &mut cast, partition, rate);
+            lose(world, &mut actors, partition, rate);
         }
-        cast.step(world);
-        if world.broken.is_some() {
+        actors.step(world);
+        if world.violation.is_some() {
             return;
         }
     }
@@ -144,7 +144,7 @@ fn append(world: &mut World, partition: usize, corrections: f64) {
     world.append(partition, record);
 }
 
-/// The next deployment, or back to the one before. Processes that run stay as they are.
+/// Deploys the next or the previous catalog. Running processes are not affected.
 fn deploy(world: &mut World) {
     let back = world.catalog > 0 && world.rng.random_ratio(1, 3);
     let next = if back {
@@ -153,10 +153,10 @@ fn deploy(world: &mut World) {
         world.catalog + 1
     };
     world.catalog = next.min(CATALOGS.len() - 1);
-    world.note(Event::Deployed);
+    world.count_event(Event::Deployed);
 }
 
-fn lose(world: &mut World, cast: &mut Cast, partition: usize, rate: f64) {
+fn lose(world: &mut World, actors: &mut Actors, partition: usize, rate: f64) {
     if world.rng.random_bool(rate) {
         if world.rng.random_ratio(17, 20) {
             world.fail_over(partition);
@@ -164,51 +164,53 @@ fn lose(world: &mut World, cast: &mut Cast, partition: usize, rate: f64) {
             world.lose(partition);
         }
     }
-    if world.tally.of(Event::Added) == 0 && world.rng.random_bool(0.002) {
+    if world.tally.get(Event::Added) == 0 && world.rng.random_bool(0.002) {
         world.add_partition();
-        world.note(Event::Added);
-        cast.enter(&[Role::Worker(world.partitions() - 1); WORKERS_EACH], world);
+        world.count_event(Event::Added);
+        actors.add(&[Role::Worker(world.partitions() - 1); WORKERS_EACH], world);
     }
 }
 
-/// Nothing is disturbed any more. First workers alone must make everything whole that a run has
-/// completed; then with batch runs everything must be answered and hold the whole log.
-fn calm(world: &mut World) {
+/// Runs without faults. First, workers alone must make all completed views readable. Then, with
+/// batch runs, all reads must be answered and include the whole log.
+fn run_undisturbed(world: &mut World) {
     let partitions = 0..world.partitions();
     let worker = |partition| Worker::new(partition, world);
-    let mut crew: Vec<Worker> = partitions.clone().map(worker).collect();
-    settle(world, &mut crew);
-    ask(world, &[0], "with workers alone");
+    let mut workers: Vec<Worker> = partitions.clone().map(worker).collect();
+    settle(world, &mut workers);
+    read_all_keys(world, &[0], "with workers alone");
     let mut batch = Batch::new(world);
-    for _ in 0..CALM_STEPS_MAX {
+    for _ in 0..UNDISTURBED_STEPS_MAX {
         world.tick();
-        crew.iter_mut().for_each(|worker| worker.step(world));
+        workers.iter_mut().for_each(|worker| worker.step(world));
         batch.step(world);
         if batch.completed >= 2 {
             break;
         }
     }
     if batch.completed < 2 {
-        world.contradict(Law::Whole, "runs don't come to an end".to_owned());
+        world.report_violation(Law::Complete, "runs do not complete".to_owned());
     }
-    settle(world, &mut crew);
+    settle(world, &mut workers);
     for partition in partitions {
-        let stands = world.slot(partition).map(|slot| slot.position.next_offset);
-        if stands != Some(world.end(partition)) {
-            let what = format!("partition {partition} stands at {stands:?} at the end");
-            world.contradict(Law::Whole, what);
+        let position = world
+            .partition_state(partition)
+            .map(|partition_state| partition_state.position.next_offset);
+        if position != Some(world.end(partition)) {
+            let what = format!("partition {partition} is at {position:?} at the end");
+            world.report_violation(Law::Complete, what);
         }
     }
-    ask(world, CATALOGS[world.catalog], "at the end");
+    read_all_keys(world, CATALOGS[world.catalog], "at the end");
 }
 
-/// Workers go on until they have nothing to do any more.
-fn settle(world: &mut World, crew: &mut [Worker]) {
+/// Runs the workers until they have no more work.
+fn settle(world: &mut World, workers: &mut [Worker]) {
     let mut idle = 0;
-    for _ in 0..CALM_STEPS_MAX {
+    for _ in 0..UNDISTURBED_STEPS_MAX {
         let before = world.changes;
         world.tick();
-        crew.iter_mut().for_each(|worker| worker.step(world));
+        workers.iter_mut().for_each(|worker| worker.step(world));
         idle = if world.changes == before { idle + 1 } else { 0 };
         if idle > IDLE_STEPS {
             return;
@@ -216,11 +218,11 @@ fn settle(world: &mut World, crew: &mut [Worker]) {
     }
 }
 
-/// Reads every key of some views; all must be answered.
-fn ask(world: &mut World, views: &[usize], when: &str) {
+/// Reads every key of some views. All reads must be answered.
+fn read_all_keys(world: &mut World, views: &[usize], when: &str) {
     for view in views {
         for key in 0..KEYS {
-            if world.is_forgotten(*view) {
+            if world.is_deleted(*view) {
                 continue;
             }
             let mut reader = Reader::new(Some((*view, key)));
@@ -228,18 +230,18 @@ fn ask(world: &mut World, views: &[usize], when: &str) {
                 reader.step(world);
             }
             if reader.answered == Some(false) {
-                let what = format!("key {key} of view {view} is not whole {when}");
-                world.contradict(Law::Whole, what);
+                let what = format!("key {key} of view {view} is not readable {when}");
+                world.report_violation(Law::Complete, what);
             }
         }
     }
 }
 
-/// What happened in all these histories, or the first law that one of them breaks.
-fn histories(seeds: Range<u64>, rules: Rules, faults: Faults) -> Result<Tally, Broken> {
+/// Runs histories in parallel. Returns the sums of their events, or the first violation.
+fn histories(seeds: Range<u64>, rules: Rules, faults: Faults) -> Result<EventCounts, Violation> {
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     let of_thread = |thread: usize| {
-        let mut all = Tally::default();
+        let mut all = EventCounts::default();
         for seed in seeds.clone().skip(thread).step_by(threads) {
             all.merge(&history(seed, rules, faults)?);
         }
@@ -249,7 +251,7 @@ fn histories(seeds: Range<u64>, rules: Rules, faults: Faults) -> Result<Tally, B
     std::thread::scope(|scope| {
         let start = |thread| scope.spawn(move || of_thread(thread));
         let running: Vec<_> = (0..threads).map(start).collect();
-        let mut all = Tally::default();
+        let mut all = EventCounts::default();
         for thread in running {
             all.merge(&thread.join().expect("a thread that ends")?);
         }
@@ -258,11 +260,11 @@ fn histories(seeds: Range<u64>, rules: Rules, faults: Faults) -> Result<Tally, B
 }
 
 #[test]
-fn every_answer_of_every_history_is_a_fold_of_the_log() {
+fn every_answer_is_a_fold_of_the_log() {
     let all = histories(0..HISTORIES, REAL, Faults::All);
-    let all = all.unwrap_or_else(|broken| panic!("{broken:?}"));
+    let all = all.unwrap_or_else(|violation| panic!("{violation:?}"));
     for event in Event::ALL {
-        let count = all.of(event);
+        let count = all.get(event);
         assert!(
             count > HISTORIES / 10,
             "{event:?} happened only {count} times"
@@ -271,33 +273,33 @@ fn every_answer_of_every_history_is_a_fold_of_the_log() {
 }
 
 #[test]
-fn no_slot_begins_anew_that_has_lost_nothing() {
-    let all = histories(0..HISTORIES / 10, REAL, Faults::UndoneRolls);
-    let all = all.unwrap_or_else(|broken| panic!("{broken:?}"));
-    assert!(all.of(Event::FailedOver) > HISTORIES / 10);
+fn no_state_without_a_loss_is_rebuilt() {
+    let all = histories(0..HISTORIES / 10, REAL, Faults::UndoneEpochEnds);
+    let all = all.unwrap_or_else(|violation| panic!("{violation:?}"));
+    assert!(all.get(Event::FailedOver) > HISTORIES / 10);
 }
 
 #[test]
-fn histories_that_were_wrong_once_are_right() {
+fn regressions_are_fixed() {
     for (seed, without, law) in REGRESSIONS {
-        if let Err(broken) = history(seed, REAL, Faults::All) {
-            panic!("{broken:?}");
+        if let Err(violation) = history(seed, REAL, Faults::All) {
+            panic!("{violation:?}");
         }
-        let broken =
+        let violation =
             history(seed, without, Faults::All).expect_err("a history that needs the rule");
-        assert_eq!(broken.law, law, "{broken:?}");
+        assert_eq!(violation.law, law, "{violation:?}");
     }
 }
 
-/// Finds a history that breaks the law, within so many.
+/// Checks that one of the first `at_most` histories violates the law.
 fn breaks(law: Law, rules: Rules, faults: Faults, at_most: u64) {
-    let broken = (0..at_most).find_map(|seed| history(seed, rules, faults).err());
-    let broken = broken.unwrap_or_else(|| panic!("{at_most} histories do without the rule"));
-    assert_eq!(broken.law, law, "{broken:?}");
+    let violation = (0..at_most).find_map(|seed| history(seed, rules, faults).err());
+    let violation = violation.unwrap_or_else(|| panic!("{at_most} histories do not need the rule"));
+    assert_eq!(violation.law, law, "{violation:?}");
 }
 
 #[test]
-fn a_fence_that_need_not_be_exact_counts_twice() {
+fn an_inexact_checkpoint_counts_twice() {
     breaks(Law::Exact, rules::GT, Faults::All, 100);
 }
 
@@ -312,8 +314,8 @@ fn with_the_newest_run_read_last_answers_are_wrong() {
 }
 
 #[test]
-fn folding_across_recorded_cuts_never_becomes_whole() {
-    breaks(Law::Whole, rules::NO_SPLIT, Faults::All, 500);
+fn folding_across_recorded_cuts_stays_unreadable() {
+    breaks(Law::Complete, rules::NO_SPLIT, Faults::All, 500);
 }
 
 #[test]
@@ -322,8 +324,13 @@ fn without_the_check_of_the_oldest_epoch_answers_are_wrong() {
 }
 
 #[test]
-fn without_the_second_look_slots_are_healed_that_lost_nothing() {
-    breaks(Law::Kept, rules::NO_VERIFY, Faults::UndoneRolls, 100);
+fn without_verification_states_without_a_loss_are_rebuilt() {
+    breaks(
+        Law::Retained,
+        rules::NO_VERIFY,
+        Faults::UndoneEpochEnds,
+        100,
+    );
 }
 
 #[test]
@@ -332,17 +339,16 @@ fn without_since_new_views_are_wrong() {
 }
 
 #[test]
-fn a_generation_that_is_used_again_counts_what_was_lost() {
-    breaks(Law::Exact, rules::NO_HINT, Faults::All, 500);
+fn a_reused_generation_counts_lost_deltas() {
+    breaks(Law::Exact, rules::REUSED_GENERATION, Faults::All, 500);
 }
 
 #[test]
-fn answers_of_a_slot_that_began_anew_would_silently_hold_less() {
-    breaks(Law::Steady, rules::NO_REPLAY, Faults::All, 500);
+fn without_replay_until_answers_silently_shrink() {
+    breaks(Law::Fresh, rules::NO_REPLAY, Faults::All, 500);
 }
 
-/// After the simulator was changed, finds the numbers for [`REGRESSIONS`] again; the real rules
-/// have none.
+/// Finds new seeds for [`REGRESSIONS`] after a change of the simulator. The real rules have none.
 #[test]
 #[ignore = "a search of many minutes"]
 fn find_regressions() {
@@ -351,14 +357,14 @@ fn find_regressions() {
         ("PROPOSED", rules::PROPOSED),
         ("PASSED", rules::PASSED),
         ("BOUND_ONLY", rules::BOUND_ONLY),
-        ("FEW_SLOTS", rules::FEW_SLOTS),
+        ("FEW_SLOTS", rules::FEW_PARTITIONS),
         ("NO_REWRITE", rules::NO_REWRITE),
         ("NO_TABLE", rules::NO_TABLE),
     ];
     for (name, rules) in rare {
         match histories(0..10 * HISTORIES, rules, Faults::All) {
             Ok(_) => println!("{name}: none"),
-            Err(broken) => println!("{name}: {broken:?}"),
+            Err(violation) => println!("{name}: {violation:?}"),
         }
     }
 }

@@ -1,45 +1,48 @@
-//! The protocol by which live state, batch rows and readers agree: fences, epochs, cuts.
+//! The protocol that makes live state, batch rows and readers agree: checkpoints, epochs, cuts.
 //!
-//! Pure rules on values: nothing here reads or writes a store. An adapter of the live port loads a
-//! [`Slot`], calls one of its methods and stores the outcome together with the live parts, in one
-//! atomic step. The names are those of the protocol:
+//! These are pure rules on values; nothing here reads or writes a store. An adapter of the live
+//! port loads a [`PartitionState`], calls one of its methods, and stores the result together with
+//! the live deltas in one atomic step. The terms:
 //!
-//! - a **slot** is the live state of one log partition,
-//! - its **fence** says up to where the log has been counted, and into which epoch,
-//! - an **epoch** ends at a **cut**; run e covers exactly the events below the cuts of epoch e,
-//! - a **read** adds to a batch row of epoch e the live parts of the epochs after e, and only where
-//!   the slot shows that its epoch e ended exactly at run e's cut, which can't change any more.
+//! - A **partition state** is the live state of one log partition.
+//! - Its **checkpoint** names the next offset to apply and the epoch that is being filled.
+//! - An **epoch** ends at a **cut**. Run e covers exactly the events below the cuts of epoch e.
+//! - A **read** adds to a batch row of epoch e the live deltas of the epochs after e. It does so
+//!   only if the partition state ended its epoch e exactly at run e's sealed cut.
 //!
-//! What is not decided here, and must be kept by those who call:
+//! Callers must keep these rules:
 //!
-//! - A reader reads the run records with the newest complete epochs first, then slots with their
-//!   parts, then rows. It asks for the slots of all partitions of the log, and of [`Runs::partitions`]
-//!   if those are more. A view that has a newest complete run and no rows table is not answered.
-//! - A worker reads the slot first and then the run records.
-//! - A run records its result before it takes a stamp, takes a stamp only while no newer run is
-//!   recorded, and reads the results that were recorded after its own cuts are sealed. It leaves a row
-//!   alone only if all results since the published one agree about it.
+//! - A reader reads the run records with the newest complete epochs first, then partition states
+//!   with their deltas, then rows. It reads the partition states of all partitions of the log, and
+//!   of [`Runs::partitions`] if that is larger. It does not answer a view that has a newest
+//!   complete run but no rows table.
+//! - A worker reads the partition state first and then the run records.
+//! - A run records its result before it takes a stamp, and takes a stamp only while no newer run is
+//!   recorded. After its cuts are sealed, it reads the results that were recorded since. It leaves
+//!   a row unchanged only if all results since the published one agree on that row.
 
+pub mod live_count;
+mod partition_state;
 mod read;
 mod run;
 mod seal;
-mod slot;
-pub mod sum;
 mod worker;
 
-pub use read::{base, whole};
+pub use partition_state::{
+    Checkpoint, CheckpointMismatch, Cut, EndEpochError, GenerationStart, LastRecord, PartitionState,
+};
+pub use read::{base, is_readable};
 pub use run::{Run, RunState, Runs};
-pub use seal::sealable;
-pub use slot::{Cut, Fence, LastRecord, Moved, NewLife, RollRefused, Slot};
-pub use worker::{Step, broken, next_step};
+pub use seal::can_seal;
+pub use worker::{WorkerStep, needs_rebuild, next_step};
 
-/// The number of a stretch of the log between two cuts. Epoch 0 holds nothing.
+/// The number of an interval of the log between two cuts. Epoch 0 is empty.
 pub type Epoch = u64;
 
 /// A position in a log partition.
 pub type Offset = i64;
 
-/// The number of a slot's life: live parts of another generation are never counted.
+/// The incarnation of a partition state. Live deltas of another generation never count.
 pub type Generation = u64;
 
 #[cfg(test)]

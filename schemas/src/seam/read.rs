@@ -1,27 +1,35 @@
-//! What a reader adds up, and when it may.
+//! Rules of reads: which live deltas count, and when a sum is valid.
 //!
-//! The order of reading is part of the rule: the newest complete run first, then the slots with
-//! their parts, then the rows.
+//! The read order is part of the rules: the newest complete run first, then the partition states
+//! with their deltas, then the rows.
 
-use super::{Epoch, Runs, Slot};
+use super::{Epoch, PartitionState, Runs};
 
-/// The epoch after which live parts count: that of the row or of the newest complete run,
-/// whichever is later. A missing row has epoch 0.
+/// Returns the epoch after which live deltas count: the later one of the row's epoch and the newest
+/// complete run. A missing row has epoch 0.
 #[must_use]
 pub fn base(row_epoch: Epoch, newest: Epoch) -> Epoch {
     row_epoch.max(newest)
 }
 
-/// Whether the live parts of `view` after epoch `base` are exactly the events between the cut of
-/// run `base` and the slot's position: the slot's epoch ended at that cut, its later epochs are
-/// still kept, and the view has been counted since.
+/// Returns whether the live deltas of `view` after epoch `base` are exactly the events between the
+/// cut of run `base` and the position of the partition state.
+///
+/// Three conditions must hold: the epoch ended at that cut, later epochs are still retained, and
+/// the view has been counted since the cut.
 #[must_use]
-pub fn whole(slot: &Slot, partition: usize, base: Epoch, runs: &Runs, view: &str) -> bool {
-    let (Some(bound), Some(cut)) = (slot.bounds.get(&base), runs.sealed_cut(base, partition))
+pub fn is_readable(
+    state: &PartitionState,
+    partition: usize,
+    base: Epoch,
+    runs: &Runs,
+    view: &str,
+) -> bool {
+    let (Some(bound), Some(cut)) = (state.bounds.get(&base), runs.sealed_cut(base, partition))
     else {
         return false;
     };
     bound.next_offset == cut.next_offset
-        && slot.oldest <= base + 1
-        && slot.counted_since(view) <= bound.next_offset
+        && state.oldest <= base + 1
+        && state.counted_since(view) <= bound.next_offset
 }

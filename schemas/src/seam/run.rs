@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cut, Epoch, Generation, NewLife, Offset};
+use super::{Cut, Epoch, Generation, GenerationStart, Offset};
 use crate::named;
 
 named! {
-    /// How far a run has come.
+    /// The state of a batch run.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum RunState {
         /// Its cuts are recorded and may still be replaced.
         Proposed = "proposed",
-        /// Its cuts never change again.
+        /// Its cuts never change.
         Sealed = "sealed",
-        /// All its rows are published.
+        /// All of its rows are published.
         Complete = "complete",
-        /// Its result failed the check: the next run covers its events too.
+        /// Its result failed the check. The next run covers its events, too.
         Abandoned = "abandoned",
     }
 }
@@ -26,24 +26,25 @@ named! {
 /// The record of one run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
-    /// The epoch that it ends, which is also its number.
+    /// The epoch that it ends. This is also the number of the run.
     pub epoch: Epoch,
-    /// How far it has come.
+    /// Its state.
     pub state: RunState,
-    /// By partition: where the epoch ends.
+    /// The end of the epoch in each partition.
     pub cuts: Vec<Cut>,
-    /// The stamp of its rows, in microseconds: larger than that of every run before.
+    /// The stamp of its rows, in microseconds: larger than the stamp of every earlier run.
     pub stamp_us: i64,
-    /// Which proposal it is.
+    /// Identifies the proposal.
     pub token: String,
 }
 
-/// The records of a source's runs. Run 0 is always there: complete, and before everything.
+/// The run records of a source. Run 0 has no record; it counts as complete, with its cuts at offset
+/// 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Runs(BTreeMap<Epoch, Run>);
 
 impl Runs {
-    /// The newest complete run; 0 before the first.
+    /// Returns the newest complete run, or 0 before the first.
     #[must_use]
     pub fn newest(&self) -> Epoch {
         self.0
@@ -53,14 +54,14 @@ impl Runs {
             .map_or(0, |run| run.epoch)
     }
 
-    /// The record of a run; run 0 has none.
+    /// Returns the record of a run. Run 0 has none.
     #[must_use]
     pub fn get(&self, epoch: Epoch) -> Option<&Run> {
         self.0.get(&epoch)
     }
 
-    /// Where `epoch` ends in a partition, if that is recorded. A partition that was added later
-    /// begins after the cut.
+    /// Returns the recorded end of `epoch` in a partition. A partition that was added later begins
+    /// after the cut.
     #[must_use]
     pub fn cut(&self, epoch: Epoch, partition: usize) -> Option<Cut> {
         if epoch == 0 {
@@ -70,7 +71,8 @@ impl Runs {
         Some(run.cuts.get(partition).copied().unwrap_or_else(Cut::start))
     }
 
-    /// Where `epoch` ends in a partition, if that can't change any more. Only such cuts have rows.
+    /// Returns the end of `epoch` in a partition if it cannot change any more. Only such cuts have
+    /// rows.
     #[must_use]
     pub fn sealed_cut(&self, epoch: Epoch, partition: usize) -> Option<Cut> {
         let proposed = |run: &Run| run.state == RunState::Proposed;
@@ -80,26 +82,31 @@ impl Runs {
         self.cut(epoch, partition)
     }
 
-    /// The new life of a slot in a partition whose log ends at `log_end`: it begins at the newest
-    /// complete run. `hint` as in [`NewLife`].
+    /// Returns the start of a new generation in a partition whose log ends at `log_end`. The
+    /// generation begins at the cut of the newest complete run.
     #[must_use]
-    pub fn new_life(&self, partition: usize, log_end: Offset, hint: Generation) -> NewLife {
+    pub fn generation_start(
+        &self,
+        partition: usize,
+        log_end: Offset,
+        generation_min: Generation,
+    ) -> GenerationStart {
         let newest = self.newest();
-        NewLife {
+        GenerationStart {
             newest,
             cut: self.cut(newest, partition).unwrap_or_else(Cut::start),
             log_end,
-            hint,
+            generation_min,
         }
     }
 
-    /// How many partitions the log had at least, by the cuts that are recorded.
+    /// Returns the largest number of partitions that a recorded run has cuts for.
     #[must_use]
     pub fn partitions(&self) -> usize {
         self.0.values().map(|run| run.cuts.len()).max().unwrap_or(0)
     }
 
-    /// The run that is under way, or died.
+    /// Returns the run that is open: it is in progress, or its process died.
     #[must_use]
     pub fn open(&self) -> Option<&Run> {
         self.0
@@ -108,7 +115,7 @@ impl Runs {
             .filter(|run| matches!(run.state, RunState::Proposed | RunState::Sealed))
     }
 
-    /// The run that comes next, or is under way.
+    /// Returns the number of the open run, or else of the next one.
     #[must_use]
     pub fn next_epoch(&self) -> Epoch {
         match (self.open(), self.0.keys().next_back()) {
@@ -118,7 +125,7 @@ impl Runs {
         }
     }
 
-    /// The records, oldest first.
+    /// Iterates over the records, oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Run> {
         self.0.values()
     }

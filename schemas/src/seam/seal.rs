@@ -1,24 +1,24 @@
-//! When the cuts of a run may be sealed.
+//! The condition under which the cuts of a run may be sealed.
 
-use super::{Cut, Epoch, Runs, Slot, broken};
+use super::{Cut, Epoch, PartitionState, Runs, needs_rebuild};
 
-/// Whether a recorded proposal of run `epoch` may be sealed as far as this slot goes: its epoch
-/// ended at the cut, and it lacks no boundary of the runs before. `runs` are the records from which
-/// the run was begun, so that all runs before `epoch` are among them.
+/// Returns whether this partition state permits sealing a recorded proposal of run `epoch`: its
+/// epoch ended at the cut, and it has the boundaries of all earlier runs.
 ///
-/// A slot that fell back behind an earlier run's cut can still end an epoch; sealed, that cut would
-/// lie before the earlier one, and a run that computes only what came since would be wrong.
+/// `runs` are the records from which the run started, so they include all runs before `epoch`. A
+/// partition state that reverted to before an earlier run's cut can still end an epoch. If its cut
+/// were sealed, it would lie before the earlier cut, and an incremental run would be wrong.
 #[must_use]
-pub fn sealable(
-    slot: Option<&Slot>,
+pub fn can_seal(
+    state: Option<&PartitionState>,
     partition: usize,
     epoch: Epoch,
     cut: Cut,
     runs: &Runs,
 ) -> bool {
-    slot.is_some_and(|slot| {
-        let bound = slot.bounds.get(&epoch);
+    state.is_some_and(|state| {
+        let bound = state.bounds.get(&epoch);
         bound.is_some_and(|bound| bound.next_offset == cut.next_offset)
-            && !broken(slot, partition, runs)
+            && !needs_rebuild(state, partition, runs)
     })
 }

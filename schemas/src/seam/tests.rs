@@ -1,4 +1,4 @@
-//! Each rule by itself.
+//! Unit tests of each rule.
 
 use super::*;
 
@@ -11,8 +11,8 @@ fn cut(next_offset: Offset) -> Cut {
     }
 }
 
-fn fence(generation: Generation, next_offset: Offset, epoch: Epoch) -> Fence {
-    Fence {
+fn checkpoint(generation: Generation, next_offset: Offset, epoch: Epoch) -> Checkpoint {
+    Checkpoint {
         generation,
         next_offset,
         epoch,
@@ -33,60 +33,68 @@ fn runs(runs: impl IntoIterator<Item = Run>) -> Runs {
     runs.into_iter().collect()
 }
 
-fn life(newest: Epoch, cut: Cut, hint: Generation) -> NewLife {
-    NewLife {
+fn start(newest: Epoch, cut: Cut, generation_min: Generation) -> GenerationStart {
+    GenerationStart {
         newest,
         cut,
         log_end: 9,
-        hint,
+        generation_min,
     }
 }
 
-/// A slot of generation 7 that has counted `VIEW` from the beginning: its epochs ended at `ends`,
-/// it stands at `at`.
-fn slot(ends: &[Offset], at: Offset) -> Slot {
-    let mut slot = Slot::new_generation(7, &life(0, Cut::start(), 0));
+/// Creates a state of generation 7 at the position `at`, which counts `VIEW` from the beginning.
+/// Its epochs ended at `ends`.
+fn state_at(ends: &[Offset], at: Offset) -> PartitionState {
+    let mut state = PartitionState::new_generation(7, &start(0, Cut::start(), 0));
     for end in ends {
-        slot.apply(&slot.fence(), cut(*end), &[VIEW]).unwrap();
-        slot.impose(&slot.fence()).unwrap();
+        state
+            .apply(&state.checkpoint(), cut(*end), &[VIEW])
+            .unwrap();
+        state.close_epoch(&state.checkpoint()).unwrap();
     }
-    slot.apply(&slot.fence(), cut(at), &[VIEW]).unwrap();
-    slot
+    state.apply(&state.checkpoint(), cut(at), &[VIEW]).unwrap();
+    state
 }
 
-// The fence.
+// The checkpoint.
 
 #[test]
-fn a_micro_batch_moves_a_slot_only_from_exactly_where_it_was_believed() {
-    for believed in [
-        fence(6, 5, 1),
-        fence(8, 5, 1),
-        fence(7, 4, 1),
-        fence(7, 6, 1),
-        fence(7, 5, 0),
-        fence(7, 5, 2),
+fn changes_require_the_current_checkpoint() {
+    for expected in [
+        checkpoint(6, 5, 1),
+        checkpoint(8, 5, 1),
+        checkpoint(7, 4, 1),
+        checkpoint(7, 6, 1),
+        checkpoint(7, 5, 0),
+        checkpoint(7, 5, 2),
     ] {
-        let mut slot = slot(&[], 5);
-        let before = slot.clone();
-        let at = Some(fence(7, 5, 1));
-        assert_eq!(slot.apply(&believed, cut(9), &[VIEW]), Err(Moved { at }));
-        assert_eq!(slot.impose(&believed), Err(Moved { at }));
-        assert_eq!(slot, before);
+        let mut state = state_at(&[], 5);
+        let before = state.clone();
+        let actual = Some(checkpoint(7, 5, 1));
+        assert_eq!(
+            state.apply(&expected, cut(9), &[VIEW]),
+            Err(CheckpointMismatch { actual })
+        );
+        assert_eq!(
+            state.close_epoch(&expected),
+            Err(CheckpointMismatch { actual })
+        );
+        assert_eq!(state, before);
     }
-    let mut slot = slot(&[], 5);
-    assert_eq!(slot.apply(&fence(7, 5, 1), cut(9), &[VIEW]), Ok(()));
-    assert_eq!(slot.fence(), fence(7, 9, 1));
+    let mut state = state_at(&[], 5);
+    assert_eq!(state.apply(&checkpoint(7, 5, 1), cut(9), &[VIEW]), Ok(()));
+    assert_eq!(state.checkpoint(), checkpoint(7, 9, 1));
 }
 
 #[test]
-fn a_slot_never_goes_back() {
-    let mut slot = slot(&[], 5);
-    assert!(slot.apply(&slot.fence(), cut(4), &[VIEW]).is_err());
-    assert_eq!(slot.fence(), fence(7, 5, 1));
+fn the_position_never_decreases() {
+    let mut state = state_at(&[], 5);
+    assert!(state.apply(&state.checkpoint(), cut(4), &[VIEW]).is_err());
+    assert_eq!(state.checkpoint(), checkpoint(7, 5, 1));
 }
 
 #[test]
-fn a_position_keeps_the_record_before_it() {
+fn a_position_has_the_record_before_it() {
     let last = LastRecord {
         offset: 8,
         checksum: 1,
@@ -96,11 +104,11 @@ fn a_position_keeps_the_record_before_it() {
         next_offset: 9,
         last: Some(last),
     };
-    let mut slot = slot(&[], 5);
-    slot.apply(&slot.fence(), position, &[VIEW]).unwrap();
-    assert_eq!(slot.roll(1), Ok(position));
+    let mut state = state_at(&[], 5);
+    state.apply(&state.checkpoint(), position, &[VIEW]).unwrap();
+    assert_eq!(state.end_epoch(1), Ok(position));
     assert_eq!(
-        Slot::new_generation(1, &life(3, position, 0)).position,
+        PartitionState::new_generation(1, &start(3, position, 0)).position,
         position
     );
 }
@@ -108,111 +116,117 @@ fn a_position_keeps_the_record_before_it() {
 // Ending an epoch.
 
 #[test]
-fn a_roll_ends_the_epoch_where_the_slot_stands_and_answers_the_same_ever_after() {
-    let mut slot = slot(&[], 5);
-    assert_eq!(slot.roll(1), Ok(cut(5)));
-    assert_eq!(slot.fence(), fence(7, 5, 2));
-    slot.apply(&slot.fence(), cut(9), &[VIEW]).unwrap();
-    let before = slot.clone();
-    assert_eq!(slot.roll(1), Ok(cut(5)));
-    assert_eq!(slot, before);
+fn ending_an_epoch_is_idempotent() {
+    let mut state = state_at(&[], 5);
+    assert_eq!(state.end_epoch(1), Ok(cut(5)));
+    assert_eq!(state.checkpoint(), checkpoint(7, 5, 2));
+    state.apply(&state.checkpoint(), cut(9), &[VIEW]).unwrap();
+    let before = state.clone();
+    assert_eq!(state.end_epoch(1), Ok(cut(5)));
+    assert_eq!(state, before);
 }
 
 #[test]
-fn a_roll_of_an_epoch_that_is_not_being_filled_is_refused() {
-    let mut slot = slot(&[3], 5);
-    let before = slot.clone();
-    assert_eq!(slot.roll(3), Err(RollRefused::Elsewhere(fence(7, 5, 2))));
-    let mut healed = Slot::new_generation(7, &life(4, cut(5), 0));
-    assert_eq!(healed.roll(3), Err(RollRefused::Elsewhere(fence(7, 5, 5))));
-    assert_eq!(slot, before);
-}
-
-#[test]
-fn an_imposed_cut_ends_the_epoch_at_the_fence() {
-    let mut slot = slot(&[], 5);
-    slot.impose(&fence(7, 5, 1)).unwrap();
-    assert_eq!(slot.bounds[&1], cut(5));
-    assert_eq!(slot.fence(), fence(7, 5, 2));
-    assert!(slot.impose(&fence(7, 5, 1)).is_err());
-}
-
-// Letting go.
-
-#[test]
-fn epochs_are_dropped_only_where_the_boundary_is_the_cut() {
-    let mut slot = slot(&[3, 6], 8);
-    let before = slot.clone();
-    assert!(!slot.drop_through(2, cut(5), 8));
-    assert!(!slot.drop_through(3, cut(8), 8));
-    assert_eq!(slot, before);
-    assert!(slot.drop_through(2, cut(6), 8));
-    assert_eq!(slot.oldest, 3);
-    assert!(
-        !slot.drop_through(2, cut(6), 8),
-        "what is gone is not dropped again"
-    );
-    assert!(!slot.drop_through(1, cut(3), 8), "nor what is older");
-    assert_eq!(slot.oldest, 3);
-}
-
-#[test]
-fn only_some_old_bounds_are_remembered() {
-    let mut slot = slot(&[1, 2, 3, 4, 5], 6);
-    assert!(slot.drop_through(4, cut(4), 2));
+fn ending_another_epoch_is_refused() {
+    let mut state = state_at(&[3], 5);
+    let before = state.clone();
     assert_eq!(
-        slot.bounds.keys().copied().collect::<Vec<_>>(),
+        state.end_epoch(3),
+        Err(EndEpochError::OtherEpoch(checkpoint(7, 5, 2)))
+    );
+    let mut rebuilt = PartitionState::new_generation(7, &start(4, cut(5), 0));
+    assert_eq!(
+        rebuilt.end_epoch(3),
+        Err(EndEpochError::OtherEpoch(checkpoint(7, 5, 5)))
+    );
+    assert_eq!(state, before);
+}
+
+#[test]
+fn closing_ends_the_epoch_at_the_checkpoint() {
+    let mut state = state_at(&[], 5);
+    state.close_epoch(&checkpoint(7, 5, 1)).unwrap();
+    assert_eq!(state.bounds[&1], cut(5));
+    assert_eq!(state.checkpoint(), checkpoint(7, 5, 2));
+    assert!(state.close_epoch(&checkpoint(7, 5, 1)).is_err());
+}
+
+// Pruning.
+
+#[test]
+fn prunes_only_if_the_boundary_is_the_cut() {
+    let mut state = state_at(&[3, 6], 8);
+    let before = state.clone();
+    assert!(!state.prune_through(2, cut(5), 8));
+    assert!(!state.prune_through(3, cut(8), 8));
+    assert_eq!(state, before);
+    assert!(state.prune_through(2, cut(6), 8));
+    assert_eq!(state.oldest, 3);
+    assert!(
+        !state.prune_through(2, cut(6), 8),
+        "a pruned epoch is not pruned again"
+    );
+    assert!(!state.prune_through(1, cut(3), 8), "nor is an older one");
+    assert_eq!(state.oldest, 3);
+}
+
+#[test]
+fn retains_some_old_bounds() {
+    let mut state = state_at(&[1, 2, 3, 4, 5], 6);
+    assert!(state.prune_through(4, cut(4), 2));
+    assert_eq!(
+        state.bounds.keys().copied().collect::<Vec<_>>(),
         [2, 3, 4, 5]
     );
 }
 
-// Healing.
+// Rebuilding.
 
 #[test]
-fn a_new_life_begins_at_the_newest_complete_run_with_nothing_counted() {
-    let healed = Slot::heal(None, None, &life(4, cut(9), 1)).unwrap();
-    assert_eq!(healed.fence(), fence(1, 9, 5));
-    assert_eq!(healed.oldest, 5);
-    assert_eq!(healed.bounds, [(4, cut(9))].into());
-    assert!(healed.since.is_empty());
+fn a_rebuild_begins_at_the_newest_complete_run() {
+    let rebuilt = PartitionState::rebuild(None, None, &start(4, cut(9), 1)).unwrap();
+    assert_eq!(rebuilt.checkpoint(), checkpoint(1, 9, 5));
+    assert_eq!(rebuilt.oldest, 5);
+    assert_eq!(rebuilt.bounds, [(4, cut(9))].into());
+    assert!(rebuilt.since.is_empty());
 }
 
 #[test]
-fn a_new_life_is_replaying_until_it_is_where_the_log_ended() {
-    let mut slot = Slot::heal(None, None, &life(0, cut(3), 1)).unwrap();
-    assert!(slot.is_replaying());
-    slot.apply(&slot.fence(), cut(8), &[VIEW]).unwrap();
-    assert!(slot.is_replaying());
-    slot.apply(&slot.fence(), cut(9), &[VIEW]).unwrap();
-    assert!(!slot.is_replaying());
+fn a_rebuilt_state_is_replaying_until_the_end_of_the_log() {
+    let mut state = PartitionState::rebuild(None, None, &start(0, cut(3), 1)).unwrap();
+    assert!(state.is_replaying());
+    state.apply(&state.checkpoint(), cut(8), &[VIEW]).unwrap();
+    assert!(state.is_replaying());
+    state.apply(&state.checkpoint(), cut(9), &[VIEW]).unwrap();
+    assert!(!state.is_replaying());
 }
 
 #[test]
-fn only_a_slot_that_stands_as_it_was_seen_is_healed() {
-    let old = slot(&[], 5);
-    let at = Some(old.fence());
+fn a_rebuild_requires_the_current_checkpoint() {
+    let old = state_at(&[], 5);
+    let actual = Some(old.checkpoint());
     assert_eq!(
-        Slot::heal(Some(&old), None, &life(0, cut(0), 1)),
-        Err(Moved { at })
+        PartitionState::rebuild(Some(&old), None, &start(0, cut(0), 1)),
+        Err(CheckpointMismatch { actual })
     );
-    let other = Some(fence(7, 4, 1));
+    let other = Some(checkpoint(7, 4, 1));
     assert_eq!(
-        Slot::heal(Some(&old), other, &life(0, cut(0), 1)),
-        Err(Moved { at })
+        PartitionState::rebuild(Some(&old), other, &start(0, cut(0), 1)),
+        Err(CheckpointMismatch { actual })
     );
     assert_eq!(
-        Slot::heal(None, at, &life(0, cut(0), 1)),
-        Err(Moved { at: None })
+        PartitionState::rebuild(None, actual, &start(0, cut(0), 1)),
+        Err(CheckpointMismatch { actual: None })
     );
-    assert!(Slot::heal(Some(&old), at, &life(0, cut(0), 1)).is_ok());
+    assert!(PartitionState::rebuild(Some(&old), actual, &start(0, cut(0), 1)).is_ok());
 }
 
 #[test]
-fn a_generation_is_larger_than_the_one_before_and_not_below_the_hint() {
-    let old = slot(&[], 5);
-    let of = |slot: Option<&Slot>, hint| {
-        let seen = slot.map(Slot::fence);
-        Slot::heal(slot, seen, &life(0, cut(0), hint))
+fn generations_increase_and_respect_the_minimum() {
+    let old = state_at(&[], 5);
+    let of = |state: Option<&PartitionState>, hint| {
+        let expected = state.map(PartitionState::checkpoint);
+        PartitionState::rebuild(state, expected, &start(0, cut(0), hint))
             .unwrap()
             .generation
     };
@@ -225,37 +239,43 @@ fn a_generation_is_larger_than_the_one_before_and_not_below_the_hint() {
 // Views.
 
 #[test]
-fn a_view_is_counted_since_the_first_micro_batch_that_had_it() {
-    let mut slot = Slot::new_generation(7, &life(0, Cut::start(), 0));
-    slot.apply(&slot.fence(), cut(3), &["a", "b"]).unwrap();
-    slot.apply(&slot.fence(), cut(5), &["a", "c"]).unwrap();
+fn a_view_is_counted_since_its_first_micro_batch() {
+    let mut state = PartitionState::new_generation(7, &start(0, Cut::start(), 0));
+    state
+        .apply(&state.checkpoint(), cut(3), &["a", "b"])
+        .unwrap();
+    state
+        .apply(&state.checkpoint(), cut(5), &["a", "c"])
+        .unwrap();
     assert_eq!(
-        slot.since,
+        state.since,
         [("a".to_owned(), 0), ("c".to_owned(), 3)].into()
     );
-    // Back again, it has missed what came in between.
-    slot.apply(&slot.fence(), cut(6), &["a", "b"]).unwrap();
-    assert_eq!(slot.since["b"], 5);
+    // After a pause, the view has missed events.
+    state
+        .apply(&state.checkpoint(), cut(6), &["a", "b"])
+        .unwrap();
+    assert_eq!(state.since["b"], 5);
 }
 
-// What a worker does next.
+// The next step of a worker.
 
 #[test]
-fn a_missing_slot_is_healed() {
-    assert_eq!(next_step(None, 0, &Runs::default()), Step::Heal);
+fn rebuilds_a_missing_state() {
+    assert_eq!(next_step(None, 0, &Runs::default()), WorkerStep::Rebuild);
 }
 
 #[test]
-fn without_a_recorded_cut_there_is_no_end_to_folding() {
+fn folds_without_a_limit_if_no_cut_is_recorded() {
     let runs = runs([run(1, RunState::Complete, &[3])]);
     assert_eq!(
-        next_step(Some(&slot(&[3], 5)), 0, &runs),
-        Step::Fold { until: None }
+        next_step(Some(&state_at(&[3], 5)), 0, &runs),
+        WorkerStep::Fold { until: None }
     );
 }
 
 #[test]
-fn a_recorded_cut_is_folded_up_to_and_then_imposed() {
+fn folds_up_to_a_recorded_cut_and_closes_the_epoch() {
     for state in [
         RunState::Proposed,
         RunState::Sealed,
@@ -263,79 +283,91 @@ fn a_recorded_cut_is_folded_up_to_and_then_imposed() {
         RunState::Abandoned,
     ] {
         let runs = runs([run(1, state, &[5])]);
-        let step = |at| next_step(Some(&slot(&[], at)), 0, &runs);
-        assert_eq!(step(4), Step::Fold { until: Some(5) }, "{state:?}");
-        assert_eq!(step(5), Step::Impose, "{state:?}");
+        let step = |at| next_step(Some(&state_at(&[], at)), 0, &runs);
+        assert_eq!(step(4), WorkerStep::Fold { until: Some(5) }, "{state:?}");
+        assert_eq!(step(5), WorkerStep::CloseEpoch, "{state:?}");
         let passed = if state == RunState::Proposed {
-            Step::LookAgain
+            WorkerStep::Refresh
         } else {
-            Step::Heal
+            WorkerStep::Rebuild
         };
         assert_eq!(step(6), passed, "{state:?}");
     }
 }
 
 #[test]
-fn a_slot_without_the_boundary_of_a_recorded_run_is_broken() {
+fn rebuilds_a_state_without_a_recorded_boundary() {
     for state in [RunState::Sealed, RunState::Complete, RunState::Abandoned] {
         let runs = runs([run(1, state, &[5])]);
-        assert!(!broken(&slot(&[5], 8), 0, &runs), "{state:?}");
-        assert!(!broken(&slot(&[], 4), 0, &runs), "it can still come there");
+        assert!(!needs_rebuild(&state_at(&[5], 8), 0, &runs), "{state:?}");
         assert!(
-            broken(&slot(&[4], 4), 0, &runs),
+            !needs_rebuild(&state_at(&[], 4), 0, &runs),
+            "it can still reach the cut"
+        );
+        assert!(
+            needs_rebuild(&state_at(&[4], 4), 0, &runs),
             "{state:?}: it ended elsewhere"
         );
-        assert!(broken(&slot(&[], 6), 0, &runs), "{state:?}: it has passed");
+        assert!(
+            needs_rebuild(&state_at(&[], 6), 0, &runs),
+            "{state:?}: it has passed"
+        );
     }
     let proposed = runs([run(1, RunState::Proposed, &[5])]);
     assert!(
-        !broken(&slot(&[4], 6), 0, &proposed),
+        !needs_rebuild(&state_at(&[4], 6), 0, &proposed),
         "a proposal can be replaced"
     );
 }
 
 #[test]
-fn a_slot_that_has_passed_the_end_of_an_old_epoch_is_broken() {
-    // It fell back to epoch 1 and went on beyond its end, while a newer run is complete already.
+fn rebuilds_a_state_that_passed_an_old_cut() {
+    // It reverted to epoch 1 and passed its end, while a newer run was already complete.
     for state in [RunState::Abandoned, RunState::Complete] {
         let runs = runs([run(1, state, &[2]), run(2, RunState::Complete, &[9])]);
-        assert_eq!(next_step(Some(&slot(&[], 5)), 0, &runs), Step::Heal);
-        assert_eq!(next_step(Some(&slot(&[], 2)), 0, &runs), Step::Impose);
+        assert_eq!(
+            next_step(Some(&state_at(&[], 5)), 0, &runs),
+            WorkerStep::Rebuild
+        );
+        assert_eq!(
+            next_step(Some(&state_at(&[], 2)), 0, &runs),
+            WorkerStep::CloseEpoch
+        );
     }
 }
 
 #[test]
-fn a_slot_that_has_dropped_more_than_any_run_holds_is_broken() {
-    let mut slot = slot(&[3, 6], 8);
-    slot.drop_through(2, cut(6), 8);
+fn rebuilds_a_state_that_pruned_too_much() {
+    let mut state = state_at(&[3, 6], 8);
+    state.prune_through(2, cut(6), 8);
     let one = runs([run(1, RunState::Complete, &[3])]);
-    assert!(broken(&slot, 0, &one));
+    assert!(needs_rebuild(&state, 0, &one));
     let both = runs([
         run(1, RunState::Complete, &[3]),
         run(2, RunState::Complete, &[6]),
     ]);
-    assert!(!broken(&slot, 0, &both));
+    assert!(!needs_rebuild(&state, 0, &both));
 }
 
 #[test]
-fn before_the_first_run_the_beginning_of_the_log_is_the_boundary() {
-    assert!(!broken(&slot(&[], 5), 0, &Runs::default()));
-    let later = Slot::new_generation(7, &life(0, cut(3), 0));
-    assert!(broken(&later, 0, &Runs::default()));
+fn the_log_start_is_the_boundary_before_the_first_run() {
+    assert!(!needs_rebuild(&state_at(&[], 5), 0, &Runs::default()));
+    let later = PartitionState::new_generation(7, &start(0, cut(3), 0));
+    assert!(needs_rebuild(&later, 0, &Runs::default()));
 }
 
 #[test]
-fn a_partition_that_was_added_begins_after_every_run() {
+fn an_added_partition_begins_after_every_run() {
     let runs = runs([
         run(1, RunState::Complete, &[5]),
         run(2, RunState::Sealed, &[8]),
     ]);
     assert_eq!(runs.partitions(), 1);
     assert_eq!(runs.cut(2, 1), Some(Cut::start()));
-    let added = Slot::new_generation(7, &life(1, Cut::start(), 0));
-    assert_eq!(next_step(Some(&added), 1, &runs), Step::Impose);
+    let added = PartitionState::new_generation(7, &start(1, Cut::start(), 0));
+    assert_eq!(next_step(Some(&added), 1, &runs), WorkerStep::CloseEpoch);
     assert!(
-        broken(&slot(&[], 4), 1, &runs),
+        needs_rebuild(&state_at(&[], 4), 1, &runs),
         "it was counted into an epoch that had ended"
     );
 }
@@ -343,26 +375,32 @@ fn a_partition_that_was_added_begins_after_every_run() {
 // Sealing.
 
 #[test]
-fn a_cut_is_sealed_only_where_it_stands() {
+fn seals_only_the_bound_of_the_epoch() {
     let none = Runs::default();
-    assert!(sealable(Some(&slot(&[5], 8)), 0, 1, cut(5), &none));
-    assert!(!sealable(Some(&slot(&[4], 8)), 0, 1, cut(5), &none));
-    assert!(!sealable(Some(&slot(&[], 8)), 0, 1, cut(5), &none));
-    assert!(!sealable(None, 0, 1, cut(5), &none));
+    assert!(can_seal(Some(&state_at(&[5], 8)), 0, 1, cut(5), &none));
+    assert!(!can_seal(Some(&state_at(&[4], 8)), 0, 1, cut(5), &none));
+    assert!(!can_seal(Some(&state_at(&[], 8)), 0, 1, cut(5), &none));
+    assert!(!can_seal(None, 0, 1, cut(5), &none));
 }
 
 #[test]
-fn a_cut_of_a_slot_that_lacks_the_run_before_is_not_sealed() {
+fn does_not_seal_without_the_previous_boundary() {
     let before = runs([run(1, RunState::Complete, &[9])]);
-    let fell_back = slot(&[5, 7], 8);
-    assert!(!sealable(Some(&fell_back), 0, 2, cut(7), &before));
-    assert!(sealable(Some(&slot(&[9, 12], 13)), 0, 2, cut(12), &before));
+    let reverted = state_at(&[5, 7], 8);
+    assert!(!can_seal(Some(&reverted), 0, 2, cut(7), &before));
+    assert!(can_seal(
+        Some(&state_at(&[9, 12], 13)),
+        0,
+        2,
+        cut(12),
+        &before
+    ));
 }
 
 // Run records.
 
 #[test]
-fn the_next_run_is_the_open_one_or_the_one_after_the_last() {
+fn the_next_run_is_the_open_one_or_follows_the_last() {
     let of = |records: &[(Epoch, RunState)]| {
         let runs = runs(
             records
@@ -381,7 +419,7 @@ fn the_next_run_is_the_open_one_or_the_one_after_the_last() {
 }
 
 #[test]
-fn run_0_covers_nothing_and_an_unknown_run_has_no_cut() {
+fn run_0_is_empty_and_an_unknown_run_has_no_cut() {
     let none = Runs::default();
     assert_eq!(none.cut(0, 3), Some(Cut::start()));
     assert_eq!(none.sealed_cut(0, 3), Some(Cut::start()));
@@ -401,10 +439,13 @@ fn a_proposed_cut_is_not_sealed() {
 }
 
 #[test]
-fn records_survive_as_json() {
-    let slot = slot(&[3, 6], 8);
-    let json = serde_json::to_string(&slot).unwrap();
-    assert_eq!(serde_json::from_str::<Slot>(&json).unwrap(), slot);
+fn records_round_trip_through_json() {
+    let state = state_at(&[3, 6], 8);
+    let json = serde_json::to_string(&state).unwrap();
+    assert_eq!(
+        serde_json::from_str::<PartitionState>(&json).unwrap(),
+        state
+    );
     let run = run(1, RunState::Abandoned, &[5]);
     let json = serde_json::to_string(&run).unwrap();
     assert!(json.contains(&format!("{:?}", run.state.name())), "{json}");
@@ -414,82 +455,92 @@ fn records_survive_as_json() {
 // Reading.
 
 #[test]
-fn live_parts_count_after_the_row_or_the_newest_run_whichever_is_later() {
+fn deltas_count_after_the_later_of_row_and_newest_run() {
     assert_eq!(base(3, 5), 5);
     assert_eq!(base(6, 5), 6);
     assert_eq!(
         base(0, 5),
         5,
-        "a missing row holds what the newest run holds: nothing"
+        "a missing row counts as one of the newest run"
     );
 }
 
 #[test]
-fn a_slot_is_whole_where_its_epoch_ended_at_the_cut() {
+fn a_state_is_readable_if_its_epoch_ended_at_the_cut() {
     let runs = runs([
         run(1, RunState::Complete, &[3]),
         run(2, RunState::Sealed, &[6]),
     ]);
-    let right = slot(&[3, 6], 8);
+    let right = state_at(&[3, 6], 8);
     for epoch in 0..=2 {
-        assert!(whole(&right, 0, epoch, &runs, VIEW), "{epoch}");
+        assert!(is_readable(&right, 0, epoch, &runs, VIEW), "{epoch}");
     }
-    assert!(!whole(&right, 0, 3, &runs, VIEW), "no such run");
+    assert!(!is_readable(&right, 0, 3, &runs, VIEW), "no such run");
     assert!(
-        !whole(&slot(&[3, 5], 8), 0, 2, &runs, VIEW),
+        !is_readable(&state_at(&[3, 5], 8), 0, 2, &runs, VIEW),
         "another boundary"
     );
-    assert!(!whole(&slot(&[3], 8), 0, 2, &runs, VIEW), "no boundary");
     assert!(
-        whole(&slot(&[3], 8), 0, 1, &runs, VIEW),
+        !is_readable(&state_at(&[3], 8), 0, 2, &runs, VIEW),
+        "no boundary"
+    );
+    assert!(
+        is_readable(&state_at(&[3], 8), 0, 1, &runs, VIEW),
         "the one before is there"
     );
 }
 
 #[test]
-fn a_slot_is_whole_only_while_it_keeps_the_epochs_after_the_base() {
+fn a_state_is_readable_while_later_epochs_are_retained() {
     let runs = runs([
         run(1, RunState::Complete, &[3]),
         run(2, RunState::Complete, &[6]),
     ]);
-    let mut slot = slot(&[3, 6], 8);
-    slot.drop_through(1, cut(3), 8);
-    assert!(whole(&slot, 0, 1, &runs, VIEW));
-    slot.drop_through(2, cut(6), 8);
-    assert!(!whole(&slot, 0, 1, &runs, VIEW));
-    assert!(whole(&slot, 0, 2, &runs, VIEW));
+    let mut state = state_at(&[3, 6], 8);
+    state.prune_through(1, cut(3), 8);
+    assert!(is_readable(&state, 0, 1, &runs, VIEW));
+    state.prune_through(2, cut(6), 8);
+    assert!(!is_readable(&state, 0, 1, &runs, VIEW));
+    assert!(is_readable(&state, 0, 2, &runs, VIEW));
 }
 
 #[test]
-fn a_proposed_cut_joins_no_rows() {
-    // The reader saw the proposal, the slot fell back and another cut was sealed: the row that it
-    // finds is of the other cut.
+fn a_proposed_cut_is_not_readable() {
+    // The reader saw the proposal, the state fell back and another cut was sealed: the row that it
+    // belongs to the other cut.
     let seen = runs([run(1, RunState::Proposed, &[3])]);
-    assert!(!whole(&slot(&[3], 8), 0, 1, &seen, VIEW));
-    let given_up = runs([run(1, RunState::Abandoned, &[3])]);
-    assert!(whole(&slot(&[3], 8), 0, 1, &given_up, VIEW));
+    assert!(!is_readable(&state_at(&[3], 8), 0, 1, &seen, VIEW));
+    let abandoned = runs([run(1, RunState::Abandoned, &[3])]);
+    assert!(is_readable(&state_at(&[3], 8), 0, 1, &abandoned, VIEW));
 }
 
 #[test]
-fn a_view_is_whole_only_after_a_cut_that_it_was_counted_from() {
+fn a_view_is_readable_after_a_cut_from_which_it_was_counted() {
     let runs = runs([
         run(1, RunState::Complete, &[3]),
         run(2, RunState::Complete, &[6]),
     ]);
-    let mut slot = slot(&[3], 3);
-    slot.apply(&slot.fence(), cut(4), &[VIEW, "new@1"]).unwrap();
-    assert!(whole(&slot, 0, 1, &runs, "new@1"), "since exactly the cut");
-    assert!(!whole(&slot, 0, 0, &runs, "new@1"));
-    slot.apply(&slot.fence(), cut(5), &[VIEW, "new@1", "newer@1"])
+    let mut state = state_at(&[3], 3);
+    state
+        .apply(&state.checkpoint(), cut(4), &[VIEW, "new@1"])
         .unwrap();
-    assert!(!whole(&slot, 0, 1, &runs, "newer@1"));
-    assert!(!whole(&slot, 0, 1, &runs, "unknown@1"));
-    slot.apply(&slot.fence(), cut(6), &[VIEW, "new@1", "newer@1"])
-        .unwrap();
-    slot.impose(&slot.fence()).unwrap();
-    assert!(whole(&slot, 0, 2, &runs, "newer@1"));
     assert!(
-        whole(&slot, 0, 2, &runs, "unknown@1"),
-        "nothing has come since the cut"
+        is_readable(&state, 0, 1, &runs, "new@1"),
+        "since exactly the cut"
+    );
+    assert!(!is_readable(&state, 0, 0, &runs, "new@1"));
+    state
+        .apply(&state.checkpoint(), cut(5), &[VIEW, "new@1", "newer@1"])
+        .unwrap();
+    assert!(!is_readable(&state, 0, 1, &runs, "newer@1"));
+    assert!(!is_readable(&state, 0, 1, &runs, "unknown@1"));
+    state
+        .apply(&state.checkpoint(), cut(6), &[VIEW, "new@1", "newer@1"])
+        .unwrap();
+    state.close_epoch(&state.checkpoint()).unwrap();
+    assert!(is_readable(&state, 0, 2, &runs, "newer@1"));
+    assert!(
+        is_readable(&state, 0, 2, &runs, "unknown@1"),
+        "no event has arrived since the cut"
     );
 }

@@ -1,35 +1,36 @@
-//! What a worker does next, from the slot and then the run records that it has read.
+//! The next step of a worker, decided from the partition state and the run records.
 
-use super::{Cut, Offset, RunState, Runs, Slot};
+use super::{Cut, Offset, PartitionState, RunState, Runs};
 
-/// What a worker does next.
+/// The next step of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// Start a new life of the slot at the newest complete run.
-    Heal,
-    /// End the epoch where the slot stands: its recorded cut is here.
-    Impose,
+pub enum WorkerStep {
+    /// Start a new generation at the newest complete run.
+    Rebuild,
+    /// Close the epoch: the position is at its recorded cut.
+    CloseEpoch,
     /// Fold micro-batches, up to a recorded cut if there is one.
     Fold {
-        /// The cut that must not be folded across.
+        /// The cut that a micro-batch must not cross.
         until: Option<Offset>,
     },
-    /// A proposed cut lies behind the slot: it will be replaced, or the slot healed. Look again.
-    LookAgain,
+    /// Read state and run records again: the position has passed a proposed cut. Either the
+    /// proposal will be replaced or the partition state will be rebuilt.
+    Refresh,
 }
 
-/// Whether the slot lacks the boundary of a recorded run that it should have. The slot must have
-/// been read before the runs.
+/// Returns whether the partition state lacks the boundary of a recorded run that it should have. It
+/// must have been read before the runs.
 #[must_use]
-pub fn broken(slot: &Slot, partition: usize, runs: &Runs) -> bool {
+pub fn needs_rebuild(state: &PartitionState, partition: usize, runs: &Runs) -> bool {
     let newest = runs.newest();
-    // An epoch is let go only once its run is complete, so here the run records were lost.
-    if slot.oldest > newest + 1 {
+    // An epoch is pruned only after its run is complete, so run records were lost.
+    if state.oldest > newest + 1 {
         return true;
     }
-    // The epoch that is being filled ended behind the slot, and that can't be put back.
-    let passed = |cut: Cut| cut.next_offset < slot.position.next_offset;
-    if runs.sealed_cut(slot.epoch, partition).is_some_and(passed) {
+    // The current epoch has a sealed cut before the position, and the position cannot move back.
+    let passed = |cut: Cut| cut.next_offset < state.position.next_offset;
+    if runs.sealed_cut(state.epoch, partition).is_some_and(passed) {
         return true;
     }
     let complete_zero = (newest == 0).then_some(0);
@@ -40,33 +41,33 @@ pub fn broken(slot: &Slot, partition: usize, runs: &Runs) -> bool {
     complete_zero
         .into_iter()
         .chain(recorded)
-        .filter(|epoch| epoch + 1 >= slot.oldest)
+        .filter(|epoch| epoch + 1 >= state.oldest)
         .any(|epoch| {
             let Some(cut) = runs.cut(epoch, partition) else {
                 return false;
             };
-            match slot.bounds.get(&epoch) {
+            match state.bounds.get(&epoch) {
                 Some(bound) => bound.next_offset != cut.next_offset,
-                None => slot.position.next_offset > cut.next_offset || slot.epoch > epoch,
+                None => state.position.next_offset > cut.next_offset || state.epoch > epoch,
             }
         })
 }
 
-/// What a worker does next. The slot must have been read before the runs.
+/// Returns the next step of a worker. The partition state must have been read before the runs.
 #[must_use]
-pub fn next_step(slot: Option<&Slot>, partition: usize, runs: &Runs) -> Step {
-    let Some(slot) = slot else {
-        return Step::Heal;
+pub fn next_step(state: Option<&PartitionState>, partition: usize, runs: &Runs) -> WorkerStep {
+    let Some(state) = state else {
+        return WorkerStep::Rebuild;
     };
-    if broken(slot, partition, runs) {
-        return Step::Heal;
+    if needs_rebuild(state, partition, runs) {
+        return WorkerStep::Rebuild;
     }
-    let stands = slot.position.next_offset;
-    match runs.cut(slot.epoch, partition) {
-        None => Step::Fold { until: None },
-        Some(cut) if cut.next_offset == stands => Step::Impose,
-        Some(cut) if cut.next_offset < stands => Step::LookAgain,
-        Some(cut) => Step::Fold {
+    let next_offset = state.position.next_offset;
+    match runs.cut(state.epoch, partition) {
+        None => WorkerStep::Fold { until: None },
+        Some(cut) if cut.next_offset == next_offset => WorkerStep::CloseEpoch,
+        Some(cut) if cut.next_offset < next_offset => WorkerStep::Refresh,
+        Some(cut) => WorkerStep::Fold {
             until: Some(cut.next_offset),
         },
     }

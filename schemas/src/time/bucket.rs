@@ -1,7 +1,7 @@
-//! UTC buckets: the widths in which counts are stored, and the arithmetic of their edges.
+//! UTC buckets: the widths of stored counts, and the arithmetic of their edges.
 //!
-//! It owns instants, ranges and widths, exact for every second before and after 1970. It must not
-//! know time zones: a stored bucket is the same for every reader.
+//! Instants, ranges and widths are exact for every second before and after 1970. Time zones are
+//! unknown here: a stored bucket is the same for every reader.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,26 +10,26 @@ use crate::named;
 /// An instant: whole seconds since 1970-01-01T00:00:00Z, negative before.
 pub type Seconds = i64;
 
-/// A quarter of an hour: every edge that a reader may ask for lies on a multiple of it, because
-/// every clock on Earth since 1972 is off UTC by whole quarters.
+/// A quarter of an hour. Every edge of a request is a multiple of it, because since 1972 all time
+/// zones differ from UTC by whole quarters of an hour.
 pub const QUARTER_SECONDS: Seconds = 900;
 
 const HOUR_SECONDS: Seconds = 3_600;
 const DAY_SECONDS: Seconds = 86_400;
 
-/// Days from 0000-03-01 to 1970-01-01. Years that begin in March have their leap day last.
+/// Days from 0000-03-01 to 1970-01-01. If years begin in March, the leap day is the last day.
 const EPOCH_DAY: i64 = 719_468;
 /// Months from March of year 0 to January 1970.
 const EPOCH_MONTH: i64 = 23_638;
 /// Days in the 400 years after which the calendar repeats.
 const ERA_DAYS: i64 = 146_097;
 
-/// A half-open range of instants: `from` is in it, `to` is not. An absent side is unbounded.
+/// A half-open range of instants: `from` is included, `to` is not. An absent side is unbounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Range {
-    /// The first instant, or nothing if there is no first.
+    /// The first instant; `None` if unbounded.
     pub from: Option<Seconds>,
-    /// The instant just after the last, or nothing if there is no last.
+    /// The instant after the last one; `None` if unbounded.
     pub to: Option<Seconds>,
 }
 
@@ -40,7 +40,7 @@ impl Range {
         to: None,
     };
 
-    /// The range from `from` until just before `to`.
+    /// Creates the range from `from` (included) to `to` (excluded).
     #[must_use]
     pub const fn new(from: Seconds, to: Seconds) -> Self {
         Self {
@@ -49,13 +49,13 @@ impl Range {
         }
     }
 
-    /// Whether the range holds the instant.
+    /// Returns whether the range contains the instant.
     #[must_use]
     pub fn contains(&self, seconds: Seconds) -> bool {
         self.from.is_none_or(|from| from <= seconds) && self.to.is_none_or(|to| seconds < to)
     }
 
-    /// Whether the range holds no instant at all.
+    /// Returns whether the range contains no instant.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         matches!((self.from, self.to), (Some(from), Some(to)) if from >= to)
@@ -63,7 +63,7 @@ impl Range {
 }
 
 named! {
-    /// How wide a stored bucket is. Each width but the last is made of whole buckets of the one before.
+    /// The width of a stored bucket. Each bucket consists of whole buckets of the previous width.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Width {
@@ -75,14 +75,14 @@ named! {
         Day = "day",
         /// A calendar month in UTC.
         Month = "month",
-        /// All time: one bucket, whose start is written as 0.
+        /// All time: one bucket, whose start is stored as 0.
         All = "all",
     }
 }
 
 impl Width {
-    /// The start of the bucket that holds the instant; 0 for [`Width::All`]. A start before
-    /// `i64::MIN` is given as `i64::MIN`.
+    /// Returns the start of the bucket that contains the instant; 0 for [`Width::All`]. A start
+    /// before `i64::MIN` saturates.
     #[must_use]
     pub const fn floor(self, seconds: Seconds) -> Seconds {
         match self {
@@ -94,8 +94,8 @@ impl Width {
         }
     }
 
-    /// The start of the bucket after the one that holds the instant. Nothing for [`Width::All`],
-    /// and nothing if it is beyond `i64::MAX`.
+    /// Returns the start of the bucket after the one that contains the instant. Returns `None` for
+    /// [`Width::All`] and beyond `i64::MAX`.
     #[must_use]
     pub const fn next(self, seconds: Seconds) -> Option<Seconds> {
         match self {
@@ -107,7 +107,7 @@ impl Width {
         }
     }
 
-    /// The first bucket start at or after the instant; nothing where [`Width::next`] has nothing.
+    /// Returns the first bucket start at or after the instant; `None` if there is none.
     #[must_use]
     pub const fn ceil(self, seconds: Seconds) -> Option<Seconds> {
         if self.is_aligned(seconds) {
@@ -117,23 +117,23 @@ impl Width {
         }
     }
 
-    /// Whether a bucket starts at the instant.
+    /// Returns whether a bucket starts at the instant.
     #[must_use]
     pub const fn is_aligned(self, seconds: Seconds) -> bool {
         self.floor(seconds) == seconds
     }
 }
 
-/// The UTC day of an instant, as days since 1970-01-01.
+/// Returns the UTC day of an instant, as days since 1970-01-01.
 #[must_use]
 pub const fn day_of(seconds: Seconds) -> i64 {
     seconds.div_euclid(DAY_SECONDS)
 }
 
-/// The UTC month of an instant, as months since January 1970.
+/// Returns the UTC month of an instant, as months since January 1970.
 ///
-/// Howard Hinnant's `civil_from_days` (<https://howardhinnant.github.io/date_algorithms.html>): it
-/// runs for each row and, unlike a calendar library, has no year at which it fails.
+/// Howard Hinnant's `civil_from_days` (<https://howardhinnant.github.io/date_algorithms.html>). It
+/// runs for each row and, unlike a calendar library, has no range of years.
 #[must_use]
 pub const fn month_of(seconds: Seconds) -> i64 {
     let days = day_of(seconds) + EPOCH_DAY;
@@ -146,7 +146,7 @@ pub const fn month_of(seconds: Seconds) -> i64 {
     (era * 400 + year_of_era) * 12 + month_of_year - EPOCH_MONTH
 }
 
-/// The first day of a month, both counted from the epoch: Hinnant's `days_from_civil`.
+/// Returns the first day of a month, both relative to the epoch: Hinnant's `days_from_civil`.
 const fn first_day(month: i64) -> i64 {
     let months = month + EPOCH_MONTH;
     let year = months.div_euclid(12);

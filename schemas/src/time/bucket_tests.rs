@@ -1,4 +1,4 @@
-//! The arithmetic of bucket edges against a calendar library, and at the ends of the number line.
+//! Tests of bucket edges against a calendar library, and at the ends of the i64 range.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -76,7 +76,7 @@ fn days_and_months_are_counted_from_the_epoch() {
 }
 
 #[test]
-fn the_ends_of_the_number_line_do_not_panic() {
+fn the_ends_of_the_i64_range_do_not_panic() {
     for width in Width::ALL {
         for seconds in [i64::MIN, i64::MIN + 1, -1, 0, i64::MAX - 1, i64::MAX] {
             let floor = width.floor(seconds);
@@ -113,7 +113,7 @@ fn ranges_are_half_open() {
 
 proptest! {
     #[test]
-    fn floors_are_what_the_calendar_says(seconds in -377_705_023_201_i64..=253_402_207_200) {
+    fn floors_agree_with_the_calendar(seconds in -377_705_023_201_i64..=253_402_207_200) {
         let instant = Timestamp::from_second(seconds).unwrap();
         let civil = TimeZone::UTC.to_datetime(instant);
         let start = |civil: jiff::civil::DateTime| {

@@ -1,58 +1,58 @@
-//! Which stored buckets make up a range: exactly, and with as few as there can be.
+//! Covers a range exactly with the smallest number of stored buckets.
 //!
-//! It owns the choice of widths. It must not know which view has which widths, nor how buckets are
-//! read: it is given widths and answers with runs of buckets.
+//! This module chooses the widths. The widths of a view are a parameter; the result is runs of
+//! buckets.
 
 use super::bucket::{Range, Seconds, Width};
-use super::shown;
+use super::format_instant;
 
-/// A run of whole neighbouring buckets of one width.
+/// A run of adjacent buckets of one width.
 ///
-/// Both sides are there, but for the one bucket of [`Width::All`], which has neither, and for runs
-/// that reach as far as there are buckets, whose far side is absent.
+/// Both sides are present with two exceptions: [`Width::All`] has neither, and an unbounded run
+/// lacks its open side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Span {
     /// The width of each bucket.
     pub width: Width,
-    /// The start of the first bucket, or nothing if there is no first.
+    /// The start of the first bucket; `None` if unbounded.
     pub from: Option<Seconds>,
-    /// The start of the bucket after the last, or nothing if there is no last.
+    /// The start of the bucket after the last one; `None` if unbounded.
     pub to: Option<Seconds>,
 }
 
-/// Why no buckets make up a range.
+/// The reason why buckets cannot cover a range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CoverError {
-    /// There are no buckets that a bounded range could be made of.
-    #[error("the view has no buckets of bounded width: ask for all time, or give it such buckets")]
+    /// The view has no buckets of bounded width.
+    #[error("the view has no buckets of bounded width: request all time, or add such buckets")]
     NoWidths,
-    /// An edge lies within a bucket of the finest width.
+    /// An edge is within a bucket of the finest width.
     #[error(
-        "the range's {edge} {at} is not at the start of a bucket (the view's finest: {width}): choose \
-         an edge that is, in UTC"
+        "the range's {edge} {at} is not at the start of a bucket (finest width of the view: {width}): \
+         choose an edge that is, in UTC"
     )]
-    Within {
+    NotAligned {
         /// Which edge, `from` or `to`.
         edge: &'static str,
         /// The edge.
         at: String,
-        /// The finest width at hand.
+        /// The finest width of the view.
         width: Width,
     },
 }
 
-/// The buckets that make up a range, coarsest where they fit: at the left edge finer ones up to the
-/// first coarse one, then coarse ones, then finer ones again. Spans come in order of time and
-/// neighbouring buckets of one width are one span. An empty range has none.
+/// Returns the buckets that make up a range, as coarse as possible: finer ones at the left edge,
+/// then coarse ones, then finer ones at the right edge.
 ///
-/// All time is the one bucket of [`Width::All`] if there is such a width, else a run of the coarsest
-/// width without ends. A range with one absent side ends in a run of the coarsest bounded width
-/// that is open to that side.
+/// Spans are in order of time, and adjacent buckets of one width form one span. An empty range has
+/// no spans. All time is the bucket of [`Width::All`] if the view has it, else an unbounded run of
+/// the coarsest width. A range with one absent side ends with an unbounded run of the coarsest
+/// width.
 ///
 /// # Errors
 ///
-/// [`CoverError`] if no bounded width is at hand or an edge is not the start of a bucket of the
-/// finest one.
+/// [`CoverError`] if there is no bounded width, or an edge is not the start of a bucket of the
+/// finest width.
 pub fn cover(range: Range, widths: &[Width]) -> Result<Vec<Span>, CoverError> {
     if range.is_empty() {
         return Ok(Vec::new());
@@ -75,9 +75,9 @@ pub fn cover(range: Range, widths: &[Width]) -> Result<Vec<Span>, CoverError> {
     let finest = *coarsest_first.last().ok_or(CoverError::NoWidths)?;
     for (edge, at) in [("from", range.from), ("to", range.to)] {
         if let Some(at) = at.filter(|at| !finest.is_aligned(*at)) {
-            return Err(CoverError::Within {
+            return Err(CoverError::NotAligned {
                 edge,
-                at: shown(at),
+                at: format_instant(at),
                 width: finest,
             });
         }
@@ -87,8 +87,8 @@ pub fn cover(range: Range, widths: &[Width]) -> Result<Vec<Span>, CoverError> {
     Ok(spans)
 }
 
-/// Appends the spans of a range whose edges are on the finest of the widths. Widths nest, so the
-/// rest to the left and right of the coarse run is shorter than a coarse bucket on either side.
+/// Appends the spans of a range whose edges are aligned to the finest width. Widths nest, so the
+/// rest on either side of the coarse run is shorter than a coarse bucket.
 fn push(spans: &mut Vec<Span>, range: Range, coarsest_first: &[Width]) {
     let [width, finer @ ..] = coarsest_first else {
         return;
@@ -96,7 +96,7 @@ fn push(spans: &mut Vec<Span>, range: Range, coarsest_first: &[Width]) {
     if range.is_empty() {
         return;
     }
-    // The first start at or after the left edge does not exist within the last bucket of an i64.
+    // There is no bucket start at or after an edge in the last bucket of the i64 range.
     let from = range.from.map(|from| width.ceil(from));
     let to = range.to.map(|to| width.floor(to));
     let run = match (from, to) {

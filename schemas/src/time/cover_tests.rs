@@ -1,4 +1,4 @@
-//! Covers are exact, and as small as can be.
+//! Tests of covers: exact and minimal.
 
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn span(width: Width, from: &str, to: &str) -> Span {
 }
 
 #[test]
-fn widths_go_from_fine_to_coarse_and_back() {
+fn covers_from_fine_to_coarse_and_back() {
     let range = Range::new(at("2026-01-30T22:45:00Z"), at("2026-04-02T01:30:00Z"));
     let expected = [
         span(
@@ -52,7 +52,7 @@ fn widths_go_from_fine_to_coarse_and_back() {
 }
 
 #[test]
-fn finer_buckets_fill_in_where_no_coarse_one_fits() {
+fn finer_buckets_fill_gaps() {
     let range = Range::new(at("2026-01-15T00:00:00Z"), at("2026-02-20T00:00:00Z"));
     let days = [span(
         Width::Day,
@@ -69,7 +69,7 @@ fn finer_buckets_fill_in_where_no_coarse_one_fits() {
 }
 
 #[test]
-fn all_time_is_one_bucket_or_an_endless_run() {
+fn all_time_is_one_bucket_or_an_unbounded_run() {
     let endless = |width| {
         vec![Span {
             width,
@@ -148,14 +148,14 @@ fn an_empty_range_needs_no_buckets() {
 }
 
 #[test]
-fn what_cannot_be_covered_says_why() {
+fn errors_explain_what_to_do() {
     let message = |range, widths: &[Width]| cover(range, widths).unwrap_err().to_string();
     assert_eq!(
         message(
             Range::new(at("2026-01-01T00:15:00Z"), at("2026-01-02T00:00:00Z")),
             &[Width::Hour]
         ),
-        "the range's from 2026-01-01T00:15:00Z is not at the start of a bucket (the view's finest: \
+        "the range's from 2026-01-01T00:15:00Z is not at the start of a bucket (finest width of the view: \
          hour): choose an edge that is, in UTC",
     );
     assert_eq!(
@@ -166,17 +166,17 @@ fn what_cannot_be_covered_says_why() {
             },
             &FOUR
         ),
-        "the range's to 1970-01-01T00:00:01Z is not at the start of a bucket (the view's finest: \
+        "the range's to 1970-01-01T00:00:01Z is not at the start of a bucket (finest width of the view: \
          quarter): choose an edge that is, in UTC",
     );
-    let no_widths = "the view has no buckets of bounded width: ask for all time, or give it such \
+    let no_widths = "the view has no buckets of bounded width: request all time, or add such \
                      buckets";
     assert_eq!(message(Range::new(0, 900), &[Width::All]), no_widths);
     assert_eq!(message(Range::ALL, &[]), no_widths);
 }
 
 #[test]
-fn the_ends_of_the_number_line_do_not_panic() {
+fn the_ends_of_the_i64_range_do_not_panic() {
     let (low, high) = (
         Width::Quarter.floor(i64::MIN + 900),
         Width::Quarter.floor(i64::MAX),

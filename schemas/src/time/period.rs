@@ -1,15 +1,16 @@
-//! Periods: from the parameters of a request to a range of instants, and the range to compare with.
+//! Resolves the period parameters of a request to a range of instants and the range to compare
+//! with.
 //!
-//! It owns what `period`, `from`, `to`, `date`, `tz` and `compare` mean together. It must not know
-//! HTTP, which values are counted, or the time: the present moment is a parameter.
+//! This module owns the meaning of `period`, `from`, `to`, `date`, `tz` and `compare`. HTTP and the
+//! counted values are unknown here, and the current time is a parameter.
 
 use jiff::civil::Date;
 use jiff::{Timestamp, ToSpan};
 
 use super::bucket::{Range, Seconds, Width};
-use super::moment::{self, Flaw, Moment};
-use super::previous::Step;
-use super::shown;
+use super::format_instant;
+use super::previous::PeriodStep;
+use super::range_edge::{self, EdgeError, RangeEdge};
 use super::zone::{Zone, ZoneError};
 use crate::named;
 
@@ -17,15 +18,15 @@ named! {
     /// The periods that a request can name.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum PeriodName {
-        /// The local day that holds the anchor.
+        /// The local day of the anchor.
         Today = "today",
-        /// Seven local days, the anchor's the last.
+        /// Seven local days that end with the anchor's.
         SevenDays = "7d",
-        /// Thirty local days, the anchor's the last.
+        /// Thirty local days that end with the anchor's.
         ThirtyDays = "30d",
-        /// The calendar month that holds the anchor.
+        /// The calendar month of the anchor.
         Month = "month",
-        /// The calendar year that holds the anchor.
+        /// The calendar year of the anchor.
         Year = "year",
         /// All time.
         All = "all",
@@ -35,18 +36,18 @@ named! {
     else PeriodError, PeriodError::UnknownPeriod;
 }
 
-/// What is said of a period that nobody may have named.
-fn unnamed(period: PeriodName) -> &'static str {
+/// Returns an addition to messages for a period that may be the default.
+fn default_note(period: PeriodName) -> &'static str {
     match period {
-        PeriodName::All => ", which holds where none is named",
+        PeriodName::All => " (the default)",
         _ => "",
     }
 }
 
-/// The parameters of a request that say which time it is about, as they were written.
+/// The period parameters of a request as text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PeriodQuery<'a> {
-    /// A [`PeriodName`]; `custom` if absent and there is an edge, else `all`.
+    /// A [`PeriodName`]. If absent: `custom` if an edge is given, else `all`.
     pub period: Option<&'a str>,
     /// The inclusive edge of a custom period: a date or an RFC 3339 instant.
     pub from: Option<&'a str>,
@@ -60,77 +61,76 @@ pub struct PeriodQuery<'a> {
     pub compare: Option<&'a str>,
 }
 
-/// What the parameters mean. Every edge is on a quarter of an hour in UTC.
+/// The meaning of the parameters. Every edge is on a quarter of an hour in UTC.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Resolved {
-    /// The zone that local days are of.
+pub struct ResolvedPeriod {
+    /// The time zone of local days.
     pub zone: Zone,
-    /// The period that was named or taken by default.
+    /// The named or default period.
     pub period: PeriodName,
-    /// The whole period, also its part that is yet to come.
+    /// The whole period, including its future part.
     pub range: Range,
-    /// The range to compare with, if a comparison was asked for and the period has both edges. It
-    /// is empty where the day before was one that the zone's clocks skipped.
+    /// The range to compare with, if a comparison is requested and the period has both edges. It is
+    /// empty if the clocks skipped the previous day.
     pub previous: Option<Range>,
-    /// Whether the period holds the present moment.
-    pub running: bool,
+    /// True if the period contains the current time.
+    pub is_running: bool,
 }
 
-/// Why the parameters mean nothing: each is the asker's to mend (HTTP status 400).
+/// The reason why the parameters are invalid (HTTP status 400).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PeriodError {
-    /// The zone is unknown, or a local time is beyond the calendar.
+    /// The zone is unknown, or a local time is outside the calendar.
     #[error(transparent)]
     Zone(#[from] ZoneError),
     /// No period has that name.
     #[error("period={0:?} is unknown: write today, 7d, 30d, month, year, all or custom")]
     UnknownPeriod(String),
     /// There is no such comparison.
-    #[error("compare={0:?} is unknown: write compare=previous or leave it out")]
+    #[error("compare={0:?} is unknown: write compare=previous or omit it")]
     UnknownCompare(String),
     /// An edge that is neither a date nor an instant.
     #[error(
-        "{parameter}={given:?} is neither a date such as 2026-07-01 nor an RFC 3339 instant such \
+        "{parameter}={text:?} is neither a date such as 2026-07-01 nor an RFC 3339 instant such \
          as 2026-07-01T09:15:00Z: write one of them"
     )]
-    NotAMoment {
+    InvalidEdge {
         /// `from` or `to`.
         parameter: &'static str,
-        /// What was written.
-        given: String,
+        /// The text of the parameter.
+        text: String,
     },
     /// An anchor that is not a date.
     #[error("date={0:?} is not a date: write one such as 2026-07-01")]
-    NotADate(String),
-    /// A day or time that no calendar or clock shows.
+    InvalidDate(String),
+    /// A day or time that does not exist.
     #[error(
-        "{parameter}={given:?} does not exist: write a day of the calendar within the years 0001 \
+        "{parameter}={text:?} does not exist: write a day of the calendar within the years 0001 \
          to 9999 and a time of the clock"
     )]
     NoSuchTime {
         /// `from`, `to` or `date`.
         parameter: &'static str,
-        /// What was written.
-        given: String,
+        /// The text of the parameter.
+        text: String,
     },
     /// An instant between quarters of an hour.
     #[error(
-        "{parameter}={given:?} is not on a quarter of an hour (in UTC it is {at}): write an \
+        "{parameter}={text:?} is not on a quarter of an hour (in UTC it is {at}): write an \
          instant at minute 00, 15, 30 or 45 in UTC, or a date"
     )]
     OffQuarter {
         /// `from` or `to`.
         parameter: &'static str,
-        /// What was written.
-        given: String,
+        /// The text of the parameter.
+        text: String,
         /// The instant in UTC.
         at: String,
     },
-    /// A local time that the zone's offset puts between quarters of an hour.
+    /// A local time that is not on a quarter of an hour in UTC.
     #[error(
-        "{edge} is at {at}, because the clocks of {zone} were then not a whole number of quarter \
-         hours off UTC: choose another tz, a later time, or from and to as instants on a quarter \
-         of an hour"
+        "{edge} is at {at}, because {zone} then differed from UTC by a fraction of a quarter of an hour: \
+         choose another tz, a later time, or from and to as instants on a quarter of an hour"
     )]
     OddOffset {
         /// Which edge.
@@ -140,26 +140,26 @@ pub enum PeriodError {
         /// The zone's name.
         zone: String,
     },
-    /// Edges beside a named period.
+    /// Edges together with a named period.
     #[error(
-        "from and to do not go with period={0}: leave period out, write period=custom, or leave \
-         from and to out"
+        "from and to cannot be combined with period={0}: omit period, write period=custom, or omit from \
+         and to"
     )]
-    EdgesBeside(PeriodName),
+    EdgesNotAllowed(PeriodName),
     /// A custom period without edges.
-    #[error("period=custom needs from, to or both: write them, or another period")]
+    #[error("period=custom requires from, to or both: add them, or choose another period")]
     NoEdges,
-    /// An anchor where nothing is anchored.
+    /// An anchor for a period without one.
     #[error(
-        "date does not go with period={period}{unnamed}: leave date out, or write period=today, 7d, 30d, month \
-         or year",
-        period = .0, unnamed = unnamed(*.0)
+        "date cannot be combined with period={period}{note}: omit date, or write period=today, 7d, 30d, \
+         month or year",
+        period = .0, note = default_note(*.0)
     )]
-    DateBeside(PeriodName),
-    /// Edges in the wrong order, or a range without any instant.
+    DateNotAllowed(PeriodName),
+    /// Edges in the wrong order, or an empty range.
     #[error(
-        "from must be before to, but from is at {from} and to is at {to}: the range from \
-         (included) to (excluded) holds no time"
+        "from must be before to, but from is {from} and to is {to}: the range from (included) to \
+         (excluded) is empty"
     )]
     NotBefore {
         /// The first edge in UTC.
@@ -167,7 +167,7 @@ pub enum PeriodError {
         /// The second edge in UTC.
         to: String,
     },
-    /// A day that its zone's clocks skipped.
+    /// A day that the clocks of the zone skipped.
     #[error(
         "the day {date} does not exist in {zone}, whose clocks skipped it: choose another date"
     )]
@@ -179,22 +179,24 @@ pub enum PeriodError {
     },
 }
 
-/// What a request's parameters mean at the moment `now`.
+/// Resolves the parameters of a request at the time `now`.
 ///
-/// The period before ends where the period begins and is as long: as many calendar days, a calendar
-/// month, a calendar year, or for edges that are instants the same duration. While a period runs, it
-/// is compared with the same elapsed part of the one before: up to and with the quarter of an hour
-/// that the local clock showed a day, seven days, a month … ago when it showed the quarter that now
-/// runs. A day that the month or year before doesn't have is its last day. Where that clock skipped
-/// the quarter, it is the one at which the clock went on.
+/// The previous period ends where the period begins and has the same length: the same number of
+/// calendar days, a calendar month, a calendar year, or the same duration for edges that are
+/// instants.
+///
+/// A running period is compared with the same elapsed part of the previous one. That part includes
+/// the quarter of an hour with the same local time one period earlier. If the previous month or
+/// year lacks the day, its last day is used. If the clock skipped the quarter, the quarter after
+/// the change is used.
 ///
 /// # Errors
 ///
-/// [`PeriodError`] for parameters that are unknown, contradict each other, name times that don't
+/// [`PeriodError`] for parameters that are unknown, contradict each other, name times that do not
 /// exist or give edges that are not on a quarter of an hour.
-pub fn resolve(query: &PeriodQuery<'_>, now: Timestamp) -> Result<Resolved, PeriodError> {
+pub fn resolve(query: &PeriodQuery<'_>, now: Timestamp) -> Result<ResolvedPeriod, PeriodError> {
     let zone = query.tz.map_or_else(|| Ok(Zone::default()), parse_zone)?;
-    let compared = match query.compare {
+    let is_compared = match query.compare {
         None => false,
         Some("previous") => true,
         Some(other) => return Err(PeriodError::UnknownCompare(other.to_owned())),
@@ -204,28 +206,29 @@ pub fn resolve(query: &PeriodQuery<'_>, now: Timestamp) -> Result<Resolved, Peri
 
     let (range, step) = match period {
         PeriodName::All => (Range::ALL, None),
-        PeriodName::Custom => custom(query, &zone)?,
-        _ => named(query, period, &zone, now)?,
+        PeriodName::Custom => custom_period(query, &zone)?,
+        _ => named_period(query, period, &zone, now)?,
     };
-    let running = range.contains(now);
-    let previous = match (compared, step, range.from) {
+    let is_running = range.contains(now);
+    let previous = match (is_compared, step, range.from) {
         (true, Some(step), Some(from)) => {
-            let before = step.before(&zone, from, running.then_some(now))?;
+            let before = step.before(&zone, from, is_running.then_some(now))?;
             on_quarters(PREVIOUS_EDGES, &zone, before)?;
             Some(before)
         }
         _ => None,
     };
-    Ok(Resolved {
+    Ok(ResolvedPeriod {
         zone,
         period,
         range,
         previous,
-        running,
+        is_running,
     })
 }
 
-/// A plus that came through a URL as a space (`Etc/GMT+5`) is taken as the plus it was.
+/// Parses the name of a zone. A space in place of a plus (`Etc/GMT+5`) is accepted, since URLs
+/// decode a plus to a space.
 fn parse_zone(name: &str) -> Result<Zone, ZoneError> {
     Zone::parse(name).or_else(|unknown| Zone::parse(&name.replace(' ', "+")).map_err(|_| unknown))
 }
@@ -240,34 +243,34 @@ fn period_of(query: &PeriodQuery<'_>) -> Result<PeriodName, PeriodError> {
     match period {
         PeriodName::Custom if !edges => Err(PeriodError::NoEdges),
         PeriodName::Custom | PeriodName::All if query.date.is_some() => {
-            Err(PeriodError::DateBeside(period))
+            Err(PeriodError::DateNotAllowed(period))
         }
         PeriodName::Custom => Ok(period),
-        _ if edges => Err(PeriodError::EdgesBeside(period)),
+        _ if edges => Err(PeriodError::EdgesNotAllowed(period)),
         _ => Ok(period),
     }
 }
 
-/// The second that holds the instant: also before 1970 the one that began before it.
+/// Returns the second that contains the instant, rounding down also before 1970.
 fn full_second(now: Timestamp) -> Seconds {
     now.as_second() - Seconds::from(now.subsec_nanosecond() < 0)
 }
 
-/// The range of a period with a name, and its step.
-fn named(
+/// Returns the range of a named period and its step.
+fn named_period(
     query: &PeriodQuery<'_>,
     period: PeriodName,
     zone: &Zone,
     now: Seconds,
-) -> Result<(Range, Option<Step>), PeriodError> {
+) -> Result<(Range, Option<PeriodStep>), PeriodError> {
     let anchor = match query.date {
         None => zone.date_of(now)?,
-        Some(text) => moment::parse_date(text).map_err(|flaw| match flaw {
-            Flaw::Day => PeriodError::NoSuchTime {
+        Some(text) => range_edge::parse_date(text).map_err(|error| match error {
+            EdgeError::Day => PeriodError::NoSuchTime {
                 parameter: "date",
-                given: text.to_owned(),
+                text: text.to_owned(),
             },
-            _ => PeriodError::NotADate(text.to_owned()),
+            _ => PeriodError::InvalidDate(text.to_owned()),
         })?,
     };
     let beyond = |_| ZoneError::OutOfRange(format!("the {period} that holds {anchor}"));
@@ -288,11 +291,14 @@ fn named(
     }
     let range = Range::new(from, to);
     on_quarters(NAMED_EDGES, zone, range)?;
-    Ok((range, Some(Step::Calendar { first, length })))
+    Ok((range, Some(PeriodStep::Calendar { first, length })))
 }
 
-/// The range of `from` and `to`, and its step if it has both edges.
-fn custom(query: &PeriodQuery<'_>, zone: &Zone) -> Result<(Range, Option<Step>), PeriodError> {
+/// Returns the range of `from` and `to`, and its step if it has both edges.
+fn custom_period(
+    query: &PeriodQuery<'_>,
+    zone: &Zone,
+) -> Result<(Range, Option<PeriodStep>), PeriodError> {
     let from = query
         .from
         .map(|text| parse_edge("from", text))
@@ -308,44 +314,45 @@ fn custom(query: &PeriodQuery<'_>, zone: &Zone) -> Result<(Range, Option<Step>),
     };
     if begin >= end {
         return Err(PeriodError::NotBefore {
-            from: shown(begin),
-            to: shown(end),
+            from: format_instant(begin),
+            to: format_instant(end),
         });
     }
     let step = match (from, to) {
-        (Some(Moment::Date(first)), Some(Moment::Date(after))) => {
+        (Some(RangeEdge::Date(first)), Some(RangeEdge::Date(after))) => {
             let days = first.duration_until(after).as_hours() / 24;
-            Step::Calendar {
+            PeriodStep::Calendar {
                 first,
                 length: days.days(),
             }
         }
-        _ => Step::Exact(end - begin),
+        _ => PeriodStep::Exact(end - begin),
     };
     Ok((range, Some(step)))
 }
 
-fn parse_edge(parameter: &'static str, text: &str) -> Result<Moment, PeriodError> {
-    let given = text.to_owned();
-    moment::parse(text).map_err(|flaw| match flaw {
-        Flaw::Shape => PeriodError::NotAMoment { parameter, given },
-        Flaw::Day | Flaw::Time => PeriodError::NoSuchTime { parameter, given },
-        Flaw::OffQuarter(at) => PeriodError::OffQuarter {
+fn parse_edge(parameter: &'static str, text: &str) -> Result<RangeEdge, PeriodError> {
+    let edge = range_edge::parse(text);
+    let text = text.to_owned();
+    edge.map_err(|error| match error {
+        EdgeError::Shape => PeriodError::InvalidEdge { parameter, text },
+        EdgeError::Day | EdgeError::Time => PeriodError::NoSuchTime { parameter, text },
+        EdgeError::OffQuarter(at) => PeriodError::OffQuarter {
             parameter,
-            given,
+            text,
             at,
         },
     })
 }
 
-fn instant_of(moment: Moment, zone: &Zone) -> Result<Seconds, ZoneError> {
-    match moment {
-        Moment::Date(date) => zone.first_instant(date),
-        Moment::Instant(seconds) => Ok(seconds),
+fn instant_of(edge: RangeEdge, zone: &Zone) -> Result<Seconds, ZoneError> {
+    match edge {
+        RangeEdge::Date(date) => zone.first_instant(date),
+        RangeEdge::Instant(seconds) => Ok(seconds),
     }
 }
 
-/// What messages call the two edges of a range.
+/// The names of the two edges of a range in messages.
 type Edges = [&'static str; 2];
 const CUSTOM_EDGES: Edges = ["from", "to"];
 const NAMED_EDGES: Edges = ["the start of the period", "the end of the period"];
@@ -361,7 +368,7 @@ fn on_quarters(edges: Edges, zone: &Zone, range: Range) -> Result<(), PeriodErro
             let zone = zone.name().to_owned();
             return Err(PeriodError::OddOffset {
                 edge,
-                at: shown(at),
+                at: format_instant(at),
                 zone,
             });
         }

@@ -1,4 +1,4 @@
-//! What requests mean, worked out by hand; and what no request may give.
+//! Tests of periods against hand-made examples, and of rejected parameters.
 
 #![allow(clippy::too_many_lines, reason = "tables of cases")]
 
@@ -16,7 +16,7 @@ fn range(from: &str, to: &str) -> Range {
     Range::new(at(from), at(to))
 }
 
-/// The parameters of a query string, unescaped, with a comparison.
+/// Parses an unescaped query string and adds a comparison.
 fn query(text: &str) -> PeriodQuery<'_> {
     let mut query = PeriodQuery {
         compare: Some("previous"),
@@ -37,7 +37,7 @@ fn query(text: &str) -> PeriodQuery<'_> {
     query
 }
 
-fn resolved(text: &str, now: &str) -> Resolved {
+fn resolved(text: &str, now: &str) -> ResolvedPeriod {
     resolve(&query(text), now.parse().unwrap()).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
@@ -47,7 +47,7 @@ fn message(text: &str) -> String {
         .to_string()
 }
 
-/// Checks a period, and the one before, of a moment.
+/// Checks the period and the previous period at a time.
 fn check(text: &str, now: &str, running: bool, period: [&str; 2], previous: [&str; 2]) {
     let found = resolved(text, now);
     assert_eq!(found.range, range(period[0], period[1]), "{text} at {now}");
@@ -56,11 +56,11 @@ fn check(text: &str, now: &str, running: bool, period: [&str; 2], previous: [&st
         Some(range(previous[0], previous[1])),
         "before {text} at {now}"
     );
-    assert_eq!(found.running, running, "{text} at {now}");
+    assert_eq!(found.is_running, running, "{text} at {now}");
 }
 
 #[test]
-fn a_running_period_meets_the_same_part_of_the_one_before() {
+fn a_running_period_is_compared_with_the_same_part() {
     for (text, from, to, start, end) in [
         (
             "period=today",
@@ -157,7 +157,7 @@ fn a_running_period_meets_the_same_part_of_the_one_before() {
 }
 
 #[test]
-fn a_finished_period_meets_the_whole_one_before() {
+fn a_finished_period_is_compared_with_the_whole_previous_one() {
     for (text, from, to, start) in [
         (
             "period=today&date=2026-03-10&tz=Europe/Berlin",
@@ -277,7 +277,7 @@ fn a_finished_period_meets_the_whole_one_before() {
 }
 
 #[test]
-fn an_anchor_within_a_running_month_changes_nothing() {
+fn an_anchor_in_the_running_month_changes_nothing() {
     for text in [
         "period=month&date=2026-07-01",
         "period=month&date=2026-07-31",
@@ -287,7 +287,7 @@ fn an_anchor_within_a_running_month_changes_nothing() {
 }
 
 #[test]
-fn what_has_elapsed_includes_the_quarter_that_runs() {
+fn the_elapsed_part_includes_the_current_quarter() {
     for (now, end) in [
         ("2026-07-15T00:00:00Z", "2026-07-14T00:15:00Z"),
         ("2026-07-15T00:14:59.999Z", "2026-07-14T00:15:00Z"),
@@ -298,12 +298,12 @@ fn what_has_elapsed_includes_the_quarter_that_runs() {
     ] {
         let found = resolved("period=today", now);
         assert_eq!(found.previous.unwrap().to, Some(at(end)), "{now}");
-        assert!(found.running);
+        assert!(found.is_running);
     }
 }
 
 #[test]
-fn days_that_the_month_before_lacks_are_its_last() {
+fn a_day_that_the_previous_month_lacks_is_its_last() {
     for (text, now, start, end) in [
         (
             "period=month",
@@ -354,7 +354,7 @@ fn days_that_the_month_before_lacks_are_its_last() {
 }
 
 #[test]
-fn the_same_local_time_is_found_across_changes_of_the_clocks() {
+fn compares_the_same_local_time_across_clock_changes() {
     let berlin = "period=today&tz=Europe/Berlin";
     for (text, now, end) in [
         // 12:07 on the day of 23 hours, and on the day after it.
@@ -386,19 +386,19 @@ fn the_same_local_time_is_found_across_changes_of_the_clocks() {
         ),
     ] {
         let found = resolved(text, now);
-        assert!(found.running);
+        assert!(found.is_running);
         assert_eq!(found.previous.unwrap().to, Some(at(end)), "{text} at {now}");
     }
 }
 
 #[test]
-fn without_edges_there_is_no_period_before() {
+fn an_unbounded_period_has_no_previous_one() {
     let all = resolved("", NOW);
     assert_eq!(
         (all.period, all.range, all.previous),
         (PeriodName::All, Range::ALL, None)
     );
-    assert!(all.running);
+    assert!(all.is_running);
     assert_eq!(all.zone.name(), "UTC");
     assert_eq!(resolved("period=all", NOW), all);
 
@@ -411,7 +411,7 @@ fn without_edges_there_is_no_period_before() {
         }
     );
     assert_eq!(
-        (since.period, since.previous, since.running),
+        (since.period, since.previous, since.is_running),
         (PeriodName::Custom, None, false)
     );
     let until = resolved("period=custom&to=2026-07-16&tz=asia/kolkata", NOW);
@@ -423,13 +423,13 @@ fn without_edges_there_is_no_period_before() {
         }
     );
     assert_eq!(
-        (until.previous, until.running, until.zone.name()),
+        (until.previous, until.is_running, until.zone.name()),
         (None, true, "Asia/Kolkata")
     );
 }
 
 #[test]
-fn without_a_comparison_there_is_no_period_before() {
+fn no_comparison_means_no_previous_period() {
     let query = PeriodQuery {
         period: Some("month"),
         ..PeriodQuery::default()
@@ -439,7 +439,7 @@ fn without_a_comparison_there_is_no_period_before() {
 }
 
 #[test]
-fn unknown_words_are_refused() {
+fn rejects_unknown_values() {
     for (text, expected) in [
         (
             "period=week",
@@ -451,7 +451,7 @@ fn unknown_words_are_refused() {
         ),
         (
             "compare=last",
-            "compare=\"last\" is unknown: write compare=previous or leave it out",
+            "compare=\"last\" is unknown: write compare=previous or omit it",
         ),
         (
             "from=yesterday",
@@ -474,7 +474,7 @@ fn unknown_words_are_refused() {
 }
 
 #[test]
-fn times_that_do_not_exist_are_refused() {
+fn rejects_times_that_do_not_exist() {
     let ending = "does not exist: write a day of the calendar within the years 0001 to 9999 and a \
                   time of the clock";
     assert_eq!(
@@ -507,8 +507,8 @@ fn edges_are_on_quarters() {
         "from=\"2026-07-01T09:07:00+02:00\" is not on a quarter of an hour (in UTC it is \
          2026-07-01T07:07:00Z): write an instant at minute 00, 15, 30 or 45 in UTC, or a date",
     );
-    let ending = "because the clocks of Africa/Monrovia were then not a whole number of quarter \
-                  hours off UTC: choose another tz, a later time, or from and to as instants on a \
+    let ending = "because Africa/Monrovia then differed from UTC by a fraction of a quarter of an \
+                  hour: choose another tz, a later time, or from and to as instants on a \
                   quarter of an hour";
     for (text, edge) in [
         (
@@ -541,35 +541,35 @@ fn edges_are_on_quarters() {
 }
 
 #[test]
-fn contradictions_are_refused() {
+fn rejects_contradictions() {
     for (text, expected) in [
         (
             "from=2026-07-02&to=2026-07-01",
-            "from must be before to, but from is at 2026-07-02T00:00:00Z and to is at 2026-07-01T00:00:00Z: the range from (included) to (excluded) holds no time",
+            "from must be before to, but from is 2026-07-02T00:00:00Z and to is 2026-07-01T00:00:00Z: the range from (included) to (excluded) is empty",
         ),
         (
             "from=2026-07-01&to=2026-07-01T00:00:00Z",
-            "from must be before to, but from is at 2026-07-01T00:00:00Z and to is at 2026-07-01T00:00:00Z: the range from (included) to (excluded) holds no time",
+            "from must be before to, but from is 2026-07-01T00:00:00Z and to is 2026-07-01T00:00:00Z: the range from (included) to (excluded) is empty",
         ),
         (
             "period=month&from=2026-07-01",
-            "from and to do not go with period=month: leave period out, write period=custom, or leave from and to out",
+            "from and to cannot be combined with period=month: omit period, write period=custom, or omit from and to",
         ),
         (
             "period=all&to=2026-07-01",
-            "from and to do not go with period=all: leave period out, write period=custom, or leave from and to out",
+            "from and to cannot be combined with period=all: omit period, write period=custom, or omit from and to",
         ),
         (
             "period=custom",
-            "period=custom needs from, to or both: write them, or another period",
+            "period=custom requires from, to or both: add them, or choose another period",
         ),
         (
             "date=2026-07-01",
-            "date does not go with period=all, which holds where none is named: leave date out, or write period=today, 7d, 30d, month or year",
+            "date cannot be combined with period=all (the default): omit date, or write period=today, 7d, 30d, month or year",
         ),
         (
             "from=2026-07-01&date=2026-07-01",
-            "date does not go with period=custom: leave date out, or write period=today, 7d, 30d, month or year",
+            "date cannot be combined with period=custom: omit date, or write period=today, 7d, 30d, month or year",
         ),
     ] {
         assert_eq!(message(text), expected);
@@ -614,7 +614,7 @@ fn the_calendar_has_ends() {
 }
 
 #[test]
-fn periods_are_named() {
+fn period_names_round_trip() {
     for period in PeriodName::ALL {
         assert_eq!(period.to_string().parse(), Ok(period));
     }
@@ -635,7 +635,7 @@ const ZONES: [&str; 10] = [
 
 proptest! {
     #[test]
-    fn a_period_of_now_runs_and_the_one_before_ends_before_it(
+    fn a_current_period_is_running(
         zone in proptest::sample::select(&ZONES),
         period in proptest::sample::select(&PeriodName::ALL[..5]),
         now in 600_000_000_i64..2_500_000_000,
@@ -644,18 +644,18 @@ proptest! {
         let text = format!("period={name}&tz={zone}");
         let found = resolve(&query(&text), Timestamp::from_second(now).unwrap()).unwrap();
         let (from, to) = (found.range.from.unwrap(), found.range.to.unwrap());
-        prop_assert!(found.running && from <= now && now < to);
+        prop_assert!(found.is_running && from <= now && now < to);
         let before = found.previous.unwrap();
         let (start, end) = (before.from.unwrap(), before.to.unwrap());
         prop_assert!(start <= end && end <= from);
         for edge in [from, to, start, end] {
             prop_assert_eq!(edge % 900, 0);
         }
-        // Seen from later, the period before is whole and ends where the period begins.
+        // At a later time, the previous period is complete and ends where the period begins.
         let anchor = Zone::parse(zone).unwrap().date_of(now).unwrap();
         let text = format!("{text}&date={anchor}");
         let later = resolve(&query(&text), Timestamp::from_second(to).unwrap()).unwrap();
-        prop_assert_eq!((later.range, later.running), (found.range, false));
+        prop_assert_eq!((later.range, later.is_running), (found.range, false));
         prop_assert_eq!(later.previous, Some(Range::new(start, from)));
         // The period before is the one that its own last day anchors.
         if start < from {
@@ -668,7 +668,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_it_panic(
+    fn no_text_causes_a_panic(
         from in ".{0,30}", to in "[0-9:TZ+. -]{0,30}", date in "[0-9-]{0,12}", tz in "[A-Z/a-z+ ]{0,9}",
     ) {
         let query = PeriodQuery {

@@ -1,7 +1,8 @@
-//! The period before: where it begins and, while the period still runs, how much of it to compare.
+//! The previous period: its start and, while the current period is running, the part to compare
+//! with.
 //!
-//! It owns the step from a period to the one before it. It must not know which period was asked
-//! for, only whether it moves by the calendar or by a duration.
+//! This module moves a period to the previous one, by the calendar or by a duration. The names of
+//! periods are unknown here.
 
 use jiff::Span;
 use jiff::civil::{Date, DateTime};
@@ -9,27 +10,27 @@ use jiff::civil::{Date, DateTime};
 use super::bucket::{QUARTER_SECONDS, Range, Seconds, Width};
 use super::zone::{Zone, ZoneError};
 
-/// How a period moves to the one before it.
+/// The distance from a period to the previous one.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Step {
+pub(super) enum PeriodStep {
     /// By calendar days, months or years, for a period that begins with a local day.
     Calendar {
         /// The period's first local day.
         first: Date,
-        /// How long the period is.
+        /// The length of the period.
         length: Span,
     },
     /// By a duration in seconds.
     Exact(Seconds),
 }
 
-impl Step {
-    /// The period before the one that begins at `from`; if that one is `running` at a moment, the
-    /// same elapsed part of the one before.
+impl PeriodStep {
+    /// Returns the period before the one that begins at `from`. If the current period is running at
+    /// the time `running`, returns the same elapsed part of the previous one.
     ///
-    /// What has elapsed includes the quarter of an hour that runs, and that quarter moves as a
-    /// whole, by its start. Moved by its end, the last quarter of a day would count as the next
-    /// day, which the month before may not have.
+    /// The elapsed part includes the current quarter of an hour, which is moved by its start. If it
+    /// were moved by its end, the last quarter of a day would belong to the next day, which the
+    /// previous month may not have.
     pub(super) fn before(
         self,
         zone: &Zone,
@@ -40,7 +41,7 @@ impl Step {
             Self::Calendar { first, length } => zone.first_instant(back(first, length)?)?,
             Self::Exact(seconds) => from - seconds,
         };
-        // Also tells whether the calendar reaches back that far.
+        // Fails if the calendar does not reach back that far.
         zone.local(start)?;
         let Some(now) = running else {
             return Ok(Range::new(start, from));

@@ -1,29 +1,29 @@
-//! The points of a chart: local hours, days, weeks and months, cut to a range.
+//! The points of a chart: local hours, days, weeks and months, clipped to a range.
 //!
-//! It owns how local time is divided into intervals. It must not know what is counted, nor how
-//! stored buckets are read: it gives edges, and each quarter of an hour has one point.
+//! This module divides local time into intervals. It returns edges; each quarter of an hour belongs
+//! to one point. The counted values and the stored buckets are unknown here.
 
 use jiff::ToSpan;
 use jiff::civil::Date;
 
 use super::bucket::{Range, Seconds, Width};
-use super::shown;
+use super::format_instant;
 use super::zone::{Zone, ZoneError};
 use crate::named;
 
-/// The most points that a series has.
+/// The maximum number of points of a series.
 pub const POINTS_MAX: usize = 10_000;
 
 const HOUR_SECONDS: Seconds = 3_600;
 
 named! {
-    /// How much local time a point stands for.
+    /// The interval of local time of a point.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum Interval {
-        /// An hour of the local clock. An hour that the clocks repeat is two points. Where they move by
-        /// part of an hour, as on Lord Howe Island, the move also ends a point.
+        /// An hour of the local clock. An hour that the clock repeats is two points. A change of
+        /// the clock by part of an hour, as on Lord Howe Island, also ends a point.
         Hour = "hour",
-        /// A local day: 23 or 25 hours where the clocks change.
+        /// A local day, which has 23 or 25 hours when clocks change.
         Day = "day",
         /// A local week, which begins on Monday.
         Week = "week",
@@ -33,7 +33,7 @@ named! {
     else SeriesError, SeriesError::UnknownInterval;
 }
 
-/// Why there is no series.
+/// The reason why a series cannot be computed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SeriesError {
     /// No interval has that name.
@@ -50,7 +50,7 @@ pub enum SeriesError {
         /// About how many points there would be.
         about: i64,
     },
-    /// A point would begin or end between quarters of an hour.
+    /// An edge of a point would not be on a quarter of an hour.
     #[error(
         "interval={interval} has an edge at {at} in {zone}, which is not on a quarter of an hour \
          in UTC: choose another tz, or a later from"
@@ -63,47 +63,47 @@ pub enum SeriesError {
         /// The zone's name.
         zone: String,
     },
-    /// An edge is beyond the calendar.
+    /// An edge is outside the calendar.
     #[error(transparent)]
     Zone(#[from] ZoneError),
 }
 
-/// The points of a series, in order: each ends where the next begins.
+/// The points of a series in order. Each ends where the next begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Points {
-    /// The start of each point, then the end of the last; nothing at all if there are no points.
+    /// The start of each point, then the end of the last one. Empty without points.
     edges: Vec<Seconds>,
 }
 
 impl Points {
-    /// How many points there are.
+    /// Returns the number of points.
     #[must_use]
     pub fn len(&self) -> usize {
         self.edges.len().saturating_sub(1)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no points.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.edges.is_empty()
     }
 
-    /// The start of each point: what an answer gives as `at`.
+    /// Returns the start of each point, which is `at` in answers.
     #[must_use]
     pub fn starts(&self) -> &[Seconds] {
         &self.edges[..self.len()]
     }
 
-    /// The start and the exclusive end of each point.
+    /// Iterates over the start and the exclusive end of each point.
     pub fn spans(&self) -> impl Iterator<Item = (Seconds, Seconds)> + '_ {
         self.edges.windows(2).map(|edges| (edges[0], edges[1]))
     }
 }
 
-/// The points from `from` until just before `to`: none if `to` is not after `from`.
+/// Computes the points from `from` (included) to `to` (excluded). Returns no points if `to` is not
+/// after `from`.
 ///
-/// The first and the last point are cut to the range, so the first one's start is `from`, whatever
-/// the local clock shows then: a point never tells of time that was not asked for.
+/// The first and the last point are clipped to the range, so the first point starts at `from`.
 ///
 /// # Errors
 ///
@@ -121,7 +121,8 @@ pub fn points(
     let mut edges = vec![from];
     let mut edge = from;
     while edge < to {
-        // Edges are counted as they come, so that a range of ages costs no more than a full series.
+        // The limit is checked for each edge, so that a huge range costs no more than a full
+        // series.
         if edges.len() > POINTS_MAX {
             let about = to.saturating_sub(from) / interval.usual_seconds();
             let about = about.max(i64::try_from(edges.len()).unwrap_or(i64::MAX));
@@ -134,24 +135,24 @@ pub fn points(
         None => Ok(Points { edges }),
         Some(edge) => Err(SeriesError::OffQuarter {
             interval,
-            at: shown(*edge),
+            at: format_instant(*edge),
             zone: zone.name().to_owned(),
         }),
     }
 }
 
-/// The edges of a range for [`points`], with an absent side closed around the data that there is:
-/// at the start of the interval that holds the `first` instant of it, or at the end of the one that
-/// holds the `last`. An unbounded side cuts nothing, so the points there are whole.
+/// Bounds a range for [`points`]. An absent side is replaced by an edge of the intervals that
+/// contain the `first` and the `last` instant with data, so the points there are not clipped.
 ///
 /// # Errors
 ///
 /// [`SeriesError::Zone`] beyond the calendar.
-pub fn close(
+pub fn close_range(
     zone: &Zone,
     interval: Interval,
     range: Range,
-    (first, last): (Seconds, Seconds),
+    first: Seconds,
+    last: Seconds,
 ) -> Result<(Seconds, Seconds), SeriesError> {
     let from = range.from.map_or_else(|| interval.start(zone, first), Ok)?;
     let to = range.to.map_or_else(|| interval.next(zone, last), Ok)?;
@@ -159,7 +160,7 @@ pub fn close(
 }
 
 impl Interval {
-    /// The last edge at or before the instant.
+    /// Returns the last edge at or before the instant.
     ///
     /// # Errors
     ///
@@ -171,7 +172,7 @@ impl Interval {
         zone.first_instant(self.first_date(zone.date_of(seconds)?)?)
     }
 
-    /// The first edge after the instant.
+    /// Returns the first edge after the instant.
     ///
     /// # Errors
     ///
@@ -187,7 +188,7 @@ impl Interval {
         zone.first_instant(first.checked_add(length).map_err(|_| beyond(self, first))?)
     }
 
-    /// The first day of the interval that holds the day.
+    /// Returns the first day of the interval that contains the day.
     fn first_date(self, date: Date) -> Result<Date, ZoneError> {
         match self {
             Self::Hour | Self::Day => Ok(date),
@@ -198,7 +199,7 @@ impl Interval {
         }
     }
 
-    /// How long most intervals are, in seconds.
+    /// Returns the usual length of the interval in seconds.
     const fn usual_seconds(self) -> Seconds {
         match self {
             Self::Hour => HOUR_SECONDS,
@@ -213,8 +214,8 @@ fn beyond(interval: Interval, date: Date) -> ZoneError {
     ZoneError::OutOfRange(format!("the {interval} of {date}"))
 }
 
-/// The hour's edges are where the local clock shows a full hour and where it moves by part of one.
-/// A move by whole hours leaves the minutes as they were, so it lies on an edge or on none.
+/// Returns the start of the hour. Edges are where the local clock shows a full hour, and where it
+/// changes by part of an hour. A change by whole hours keeps the minutes, so it adds no edge.
 fn hour_start(zone: &Zone, seconds: Seconds) -> Result<Seconds, ZoneError> {
     let full = full_hour(seconds, zone.offset_seconds(seconds)?);
     for change in zone
@@ -244,7 +245,7 @@ fn hour_next(zone: &Zone, seconds: Seconds) -> Result<Seconds, ZoneError> {
     Ok(full)
 }
 
-/// The instant at which a clock of that offset last showed a full hour.
+/// Returns the last instant at which a clock with that offset showed a full hour.
 const fn full_hour(seconds: Seconds, offset: Seconds) -> Seconds {
     (seconds + offset).div_euclid(HOUR_SECONDS) * HOUR_SECONDS - offset
 }

@@ -1,4 +1,4 @@
-//! Points against hand-made edges, and against a clock that is read minute by minute.
+//! Tests of points against hand-made edges, and against the local clock of every minute.
 
 use jiff::Timestamp;
 use jiff::civil::{ISOWeekDate, Weekday};
@@ -16,7 +16,11 @@ fn zone(name: &str) -> Zone {
 
 fn edges(name: &str, interval: Interval, from: &str, to: &str) -> Vec<String> {
     let points = points(&zone(name), interval, at(from), at(to)).unwrap();
-    points.edges.iter().map(|edge| shown(*edge)).collect()
+    points
+        .edges
+        .iter()
+        .map(|edge| format_instant(*edge))
+        .collect()
 }
 
 fn hours(points: &Points) -> Vec<i64> {
@@ -79,7 +83,7 @@ fn days_have_23_to_25_hours_where_clocks_change() {
 }
 
 #[test]
-fn the_ends_are_cut_to_the_range() {
+fn ends_are_clipped_to_the_range() {
     assert_eq!(
         edges(
             "Asia/Kathmandu",
@@ -174,7 +178,7 @@ fn a_repeated_hour_is_two_points_and_a_skipped_one_none() {
 }
 
 #[test]
-fn a_move_by_half_an_hour_ends_a_point() {
+fn a_change_by_half_an_hour_ends_a_point() {
     // Back from 02:00 to 01:30 at 15:00 UTC: 01:00-02:00, then 01:30-02:00 once more.
     assert_eq!(
         edges(
@@ -208,7 +212,7 @@ fn a_move_by_half_an_hour_ends_a_point() {
 }
 
 #[test]
-fn each_quarter_has_its_point() {
+fn each_quarter_belongs_to_one_point() {
     let points = points(&Zone::default(), Interval::Hour, 900, 9_000).unwrap();
     assert_eq!(
         (points.len(), points.starts()),
@@ -228,11 +232,11 @@ fn an_empty_range_has_no_points() {
 }
 
 #[test]
-fn open_sides_are_closed_by_whole_intervals_of_data() {
+fn open_sides_are_bounded_by_whole_intervals() {
     let berlin = zone("Europe/Berlin");
     let data = (at("2026-02-10T12:15:00Z"), at("2026-04-30T22:00:00Z"));
     assert_eq!(
-        close(&berlin, Interval::Month, Range::ALL, data),
+        close_range(&berlin, Interval::Month, Range::ALL, data.0, data.1),
         Ok((at("2026-01-31T23:00:00Z"), at("2026-05-31T22:00:00Z"))),
     );
     let from = Range {
@@ -240,13 +244,13 @@ fn open_sides_are_closed_by_whole_intervals_of_data() {
         to: None,
     };
     assert_eq!(
-        close(&berlin, Interval::Day, from, data),
+        close_range(&berlin, Interval::Day, from, data.0, data.1),
         Ok((at("2026-03-03T03:15:00Z"), at("2026-05-01T22:00:00Z"))),
     );
 }
 
 #[test]
-fn a_series_has_an_end() {
+fn limits_the_number_of_points() {
     let utc = Zone::default();
     let most = points(&utc, Interval::Hour, 0, 10_000 * 3_600).unwrap();
     assert_eq!(most.len(), POINTS_MAX);
@@ -271,7 +275,7 @@ fn a_series_has_an_end() {
 }
 
 #[test]
-fn edges_between_quarters_and_beyond_the_calendar_are_errors() {
+fn rejects_edges_between_quarters_and_outside_the_calendar() {
     let monrovia = zone("Africa/Monrovia");
     let (from, to) = (at("1971-06-01T00:00:00Z"), at("1971-06-03T00:00:00Z"));
     assert_eq!(
@@ -299,7 +303,7 @@ fn edges_between_quarters_and_beyond_the_calendar_are_errors() {
 }
 
 #[test]
-fn intervals_are_named() {
+fn interval_names_round_trip() {
     for interval in Interval::ALL {
         assert_eq!(interval.to_string().parse(), Ok(interval));
     }
@@ -309,8 +313,8 @@ fn intervals_are_named() {
     );
 }
 
-/// What the local clock says of the interval that holds the instant: two instants with the same
-/// answer are in the same interval. `day` is the latest date that the clock has shown so far.
+/// Returns a label of the interval that contains the instant: two instants with the same label are
+/// in the same interval. `day` is the latest date that the clock has shown so far.
 fn label(interval: Interval, zone: &Zone, seconds: Seconds, day: Date) -> String {
     match interval {
         Interval::Hour => {
@@ -330,8 +334,8 @@ fn label(interval: Interval, zone: &Zone, seconds: Seconds, day: Date) -> String
     }
 }
 
-/// The starts of the points, found by reading the local clock at every step.
-fn read_off(
+/// Finds the starts of the points by reading the local clock at every step.
+fn read_starts(
     zone: &Zone,
     interval: Interval,
     from: Seconds,
@@ -355,7 +359,7 @@ fn read_off(
 }
 
 #[test]
-fn points_are_what_the_clock_shows_minute_by_minute() {
+fn points_agree_with_the_local_clock() {
     for (name, around) in [
         ("Europe/Berlin", ["2026-03-29", "2026-10-25"]),
         ("America/New_York", ["2026-03-08", "2026-11-01"]),
@@ -383,7 +387,7 @@ fn points_are_what_the_clock_shows_minute_by_minute() {
             ] {
                 let (from, to) = (noon - reach, noon + reach + 900);
                 let found = points(&zone, interval, from, to).unwrap();
-                let expected = read_off(&zone, interval, from, to, step);
+                let expected = read_starts(&zone, interval, from, to, step);
                 assert_eq!(found.starts(), expected, "{name} {day} {interval}");
             }
         }

@@ -1,8 +1,7 @@
-//! Time zones by their IANA names, and what a local day is.
+//! Time zones by IANA name, and local days.
 //!
-//! It owns the one place where names are looked up and where local times become instants. It must
-//! not know the machine's own zone or time zone files: only the database that is built in counts,
-//! so that every machine gives the same answer.
+//! All lookups of names and conversions of local times happen here. Only the built-in database is
+//! used, not the machine's zone or zone files, so that every machine gives the same answer.
 
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
@@ -14,16 +13,16 @@ use super::bucket::Seconds;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Zone(TimeZone);
 
-/// Why a zone, or a local time in it, could not be used.
+/// The reason why a zone or a local time is not usable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ZoneError {
     /// No zone has that name.
     #[error(
-        "tz={0:?} is not a time zone: write an IANA name such as Europe/Berlin (an offset such \
-         as +02:00 is none), or leave tz out for UTC"
+        "tz={0:?} is not a time zone: write an IANA name such as Europe/Berlin, not an offset such as \
+         +02:00, or omit tz for UTC"
     )]
     Unknown(String),
-    /// The calendar ends before that time.
+    /// The time is outside the calendar.
     #[error("{0} is outside the years 0001 to 9999: choose a time within them")]
     OutOfRange(String),
 }
@@ -35,12 +34,12 @@ impl Default for Zone {
 }
 
 impl Zone {
-    /// The zone of that IANA name, whatever the case of its letters. Old names of zones (links) are
-    /// names too.
+    /// Looks up an IANA name, ignoring case. Former names (links) are accepted.
     ///
     /// # Errors
     ///
-    /// [`ZoneError::Unknown`] for everything that is not in the database: offsets, `local`, nothing.
+    /// [`ZoneError::Unknown`] if the name is not in the database, such as an offset, `local` or an
+    /// empty text.
     pub fn parse(name: &str) -> Result<Self, ZoneError> {
         match TimeZoneDatabase::bundled().get(name) {
             Ok(zone) if !zone.is_unknown() => Ok(Self(zone)),
@@ -48,19 +47,19 @@ impl Zone {
         }
     }
 
-    /// The name as the database writes it.
+    /// Returns the name as the database spells it.
     #[must_use]
     pub fn name(&self) -> &str {
         self.0.iana_name().unwrap_or("UTC")
     }
 
-    /// The zone itself, for what reads the calendar only.
+    /// Returns the zone of the time library.
     #[must_use]
     pub(crate) fn into_inner(self) -> TimeZone {
         self.0
     }
 
-    /// What the local calendar and clock show at the instant.
+    /// Returns the local date and time of an instant.
     ///
     /// # Errors
     ///
@@ -68,14 +67,16 @@ impl Zone {
     pub fn local(&self, seconds: Seconds) -> Result<DateTime, ZoneError> {
         let local = self.0.to_datetime(instant(seconds)?);
         if local.year() < 1 {
-            return Err(ZoneError::OutOfRange(super::shown(seconds)));
+            return Err(ZoneError::OutOfRange(super::format_instant(seconds)));
         }
         Ok(local)
     }
 
-    /// The first instant of a local day: midnight, or where the clocks skip midnight the instant
-    /// at which they do. Of a day that the clocks skip altogether it is that of the next day: such
-    /// a day is empty. Where midnight comes twice it is the first one.
+    /// Returns the first instant of a local day.
+    ///
+    /// This is midnight, the first one if it occurs twice. If clocks skip midnight, it is the
+    /// instant of the change. If clocks skip the whole day, it is the first instant of the next
+    /// day, so the skipped day is empty.
     ///
     /// # Errors
     ///
@@ -84,10 +85,10 @@ impl Zone {
         self.first_at(date.to_datetime(jiff::civil::Time::midnight()))
     }
 
-    /// The local day that the instant belongs to: the last one that has begun by then.
+    /// Returns the local day of an instant: the last day that has begun by then.
     ///
-    /// That is the date on the local calendar, but for clocks that were put back over midnight: a
-    /// day that has begun goes on, although the calendar shows the one before for a while.
+    /// This is the date on the local calendar with one exception. If clocks are set back over
+    /// midnight, the new day continues although the calendar shows the previous date again.
     ///
     /// # Errors
     ///
@@ -104,34 +105,34 @@ impl Zone {
         Ok(date)
     }
 
-    /// The first instant at which the local clock shows that time or, where it skips it, a later
-    /// one. Later local times never give earlier instants.
+    /// Returns the first instant at which the local clock shows that time, or a later one if the
+    /// clock skips it. The result is monotonic in the local time.
     pub(super) fn first_at(&self, local: DateTime) -> Result<Seconds, ZoneError> {
-        let beyond = || ZoneError::OutOfRange(format!("{local} in {}", self.name()));
+        let out_of_range = || ZoneError::OutOfRange(format!("{local} in {}", self.name()));
         if !(1..=9999).contains(&local.year()) {
-            return Err(beyond());
+            return Err(out_of_range());
         }
         let ambiguous = self.0.to_ambiguous_timestamp(local);
         let skipped = matches!(ambiguous.offset(), AmbiguousOffset::Gap { .. });
-        let earlier = ambiguous.earlier().map_err(|_| beyond())?;
+        let earlier = ambiguous.earlier().map_err(|_| out_of_range())?;
         if !skipped {
             return Ok(earlier.as_second());
         }
-        // In a gap jiff's `earlier` lies before the change of the clocks by less than the gap.
+        // In a gap, jiff's `earlier` is before the change of the clock by less than the gap.
         self.0
             .following(earlier)
             .map(|change| change.timestamp())
             .find(|change| self.0.to_datetime(*change) >= local)
             .map(Timestamp::as_second)
-            .ok_or_else(beyond)
+            .ok_or_else(out_of_range)
     }
 
-    /// How far the local clock is ahead of UTC at the instant, in seconds.
+    /// Returns the offset of the local clock from UTC at the instant, in seconds.
     pub(super) fn offset_seconds(&self, seconds: Seconds) -> Result<Seconds, ZoneError> {
         Ok(self.0.to_offset(instant(seconds)?).seconds().into())
     }
 
-    /// The changes of the clocks after the instant, in order: when, and the offset from then on.
+    /// Iterates over the clock changes after the instant, in order: time and new offset.
     pub(super) fn changes_after(
         &self,
         seconds: Seconds,
@@ -145,7 +146,7 @@ impl Zone {
         }))
     }
 
-    /// The changes of the clocks at or before the instant, latest first.
+    /// Iterates over the clock changes at or before the instant, latest first.
     pub(super) fn changes_until(
         &self,
         seconds: Seconds,
@@ -156,7 +157,8 @@ impl Zone {
 }
 
 fn instant(seconds: Seconds) -> Result<Timestamp, ZoneError> {
-    Timestamp::from_second(seconds).map_err(|_| ZoneError::OutOfRange(super::shown(seconds)))
+    Timestamp::from_second(seconds)
+        .map_err(|_| ZoneError::OutOfRange(super::format_instant(seconds)))
 }
 
 #[cfg(test)]

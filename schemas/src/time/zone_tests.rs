@@ -1,4 +1,4 @@
-//! Zones by name, and local days in zones whose clocks do odd things.
+//! Tests of zone names, and of local days around unusual clock changes.
 
 use std::collections::HashSet;
 
@@ -30,7 +30,7 @@ fn names_are_iana_names() {
 }
 
 #[test]
-fn other_names_are_refused_with_advice() {
+fn rejects_other_names_with_advice() {
     for given in [
         "",
         " ",
@@ -56,8 +56,8 @@ fn other_names_are_refused_with_advice() {
     }
     assert_eq!(
         Zone::parse("+02:00").unwrap_err().to_string(),
-        "tz=\"+02:00\" is not a time zone: write an IANA name such as Europe/Berlin (an offset \
-         such as +02:00 is none), or leave tz out for UTC",
+        "tz=\"+02:00\" is not a time zone: write an IANA name such as Europe/Berlin, not an offset \
+         such as +02:00, or omit tz for UTC",
     );
 }
 
@@ -112,7 +112,7 @@ fn days_begin_at_their_first_instant() {
 }
 
 #[test]
-fn a_day_that_has_begun_goes_on() {
+fn a_started_day_continues() {
     // At 00:01 the clocks of St. John's were put back to 23:01 of the day before.
     let zone = zone("America/St_Johns");
     let repeated = at("2010-11-07T02:45:00Z");
@@ -157,8 +157,8 @@ fn the_calendar_has_ends() {
     );
 }
 
-/// Around every change of every zone's clocks, the first instant of a day is the one at which the
-/// local calendar shows it or a later day for the first time, judged by the offsets alone.
+/// Around every clock change of every zone, the first instant of a day is the first one at which
+/// the local calendar shows that day or a later one. The test computes this from offsets only.
 #[test]
 fn days_partition_time_in_every_zone() {
     let mut rules = HashSet::new();

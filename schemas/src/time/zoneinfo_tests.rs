@@ -1,4 +1,4 @@
-//! Days, hours and periods as another implementation has them: Python's zoneinfo, by
+//! Compares days, hours and periods with Python's zoneinfo. The fixtures come from
 //! `fixtures/zones.py`.
 
 use std::collections::BTreeMap;
@@ -13,23 +13,23 @@ const DAY_SECONDS: Seconds = 86_400;
 const LAST: Date = Date::constant(2025, 12, 31);
 
 #[derive(Deserialize)]
-struct Found {
+struct ZoneFacts {
     /// The first instant of the first day, of 2010.
     first: Seconds,
-    /// The days that are not 24 hours long, with how long they are.
+    /// The days that are not 24 hours long, with their length.
     unusual: Vec<(String, Seconds)>,
-    /// Stretches of time, each with the starts of its hours.
+    /// Ranges of time, each with the starts of its hours.
     hours: Vec<(Seconds, Seconds, Vec<Seconds>)>,
-    /// Name, day, from, to, and from and to of the period before.
+    /// Name, day, from, to, and from and to of the previous period.
     periods: Vec<(String, String, Seconds, Seconds, Seconds, Seconds)>,
 }
 
-fn found() -> BTreeMap<String, Found> {
+fn found() -> BTreeMap<String, ZoneFacts> {
     serde_json::from_str(include_str!("fixtures/zones.json")).expect("the fixture")
 }
 
-/// The first instants of all days, and that of the day after the last.
-fn days(found: &Found) -> BTreeMap<Date, Seconds> {
+/// Returns the first instants of all days, and of the day after the last.
+fn days(found: &ZoneFacts) -> BTreeMap<Date, Seconds> {
     let unusual = found.unusual.iter();
     let unusual: BTreeMap<Date, Seconds> = unusual
         .map(|(date, seconds)| (date.parse().expect("a date"), *seconds))
@@ -46,7 +46,7 @@ fn days(found: &Found) -> BTreeMap<Date, Seconds> {
 }
 
 #[test]
-fn every_day_begins_when_zoneinfo_says() {
+fn days_agree_with_zoneinfo() {
     for (name, found) in found() {
         let zone = Zone::parse(&name).expect("a zone");
         for (date, start) in days(&found) {
@@ -56,7 +56,7 @@ fn every_day_begins_when_zoneinfo_says() {
 }
 
 #[test]
-fn points_are_those_of_zoneinfo() {
+fn points_agree_with_zoneinfo() {
     for (name, found) in found() {
         let zone = Zone::parse(&name).expect("a zone");
         let days = days(&found);
@@ -87,7 +87,7 @@ fn points_are_those_of_zoneinfo() {
 }
 
 #[test]
-fn periods_are_those_of_the_calendar() {
+fn periods_agree_with_zoneinfo() {
     let now: Timestamp = "2026-11-01T12:00:00Z".parse().expect("an instant");
     for (name, found) in found() {
         for (period, date, from, to, before_from, before_to) in &found.periods {
@@ -103,7 +103,7 @@ fn periods_are_those_of_the_calendar() {
             assert_eq!(resolved.range, Range::new(*from, *to), "{what}");
             let before = Range::new(*before_from, *before_to);
             assert_eq!(resolved.previous, Some(before), "{what}: the one before");
-            assert!(!resolved.running, "{what}");
+            assert!(!resolved.is_running, "{what}");
         }
     }
 }

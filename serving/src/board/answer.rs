@@ -1,4 +1,4 @@
-//! Putting rows of boards into the shape that was asked for.
+//! Builds answers from the rows of boards.
 
 use jiff::Timestamp;
 use jiff::civil::Date;
@@ -10,24 +10,24 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::earlier::Earlier;
+use super::earlier::EarlierBoard;
 use super::entries::Entry;
 use super::read::BoardReading;
 use crate::answer::{ProvenanceShape, provenance};
-use crate::read::Standing;
+use crate::read::ReadPosition;
 
 /// A page of a board.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct BoardPage {
-    /// How many rows there are within all filters, also those of other pages.
+    /// Number of rows that match all filters, including those of other pages.
     pub(crate) total: u64,
-    /// In the order of ranks.
+    /// Entries in the order of ranks.
     #[schema(value_type = Vec<EntryShape>)]
     pub(crate) entries: Vec<Entry>,
-    /// Where the next page begins; null on the last one.
+    /// Cursor of the next page; null on the last page.
     pub(crate) cursor: Option<String>,
-    /// With `history=true`: the batch run of an earlier day (UTC) that the places of then are of; null if there was
-    /// none.
+    /// With `history=true`: the batch run of an earlier day (UTC) that the previous ranks come
+    /// from; null if there was no such run.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<PreviousBoard>)]
     pub(crate) previous: Option<Option<PreviousBoard>>,
@@ -37,28 +37,28 @@ pub(crate) struct BoardPage {
 
 /// One athlete on a board.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct BoardPlace {
-    /// How many rows there are within all filters.
+#[schema(as = BoardPlace)]
+pub(crate) struct AthleteRank {
+    /// Number of rows that match all filters.
     pub(crate) total: u64,
     #[schema(value_type = EntryShape)]
     pub(crate) entry: Option<Entry>,
-    /// The rows around it, in the order of ranks, the own one among them.
+    /// The adjacent rows in the order of ranks, including the athlete's own row.
     #[schema(value_type = Vec<EntryShape>)]
     pub(crate) neighbours: Vec<Entry>,
-    /// The share of the rows that the place is at least as good as, in percent:
-    /// 100 × (total − rank + 1) ÷ total, rounded to one decimal, halves up. The first place has 100.
+    /// Percentage of the rows that this rank is at least as good as:
+    /// 100 × (total − rank + 1) ÷ total, rounded to one decimal, halves up. Rank 1 has 100.
     #[schema(example = 87.5)]
     pub(crate) percentile: f64,
-    /// How far the place before is away; null for the first place.
+    /// Difference from the preceding entry; null for the first entry.
     #[schema(value_type = Option<GapShape>)]
     pub(crate) gap: Option<Map<String, Value>>,
-    /// With `history=true`: the athlete's place after the last batch run of an earlier day (UTC); null if
-    /// there was no such run, or the athlete was not on the board then.
+    /// With `history=true`: the athlete's rank after the last batch run of an earlier day (UTC);
+    /// null if there was no such run or the athlete was not on the board then.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<PreviousPlace>)]
-    pub(crate) previous: Option<Option<PreviousPlace>>,
-    /// With `history=true`: how many places better than then, the previous rank less this one; null
-    /// where `previous` is.
+    #[schema(value_type = Option<PreviousRank>)]
+    pub(crate) previous: Option<Option<PreviousRank>>,
+    /// With `history=true`: the previous rank minus the present rank; null if `previous` is null.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<i64>)]
     pub(crate) change: Option<Option<i64>>,
@@ -66,36 +66,36 @@ pub(crate) struct BoardPlace {
     pub(crate) provenance: Provenance,
 }
 
-/// An athlete's place on a board at the end of an earlier day: what the batch layer had made of the same
-/// board with the same filters, without anything newer.
+/// An athlete's rank on a board at the end of an earlier day, with the same filters, according to
+/// the batch layer alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct PreviousPlace {
-    /// 1 is the first place.
+#[schema(as = PreviousPlace)]
+pub(crate) struct PreviousRank {
+    /// The rank; 1 is the first.
     pub(crate) rank: u64,
-    /// How many rows there were within all filters; who is in a club, or is followed, is as it is now.
+    /// Number of rows that matched all filters, with the present members of a club and follows.
     pub(crate) total: u64,
-    /// The batch run that made it.
+    /// Epoch of the batch run that published the board.
     pub(crate) epoch: Epoch,
-    /// The day of that run, in UTC.
+    /// Day of that run, in UTC.
     #[schema(value_type = String, format = Date)]
     pub(crate) date: Date,
 }
 
-/// A board at the end of an earlier day: what the batch layer had made of it with the same filters, without
-/// anything newer.
+/// A board at the end of an earlier day, with the same filters, according to the batch layer alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct PreviousBoard {
-    /// How many rows there were within all filters; who is in a club, or is followed, is as it is now.
+    /// Number of rows that matched all filters, with the present members of a club and follows.
     pub(crate) total: u64,
-    /// The batch run that made it.
+    /// Epoch of the batch run that published the board.
     pub(crate) epoch: Epoch,
-    /// The day of that run, in UTC.
+    /// Day of that run, in UTC.
     #[schema(value_type = String, format = Date)]
     pub(crate) date: Date,
 }
 
 impl PreviousBoard {
-    pub(crate) fn of(earlier: &Earlier) -> Self {
+    pub(crate) fn new(earlier: &EarlierBoard) -> Self {
         let at = Timestamp::from_microsecond(earlier.at_us).unwrap_or_default();
         Self {
             total: earlier.total,
@@ -105,13 +105,13 @@ impl PreviousBoard {
     }
 }
 
-impl PreviousPlace {
-    /// The place then of the row that is `at` among those that were read, if it had one.
-    pub(crate) fn of(earlier: &Earlier, at: usize) -> Option<Self> {
-        let place = earlier.places.get(at).copied().flatten()?;
-        let PreviousBoard { total, epoch, date } = PreviousBoard::of(earlier);
+impl PreviousRank {
+    /// The earlier rank of the row at index `index` of the read rows, if it had one.
+    pub(crate) fn new(earlier: &EarlierBoard, index: usize) -> Option<Self> {
+        let earlier_index = earlier.indexes.get(index).copied().flatten()?;
+        let PreviousBoard { total, epoch, date } = PreviousBoard::new(earlier);
         Some(Self {
-            rank: place + 1,
+            rank: earlier_index + 1,
             total,
             epoch,
             date,
@@ -119,7 +119,7 @@ impl PreviousPlace {
     }
 }
 
-/// How far the place before is away on a board of segments; other boards have columns of their own.
+/// Difference from the preceding entry of a segment board; other boards have other columns.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = BoardGap)]
 #[expect(
@@ -127,36 +127,36 @@ impl PreviousPlace {
     reason = "pages read some of the columns that a view decides"
 )]
 pub(crate) struct GapShape {
-    /// Of the place before.
+    /// Rank of the preceding entry.
     pub(crate) rank: u64,
-    /// Who has it.
+    /// Athlete of the preceding entry.
     pub(crate) athlete_id: i64,
-    /// By how many seconds it is better: 0 or more.
+    /// By how many seconds the preceding entry is faster: 0 or more.
     pub(crate) elapsed_time: i64,
 }
 
-/// The rows of some athletes on the boards of some segments.
+/// Rows of some athletes on the boards of some segments.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(crate) struct BoardRanks {
-    /// By segment in the order of the request, then by rank; whoever is not on a board has no row there.
+    /// By segment in the order of the request, then by rank; athletes without an entry have no row.
     #[schema(value_type = Vec<RankShape>)]
     pub(crate) rows: Vec<Map<String, Value>>,
     #[schema(value_type = ProvenanceShape)]
     pub(crate) provenance: Provenance,
 }
 
-/// An athlete's row on a segment's board; other boards have columns of their own.
+/// An athlete's row on a segment board; other boards have other columns.
 #[derive(Debug, ToSchema)]
 #[schema(as = BoardRank)]
-#[expect(dead_code, reason = "only describes rows whose columns a view decides")]
+#[expect(dead_code, reason = "describes rows whose columns depend on the view")]
 pub(crate) struct RankShape {
     segment_id: i64,
-    /// 1 is the first place.
+    /// The rank; 1 is the first.
     rank: u64,
-    /// How many rows the board has within all filters.
+    /// Number of rows on the board that match all filters.
     total: u64,
     athlete_id: i64,
-    /// Whole seconds.
+    /// In whole seconds.
     elapsed_time: i64,
     effort_id: i64,
     activity_id: i64,
@@ -165,18 +165,18 @@ pub(crate) struct RankShape {
     started_at: String,
 }
 
-/// How much there is of a segment.
+/// Size of a segment's board.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Counts {
-    /// Efforts that are neither deleted nor hidden.
+    /// Number of efforts that are neither deleted nor hidden.
     pub(crate) efforts: i64,
-    /// Different athletes with such an effort.
+    /// Number of distinct athletes with such an effort.
     pub(crate) athletes: u64,
     #[schema(value_type = ProvenanceShape)]
     pub(crate) provenance: Provenance,
 }
 
-/// A row of a board of segments; other boards have columns of their own.
+/// Entry of a segment board; other boards have other columns.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = BoardEntry)]
 #[expect(
@@ -184,35 +184,36 @@ pub(crate) struct Counts {
     reason = "pages read some of the columns that a view decides"
 )]
 pub(crate) struct EntryShape {
-    /// 1 is the first place.
+    /// The rank; 1 is the first.
     pub(crate) rank: u64,
     pub(crate) athlete_id: i64,
-    /// Whole seconds.
+    /// In whole seconds.
     pub(crate) elapsed_time: i64,
     pub(crate) effort_id: i64,
     pub(crate) activity_id: i64,
     /// In UTC.
     #[schema(format = DateTime)]
     pub(crate) started_at: String,
-    /// On pages and neighbours with `history=true`: the rank after the last batch run of an earlier day (UTC); null if there was no such run, or
-    /// the athlete was not on the board then.
+    /// On pages and neighbours with `history=true`: the rank after the last batch run of an earlier
+    /// day (UTC); null if there was no such run or the athlete was not on the board then.
     #[schema(required = false)]
     pub(crate) previous_rank: Option<u64>,
-    /// On pages and neighbours with `history=true`: how many places better than then; null where `previous_rank` is.
+    /// On pages and neighbours with `history=true`: the previous rank minus the present rank; null
+    /// if `previous_rank` is null.
     #[schema(required = false)]
     pub(crate) change: Option<i64>,
 }
 
-/// The share of a board's rows that a place (from 0 on) is at least as good as, in percent with one
-/// decimal.
-pub(crate) fn percentile(place: u64, total: u64) -> f64 {
+/// Percentage, with one decimal, of a board's rows that an index (from 0) is at least as good as.
+pub(crate) fn percentile(index: u64, total: u64) -> f64 {
     let total = u128::from(total.max(1));
-    let as_good = total.saturating_sub(u128::from(place));
+    let as_good = total.saturating_sub(u128::from(index));
     let tenths = (2000 * as_good + total) / (2 * total);
     u32::try_from(tenths).map_or(0.0, |tenths| f64::from(tenths) / 10.0)
 }
 
-/// How far an entry is from the one before: whose that is, and the difference of what ranks them first.
+/// Difference from the preceding entry: its rank and member, and the difference of the first score
+/// column.
 pub(crate) fn gap(job: &Job<Board>, before: &Entry, own: &Entry) -> Map<String, Value> {
     let mut gap = Map::new();
     let names = job.member().0.iter().map(|column| column.name.as_str());
@@ -220,9 +221,9 @@ pub(crate) fn gap(job: &Job<Board>, before: &Entry, own: &Entry) -> Map<String, 
         gap.extend(before.field(name).map(|value| (name.to_owned(), value)));
     }
     if let Some(score) = job.score().0.first() {
-        let of = |entry: &Entry| entry.field(&score.name).as_ref().and_then(Value::as_i64);
-        let difference = of(own).zip(of(before));
-        // Canonical rows of an app's own may be as far apart as numbers can be.
+        let score_of = |entry: &Entry| entry.field(&score.name).as_ref().and_then(Value::as_i64);
+        let difference = score_of(own).zip(score_of(before));
+        // Scores from the entity store may differ by more than an i64 can hold.
         let difference = difference.map(|(own, before)| own.saturating_sub(before));
         gap.insert(score.name.clone(), difference.into());
     }
@@ -238,15 +239,18 @@ pub(crate) fn field_names(job: &Job<Board>) -> Vec<&str> {
         .collect()
 }
 
-/// Where a reading comes from.
-pub(crate) fn of_reading<'a>(
+/// Provenance of an answer that consists of `readings`.
+pub(crate) fn provenance_of_readings<'a>(
     readings: impl IntoIterator<Item = &'a BoardReading>,
-    standing: Standing,
+    read_position: ReadPosition,
 ) -> Provenance {
     let (batch, live) = readings
         .into_iter()
         .fold((false, false), |(batch, live), reading| {
             (batch || reading.layers.0, live || reading.layers.1)
         });
-    provenance(Origin::of(batch, live, standing.epoch), standing)
+    provenance(
+        Origin::from_layers(batch, live, read_position.epoch),
+        read_position,
+    )
 }

@@ -1,161 +1,169 @@
-//! Boards from the cache beside live state: one round trip, and nothing else is read. Who finds none
-//! reads the batch rows with the live states on top, and tells the worker of the partition, through the
-//! log, that the board is in demand.
+//! Reads boards from the cache beside live state in a single round trip. If a board is not cached,
+//! the reader uses batch rows with live states on top, and requests the board from the worker of
+//! its partition by a record in the log.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow::array::{Array, BinaryArray};
-use jobs::board::{Ranked, Section};
+use jobs::board::{FilteredBoard, RankedEntry};
 use jobs::tree::Sum;
 use jobs::{Board, Job};
 use moka::sync::Cache;
-use schemas::entities::Miss;
+use schemas::entities::CacheMiss;
 use schemas::partition::partition_of;
 use schemas::seam::Epoch;
 use stores::ErrorKind;
 use stores::board_cache::{
-    BoardAnswer, BoardName, BoardQuery, BoardRow, BoardWant, Cached, CachedBoard,
+    BoardName, BoardQuery, BoardRow, BoardSelection, CacheLookup, CachedBoard, CachedBoardAnswer,
 };
-use stores::live::{LiveStates, SlotId};
+use stores::live::{LiveStates, PartitionId};
 use stores::log::NewRecords;
-use stores::views::RunsSeen;
+use stores::views::RunRecords;
 use tokio::task::JoinSet;
 
-use super::read::{BoardReading, BoardsReading, Kept, Reader};
+use super::read::{BoardReader, BoardReading, BoardsReading, FilteredRows};
 use crate::lock::lock;
 use crate::options::ServingPorts;
-use crate::read::{ReadError, Seen, is_one_more};
+use crate::read::{ReadError, RunsAndStates, has_new_partition};
 
-/// Boards of one question that are looked for in the cache.
+/// Maximum boards per question that the cache answers.
 const KEYS_MAX: usize = 8;
-/// Members that are looked for at once: a server does nothing else meanwhile.
+/// Maximum members per cache query: the server handles nothing else meanwhile.
 const MEMBERS_MAX: usize = 20_000;
-/// Places beyond this are none that any board has.
-const PLACES_MAX: u64 = 1 << 48;
-/// Where more live states than this are read for the sums of a board, it should be cached.
-const SUM_STATES_MAX: usize = 1_000;
-/// How long after a board was noted as missed, or as read, it is noted again.
-const NOTED_FOR: Duration = Duration::from_secs(5);
-/// Boards that are remembered as noted.
-const NOTED_MAX: u64 = 100_000;
-/// Notes that are on their way, at most; more are left out, since they come again.
-const NOTES_MAX: usize = 64;
+/// Offsets beyond this exceed the size of any board.
+const OFFSET_MAX: u64 = 1 << 48;
+/// Number of live states read for the size of a board above which the board should be cached.
+const SIZE_STATES_MAX: usize = 1_000;
+/// Minimum interval between two reports of the same miss or use.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum boards remembered as reported.
+const REMEMBERED_REPORTS_MAX: u64 = 100_000;
+/// Maximum concurrent reports; further ones are dropped, since they will be repeated.
+const CONCURRENT_REPORTS_MAX: usize = 64;
 
-/// What this process has noted of cached boards a moment ago.
+/// Misses and uses of cached boards that this process reported recently.
 #[derive(Debug)]
-pub(crate) struct Noted {
+pub(crate) struct RecentBoardReads {
     missed: Cache<BoardName, ()>,
-    /// Those of which only how many rows they have was missed.
-    sums_missed: Cache<BoardName, ()>,
+    /// Boards of which only the size was missed.
+    missed_sizes: Cache<BoardName, ()>,
     read: Cache<BoardName, ()>,
-    on_their_way: Mutex<JoinSet<()>>,
+    pending_reports: Mutex<JoinSet<()>>,
 }
 
-impl Noted {
+impl RecentBoardReads {
     pub(crate) fn new() -> Self {
         let cache = || {
             Cache::builder()
-                .max_capacity(NOTED_MAX)
-                .time_to_live(NOTED_FOR)
+                .max_capacity(REMEMBERED_REPORTS_MAX)
+                .time_to_live(REPORT_INTERVAL)
                 .build()
         };
         Self {
             missed: cache(),
-            sums_missed: cache(),
+            missed_sizes: cache(),
             read: cache(),
-            on_their_way: Mutex::default(),
+            pending_reports: Mutex::default(),
         }
     }
 
-    /// Whether a note is to be made now.
-    fn is_first(&self, noted: &Cache<BoardName, ()>, name: &BoardName) -> bool {
-        if noted.contains_key(name) {
+    /// True if a report is due. Records that it was made.
+    fn is_due(&self, recent: &Cache<BoardName, ()>, name: &BoardName) -> bool {
+        if recent.contains_key(name) {
             return false;
         }
-        noted.insert(name.clone(), ());
+        recent.insert(name.clone(), ());
         true
     }
 
-    /// Tells the worker of a partition that a board was missed.
-    fn missed(&self, ports: &ServingPorts, job: &Job<Board>, key: i64, query: &BoardQuery) {
-        metrics::counter!("backstitch_serving_board_cache_misses_total").increment(1);
-        self.tell(ports, job, (key, false), (&query.name, query.partition));
-    }
-
-    /// Tells the worker of a partition that a board was missed, or only how many rows it has.
-    fn tell(
+    /// Reports to the worker of the partition that a board is not cached.
+    fn report_missing_board(
         &self,
         ports: &ServingPorts,
         job: &Job<Board>,
-        (key, is_sum): (i64, bool),
-        (name, partition): (&BoardName, u32),
+        key: i64,
+        query: &BoardQuery,
     ) {
-        let noted = if is_sum {
-            &self.sums_missed
+        metrics::counter!("backstitch_serving_board_cache_misses_total").increment(1);
+        self.report_miss(ports, job, key, false, &query.name, query.partition);
+    }
+
+    /// Reports to the worker of the partition that a board, or only its size, is not available.
+    fn report_miss(
+        &self,
+        ports: &ServingPorts,
+        job: &Job<Board>,
+        key: i64,
+        wants_live_count: bool,
+        name: &BoardName,
+        partition: u32,
+    ) {
+        let recent = if wants_live_count {
+            &self.missed_sizes
         } else {
             &self.missed
         };
-        if !self.is_first(noted, name) {
+        if !self.is_due(recent, name) {
             return;
         }
         let source = job.source();
-        let miss = Miss {
+        let miss = CacheMiss {
             view: name.view.clone(),
             key,
             section: name.section.clone(),
-            is_sum,
+            wants_live_count,
         };
         let records = NewRecords {
             partition,
             keys: BinaryArray::from_vec(vec![key.to_string().as_bytes()]),
-            values: BinaryArray::from_vec(vec![&miss.record(source)]),
+            values: BinaryArray::from_vec(vec![&miss.encode(source)]),
             headers: Vec::new(),
         };
         let (log, now_ms) = (Arc::clone(&ports.ingest), ports.clock.now_ms());
-        self.send(async move {
+        self.spawn_report(async move {
             if let Err(error) = log.append(source.topic(), &[records], now_ms).await {
-                tracing::debug!(%error, "that a board was missed could not be told");
+                tracing::debug!(%error, "cannot report a missing cached board");
             }
         });
     }
 
-    /// Notes that a board was read.
-    fn read(&self, ports: &ServingPorts, slot: SlotId, name: &BoardName) {
+    /// Reports that a cached board was used.
+    fn report_use(&self, ports: &ServingPorts, partition: PartitionId, name: &BoardName) {
         metrics::counter!("backstitch_serving_board_cache_hits_total").increment(1);
-        if !self.is_first(&self.read, name) {
+        if !self.is_due(&self.read, name) {
             return;
         }
         let (live, name, now_ms) = (Arc::clone(&ports.live), name.clone(), ports.clock.now_ms());
-        self.send(async move {
+        self.spawn_report(async move {
             let Some(cache) = live.cached_boards() else {
                 return;
             };
-            if let Err(error) = cache.note_use(slot, &name, now_ms).await {
-                tracing::debug!(%error, "that a board was read could not be noted");
+            if let Err(error) = cache.record_use(partition, &name, now_ms).await {
+                tracing::debug!(%error, "cannot report the use of a cached board");
             }
         });
     }
 
-    /// Nobody waits for it.
-    fn send(&self, note: impl Future<Output = ()> + Send + 'static) {
-        let mut on_their_way = lock(&self.on_their_way);
-        while on_their_way.try_join_next().is_some() {}
-        if on_their_way.len() < NOTES_MAX {
-            on_their_way.spawn(note);
+    /// Sends a report in the background.
+    fn spawn_report(&self, report: impl Future<Output = ()> + Send + 'static) {
+        let mut pending_reports = lock(&self.pending_reports);
+        while pending_reports.try_join_next().is_some() {}
+        if pending_reports.len() < CONCURRENT_REPORTS_MAX {
+            pending_reports.spawn(report);
         }
     }
 }
 
-impl Reader<'_> {
-    /// The answer of the cache; nothing if not all of it is there, or live state is not whole.
-    pub(super) async fn cached(
+impl BoardReader<'_> {
+    /// Returns the boards from the cache; `None` if a board is missing or live state is incomplete.
+    pub(super) async fn read_cached(
         &self,
-        runs: &Arc<RunsSeen>,
+        runs: &Arc<RunRecords>,
         partitions: usize,
     ) -> Result<Option<BoardsReading>, ReadError> {
         let (source, view) = (self.job.source(), self.job.view());
-        let newest = runs.newest.get(view).copied().unwrap_or(0);
+        let newest = runs.complete_epochs.get(view).copied().unwrap_or(0);
         let cuts = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
         if self.ports.live.cached_boards().is_none() {
             return Ok(None);
@@ -163,127 +171,144 @@ impl Reader<'_> {
         let Some(queries) = self.cache_queries(partitions)? else {
             return Ok(None);
         };
-        // Where partitions were added since the run, a key's states may be in two of them.
+        // If partitions were added since the run, the states of one key may be in two of them.
         if newest == 0 || cuts != partitions {
             return Ok(None);
         }
         let count = u32::try_from(partitions).unwrap_or(u32::MAX);
-        // The other partitions have no part in the boards.
-        let slots = &self.memory.slots;
-        let (answers, slots) = tokio::join!(
-            self.looked_up(&queries),
-            slots.seen(&self.ports.live, source, count.saturating_add(1))
+        // The other partitions do not affect the boards.
+        let state_cache = &self.caches.states;
+        let (answers, states) = tokio::join!(
+            self.query_cache(&queries),
+            state_cache.get(&self.ports.live, source, count.saturating_add(1))
         );
-        let (answers, slots) = (answers?, slots.map_err(ReadError::Store)?);
-        let mut slots = Arc::unwrap_or_clone(slots);
-        if is_one_more(&mut slots) || slots.len() < partitions {
+        let (answers, states) = (answers?, states.map_err(ReadError::Store)?);
+        let mut states = Arc::unwrap_or_clone(states);
+        if has_new_partition(&mut states) || states.len() < partitions {
             return Ok(None);
         }
-        let mut is_there = true;
+        let mut are_all_cached = true;
         for ((query, answer), key) in queries.iter().zip(&answers).zip(&self.question.keys) {
-            let slot = answer.slot.as_ref();
-            self.memory.slots.met(source, query.partition, slot);
-            if let Some(own) = slots.get_mut(query.partition as usize) {
-                *own = slot.cloned();
+            let own_state = answer.state.as_ref();
+            self.caches
+                .states
+                .record(source, query.partition, own_state);
+            if let Some(state) = states.get_mut(query.partition as usize) {
+                *state = own_state.cloned();
             }
-            is_there &= self.note(*key, query, &answer.board);
+            are_all_cached &= self.report_outcome(*key, query, &answer.board);
         }
-        if !is_there {
+        if !are_all_cached {
             return Ok(None);
         }
-        let seen = Seen {
+        let snapshot = RunsAndStates {
             runs: Arc::clone(runs),
-            slots,
+            states,
         };
         let mut boards = Vec::with_capacity(queries.len());
         for (query, answer) in queries.iter().zip(answers) {
-            let seam = seen.seam((view, view), newest, Some(query.partition as usize));
-            // Readers with more patience look again; the batch rows are no better now.
+            let seam = snapshot.seam(view, view, newest, Some(query.partition as usize));
+            // A read with retries checks again; the batch rows would have the same gap now.
             seam.check(newest)?;
-            let Cached::Board(board) = answer.board else {
+            let CacheLookup::Board(board) = answer.board else {
                 return Ok(None);
             };
-            boards.push(self.reading(board, newest)?);
+            boards.push(self.to_reading(board, newest)?);
         }
-        let standing = seen.standing(source, newest);
-        Ok(Some(BoardsReading { boards, standing }))
+        let read_position = snapshot.read_position(source, newest);
+        Ok(Some(BoardsReading {
+            boards,
+            read_position,
+        }))
     }
 
-    /// What the cache answers.
-    async fn looked_up(&self, queries: &[BoardQuery]) -> Result<Vec<BoardAnswer>, ReadError> {
+    /// Queries the cache.
+    async fn query_cache(
+        &self,
+        queries: &[BoardQuery],
+    ) -> Result<Vec<CachedBoardAnswer>, ReadError> {
         let (live, source) = (Arc::clone(&self.ports.live), self.job.source());
-        let ask = move |queries: Vec<BoardQuery>| async move {
+        let fetch = move |queries: Vec<BoardQuery>| async move {
             match live.cached_boards() {
                 Some(cache) => cache.read_boards(source, &queries).await,
                 None => Ok(Vec::new()),
             }
         };
-        match self.memory.lookups.read(source, queries, ask.clone()).await {
+        match self
+            .caches
+            .lookups
+            .read(source, queries, fetch.clone())
+            .await
+        {
             Ok(Some(answers)) => Ok(answers),
-            // Too much to go with others; or it may be the fault of another one's board.
-            Ok(None) => Ok(ask(queries.to_vec()).await?),
+            // The query is too large to share a call, or another query caused the error.
+            Ok(None) => Ok(fetch(queries.to_vec()).await?),
             Err(ReadError::Store(error)) if error.kind() != ErrorKind::Retry => {
-                Ok(ask(queries.to_vec()).await?)
+                Ok(fetch(queries.to_vec()).await?)
             }
             Err(error) => Err(error),
         }
     }
 
-    /// Notes that a board was read, or missed; whether it is there.
-    fn note(&self, key: i64, query: &BoardQuery, cached: &Cached) -> bool {
+    /// Reports a use or a miss of a board, and returns whether the board is cached.
+    fn report_outcome(&self, key: i64, query: &BoardQuery, cached: &CacheLookup) -> bool {
         match cached {
-            Cached::Board(_) => {
+            CacheLookup::Board(_) => {
                 let (source, partition) = (self.job.source(), query.partition);
-                let slot = SlotId { source, partition };
-                self.noted.read(self.ports, slot, &query.name);
+                let partition_id = PartitionId { source, partition };
+                self.reports
+                    .report_use(self.ports, partition_id, &query.name);
                 return true;
             }
-            // The head has the sums of a board without conditions.
-            Cached::Not if self.question.want != BoardWant::Sums => {
-                self.noted.missed(self.ports, self.job, key, query);
+            // The head already holds the size of a board without filters.
+            CacheLookup::Absent if self.question.want != BoardSelection::TotalsOnly => {
+                self.reports
+                    .report_missing_board(self.ports, self.job, key, query);
             }
-            Cached::Not | Cached::Filling => {}
+            CacheLookup::Absent | CacheLookup::Filling => {}
         }
         false
     }
 
-    /// Tells of boards of which only the sums are wanted, where many live states had to be read for them.
-    pub(super) fn sums_missed(
+    /// Requests cached boards for sizes that took many live states to compute.
+    pub(super) fn request_counts(
         &self,
         keys: &[i64],
         states: &[LiveStates],
-        (newest, partitions): (Epoch, usize),
+        newest: Epoch,
+        partitions: usize,
     ) -> Result<(), ReadError> {
-        let is_slow = |states: &LiveStates| states.members.len() > SUM_STATES_MAX;
-        if self.is_summed() {
+        let is_slow = |states: &LiveStates| states.members.len() > SIZE_STATES_MAX;
+        if self.asks_only_size() {
             let count = u32::try_from(partitions).unwrap_or(u32::MAX);
             let section = self.section()?.encode();
-            let of_keys = keys.iter().zip(states);
-            for (key, _) in of_keys.filter(|(_, states)| is_slow(states)) {
-                let name = self.name(*key, &section)?;
+            let keys_with_states = keys.iter().zip(states);
+            for (key, _) in keys_with_states.filter(|(_, states)| is_slow(states)) {
+                let name = self.board_name(*key, &section)?;
                 let partition = partition_of(key.to_string().as_bytes(), count);
-                let (noted, ports) = (self.noted, self.ports);
-                noted.tell(ports, self.job, (*key, true), (&name, partition));
+                let (reports, ports) = (self.reports, self.ports);
+                reports.report_miss(ports, self.job, *key, true, &name, partition);
             }
             return Ok(());
         }
-        // Boards are cached from the first run on.
+        // Boards are cached only after the first run.
         if newest == 0
             || self.ports.live.cached_boards().is_none()
-            || self.question.want != BoardWant::Sums
+            || self.question.want != BoardSelection::TotalsOnly
             || !states.iter().any(is_slow)
         {
             return Ok(());
         }
         let queries = self.cache_queries(partitions)?.unwrap_or_default();
-        let of_keys = queries.iter().zip(keys).zip(states);
-        for ((query, key), _) in of_keys.filter(|(_, states)| is_slow(states)) {
-            self.noted.missed(self.ports, self.job, *key, query);
+        let keys_with_states = queries.iter().zip(keys).zip(states);
+        for ((query, key), _) in keys_with_states.filter(|(_, states)| is_slow(states)) {
+            self.reports
+                .report_missing_board(self.ports, self.job, *key, query);
         }
         Ok(())
     }
 
-    /// What is asked of the cache; nothing if this is no question for it.
+    /// The cache queries for the question; `None` if the cache cannot answer it.
     fn cache_queries(&self, partitions: usize) -> Result<Option<Vec<BoardQuery>>, ReadError> {
         let question = self.question;
         let section = self.section()?;
@@ -292,31 +317,32 @@ impl Reader<'_> {
         }
         let members = match (&question.members, &question.want) {
             (Some(members), _) => members.len(),
-            (None, BoardWant::Places(members)) => members.len(),
+            (None, BoardSelection::MembersWithIndexes(members)) => members.len(),
             _ => 0,
         };
-        let is_far = matches!(question.want, BoardWant::Page { offset, .. } if offset > PLACES_MAX);
+        let is_far =
+            matches!(question.want, BoardSelection::Page { offset, .. } if offset > OFFSET_MAX);
         if members.saturating_mul(question.keys.len()) > MEMBERS_MAX || is_far {
             return Ok(None);
         }
-        let members = self.members()?.map(BoardWant::Members);
+        let members = self.encoded_members()?.map(BoardSelection::Members);
         let want = members.unwrap_or_else(|| question.want.clone());
         let encoded = section.encode();
         let count = u32::try_from(partitions).unwrap_or(u32::MAX);
         let mut queries = Vec::with_capacity(question.keys.len());
         for key in &question.keys {
             queries.push(BoardQuery {
-                name: self.name(*key, &encoded)?,
+                name: self.board_name(*key, &encoded)?,
                 partition: partition_of(key.to_string().as_bytes(), count),
                 score_bytes: 8 * self.job.score().0.len(),
-                want: want.clone(),
+                selection: want.clone(),
             });
         }
         Ok(Some(queries))
     }
 
     /// The name of the board of a key and an encoded section.
-    fn name(&self, key: i64, section: &[u8]) -> Result<BoardName, ReadError> {
+    fn board_name(&self, key: i64, section: &[u8]) -> Result<BoardName, ReadError> {
         Ok(BoardName {
             view: self.job.view().to_owned(),
             key: self.key_bytes(key)?,
@@ -324,12 +350,12 @@ impl Reader<'_> {
         })
     }
 
-    fn reading(&self, board: CachedBoard, newest: Epoch) -> Result<BoardReading, ReadError> {
-        let is_changed = board.changed > newest;
-        let rows = |rows: Vec<BoardRow>| -> Vec<(Ranked, bool)> {
+    fn to_reading(&self, board: CachedBoard, newest: Epoch) -> Result<BoardReading, ReadError> {
+        let is_changed = board.last_changed_epoch > newest;
+        let rows = |rows: Vec<BoardRow>| -> Vec<(RankedEntry, bool)> {
             let ranked = rows.into_iter().map(|row| {
                 let is_live = row.epoch > newest;
-                let ranked = Ranked {
+                let ranked = RankedEntry {
                     member: row.member,
                     score: row.score,
                     payload: row.payload,
@@ -343,24 +369,24 @@ impl Reader<'_> {
             let mut found = rows(board.rows);
             found.sort_unstable_by(|(one, _), (other, _)| one.order().cmp(&other.order()));
             let is_all = found.len() == members.len();
-            let mut kept = Kept::new(self.question.want.clone());
+            let mut filtered = FilteredRows::new(self.question.want.clone());
             for (row, is_live) in found {
-                kept.take(row, is_live);
+                filtered.add(row, is_live);
             }
-            let mut reading = kept.finish();
-            // Somebody who is not there may have been taken away.
+            let mut reading = filtered.finish();
+            // A missing member may have been removed by a newer state.
             reading.layers.1 |= is_changed && !is_all;
             return Ok(reading);
         }
-        let places = matches!(self.question.want, BoardWant::Places(_));
-        let mut rows: Vec<Ranked> = rows(board.rows).into_iter().map(|(row, _)| row).collect();
-        let places = places.then(|| {
-            let mut placed: Vec<(u64, Ranked)> =
-                board.places.into_iter().zip(rows.drain(..)).collect();
-            placed.sort_unstable_by_key(|(place, _)| *place);
-            let (places, of_places): (Vec<u64>, Vec<Ranked>) = placed.into_iter().unzip();
-            rows = of_places;
-            places
+        let indexes = matches!(self.question.want, BoardSelection::MembersWithIndexes(_));
+        let mut rows: Vec<RankedEntry> = rows(board.rows).into_iter().map(|(row, _)| row).collect();
+        let indexes = indexes.then(|| {
+            let mut indexed: Vec<(u64, RankedEntry)> =
+                board.indexes.into_iter().zip(rows.drain(..)).collect();
+            indexed.sort_unstable_by_key(|(index, _)| *index);
+            let (indexes, indexed_rows): (Vec<u64>, Vec<RankedEntry>) = indexed.into_iter().unzip();
+            rows = indexed_rows;
+            indexes
         });
         let live = board.epochs.iter().filter(|(epoch, _)| *epoch > newest);
         let live: u64 = live.map(|(_, rows)| rows).sum();
@@ -369,23 +395,23 @@ impl Reader<'_> {
                 count: board.count,
                 weight: board.weight,
             },
-            first: board.first,
+            first_index: board.first_index,
             rows,
-            places,
-            found: board.found,
+            indexes,
+            member_index: board.member_index,
             layers: (board.count > live, is_changed),
             ..BoardReading::default()
         })
     }
 
-    /// The section as it is stored.
-    pub(super) fn section(&self) -> Result<Section, ReadError> {
+    /// The section in its stored form.
+    pub(super) fn section(&self) -> Result<FilteredBoard, ReadError> {
         let section = &self.question.section;
-        let tests = section.tests.iter();
-        Ok(Section {
-            board: self.job.boards().encode_values(&section.board)?,
-            tests: tests
-                .map(|(column, test)| ((*column).to_owned(), test.clone()))
+        let filters = section.filters.iter();
+        Ok(FilteredBoard {
+            board: self.job.board_columns().encode_values(&section.board)?,
+            filters: filters
+                .map(|(column, filter)| ((*column).to_owned(), filter.clone()))
                 .collect(),
         })
     }

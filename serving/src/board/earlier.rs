@@ -1,67 +1,69 @@
-//! Where rows of a board stood at the end of an earlier day.
+//! Ranks on a board at the end of an earlier day.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
-use jobs::board::{Ranked, Standings};
+use jobs::board::{KeyBoards, RankedEntry};
 use jobs::{Board, Job};
 use schemas::seam::Epoch;
-use stores::board_cache::BoardWant;
+use stores::board_cache::BoardSelection;
 use stores::views::Head as StoredHead;
-use tokio::sync::Semaphore;
 use tokio::time::Duration;
 
-use super::cached::Noted;
-use super::read::{BoardQuestion, Reader, StoredNodes};
-use crate::options::ServingPorts;
-use crate::patience::Patience;
-use crate::read::{Memory, ReadError};
+use super::read::{BoardQuestion, BoardReadContext, BoardReader, StoredNodes};
+use crate::read::ReadError;
+use crate::retry_budget::RetryBudget;
 
-/// Where rows stood on a board at the end of an earlier day.
+/// Indexes of rows on a board at the end of an earlier day.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Earlier {
-    /// Row by row, from 0 on; nothing where its member was not on the board.
-    pub(crate) places: Vec<Option<u64>>,
-    /// Rows that the filters let through.
+pub(crate) struct EarlierBoard {
+    /// Index from 0 for each row; `None` if its member was not on the board.
+    pub(crate) indexes: Vec<Option<u64>>,
+    /// Number of rows that matched the filters.
     pub(crate) total: u64,
     pub(crate) epoch: Epoch,
-    /// When its run published it.
+    /// When the run published the board.
     pub(crate) at_us: i64,
 }
 
-/// Reads where rows of a key's board stood at the end of a day before this one: on what the batch layer made of the board
-/// then, with the same filters and without anything that was newer. Nothing if no such edition is kept. It stays the same
-/// all day, so it need not be of the moment of the rows, which may come from the cache.
+/// Reads the ranks of `rows` on the last version of a key's board before `day`, with the same
+/// filters and without live states. Returns `None` if no such version is stored. The version stays
+/// the same all day, so it can be combined with rows from the cache.
 ///
 /// # Errors
-/// As [`super::read::read`].
-pub(crate) async fn read_earlier(
-    ports: &ServingPorts,
-    (tries, memory, noted): (&Semaphore, &Memory, &Noted),
-    (job, question): (&Arc<Job<Board>>, &BoardQuestion),
-    (rows, day): (&[Ranked], Date),
-    patience: Duration,
-) -> Result<Option<Earlier>, ReadError> {
-    let mut patience = Patience::of(patience);
-    let mut reader = Reader::new(ports, (memory, noted), (job, question));
+/// Same as [`super::read::read`].
+pub(crate) async fn read_earlier_board(
+    context: BoardReadContext<'_>,
+    job: &Arc<Job<Board>>,
+    question: &BoardQuestion,
+    rows: &[RankedEntry],
+    day: Date,
+    retry_for: Duration,
+) -> Result<Option<EarlierBoard>, ReadError> {
+    let mut budget = RetryBudget::new(retry_for);
+    let mut reader = BoardReader::new(context, job, question);
     loop {
-        let permit = tries.acquire().await;
-        let error = match reader.earlier(rows, day).await {
+        let permit = context.permits.acquire().await;
+        let error = match reader.read_earlier(rows, day).await {
             Err(error @ ReadError::Replaced) => error,
-            done => return done,
+            result => return result,
         };
         drop(permit);
-        if !patience.wait(&error).await {
+        if !budget.wait_before_retry(&error).await {
             return Err(error);
         }
     }
 }
 
-impl Reader<'_> {
-    /// Where rows of the only key stood at the end of an earlier day.
-    async fn earlier(&mut self, rows: &[Ranked], day: Date) -> Result<Option<Earlier>, ReadError> {
+impl BoardReader<'_> {
+    /// Reads the earlier ranks of rows of the only key.
+    async fn read_earlier(
+        &mut self,
+        rows: &[RankedEntry],
+        day: Date,
+    ) -> Result<Option<EarlierBoard>, ReadError> {
         let [key] = self.question.keys[..] else {
             return Ok(None);
         };
@@ -71,23 +73,24 @@ impl Reader<'_> {
         let Some(head) = heads.and_then(|heads| heads.into_iter().next().flatten()) else {
             return Ok(None);
         };
-        let read = self.edition_before((&head, &encoded), rows, day).await;
-        read.map_err(|error| self.told(key, Some(head), error))
+        let read = self.read_version_before(&head, &encoded, rows, day).await;
+        read.map_err(|error| self.annotate_error(key, Some(head), error))
     }
 
-    async fn edition_before(
+    async fn read_version_before(
         &self,
-        (head, key): (&StoredHead, &[u8]),
-        rows: &[Ranked],
+        head: &StoredHead,
+        key: &[u8],
+        rows: &[RankedEntry],
         day: Date,
-    ) -> Result<Option<Earlier>, ReadError> {
+    ) -> Result<Option<EarlierBoard>, ReadError> {
         let midnight = day.to_zoned(TimeZone::UTC);
         let midnight_us = midnight.map_or(i64::MIN, |at| at.timestamp().as_microsecond());
         let Some(root) = head.earlier_at(midnight_us) else {
             return Ok(None);
         };
         let score_bytes = 8 * self.job.score().0.len();
-        let standings = Standings::of_sheet(&root.root, score_bytes)
+        let boards = KeyBoards::from_version(&root.root, score_bytes)
             .map_err(|error| ReadError::DamagedBoard(error.to_string()))?;
         let nodes = StoredNodes {
             views: &*self.ports.views,
@@ -96,15 +99,15 @@ impl Reader<'_> {
         };
         let mut members: Vec<_> = rows.iter().map(|row| row.member.clone()).collect();
         members.sort_unstable();
-        let want = BoardWant::Places(members);
-        let then = self.board(&standings, &nodes, &want).await?;
-        let places = then.places.into_iter().flatten();
-        let members = then.rows.iter().map(|row| row.member.as_slice());
-        let places: HashMap<&[u8], u64> = members.zip(places).collect();
-        let place = |row: &Ranked| places.get(row.member.as_slice()).copied();
-        Ok(Some(Earlier {
-            places: rows.iter().map(place).collect(),
-            total: then.sum.count,
+        let want = BoardSelection::MembersWithIndexes(members);
+        let reading = self.read_board(&boards, &nodes, &want).await?;
+        let indexes = reading.indexes.into_iter().flatten();
+        let members = reading.rows.iter().map(|row| row.member.as_slice());
+        let indexes: HashMap<&[u8], u64> = members.zip(indexes).collect();
+        let index_of = |row: &RankedEntry| indexes.get(row.member.as_slice()).copied();
+        Ok(Some(EarlierBoard {
+            indexes: rows.iter().map(index_of).collect(),
+            total: reading.sum.count,
             epoch: root.epoch,
             at_us: root.stamp_us,
         }))

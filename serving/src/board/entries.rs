@@ -1,93 +1,93 @@
-//! Rows of a board as answers show them, as values until they are written.
+//! Entries of a board, stored as values until they are serialized.
 
 use std::sync::Arc;
 
-use jobs::board::Ranked;
+use jobs::board::RankedEntry;
 use jobs::{Board, Job};
+use schemas::json_value;
 use schemas::key::{KeyError, KeyValue};
-use schemas::shown::key_value;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::earlier::Earlier;
+use super::earlier::EarlierBoard;
 use super::read::BoardReading;
 
-/// The name of the first field.
+/// Name of the first field.
 const RANK: &str = "rank";
-/// The names of the last fields, where the places of an earlier day are told.
-pub(crate) const SINCE: [&str; 2] = ["previous_rank", "change"];
+/// Names of the last fields, if the answer includes earlier ranks.
+pub(crate) const EARLIER_FIELDS: [&str; 2] = ["previous_rank", "change"];
 
-/// A row of a board: rank, member, score, and what the view shows besides.
+/// Entry of a board: rank, member, score, and the columns that the view shows.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) rank: u64,
-    /// Of the fields after the rank.
+    /// Names of the fields after the rank.
     names: Arc<[String]>,
-    /// In the order of the names.
+    /// Values in the order of the names.
     values: Vec<KeyValue>,
-    /// Where the places of an earlier day are told: the rank of then, if it had one.
+    /// The earlier rank, if any; the outer `None` means that the answer omits earlier ranks.
     previous: Option<Option<u64>>,
 }
 
-/// The rows of a reading; where it is asked for, with the ranks that they had at the end of an earlier day.
+/// The entries of a reading, with their earlier ranks if `earlier` is given.
 pub(crate) fn entries(
     job: &Job<Board>,
     reading: &BoardReading,
-    earlier: Option<&Option<Earlier>>,
+    earlier: Option<&Option<EarlierBoard>>,
 ) -> Result<Vec<Entry>, KeyError> {
     let shapes = [job.member(), job.score(), job.shown()];
     let columns = shapes.into_iter().flat_map(|shape| &shape.0);
     let names: Arc<[String]> = columns.map(|column| column.name.clone()).collect();
-    let entry = |(at, row): (usize, &Ranked)| {
+    let entry = |(at, row): (usize, &RankedEntry)| {
         let mut values = job.member().decode_values(&row.member)?;
         values.extend(job.score().decode_values(&row.score)?);
-        // What is only filtered by comes after what is shown.
+        // Columns that are only filtered by follow the shown ones.
         let payload = job.payload().decode_values(&row.payload)?;
         values.extend(payload.into_iter().take(job.shown().0.len()));
-        let places = reading.places.as_ref();
-        let place = places.and_then(|places| places.get(at).copied());
-        let rank = |place: u64| place + 1;
+        let indexes = reading.indexes.as_ref();
+        let index = indexes.and_then(|indexes| indexes.get(at).copied());
+        let rank = |index: u64| index + 1;
         Ok(Entry {
-            rank: rank(place.unwrap_or(reading.first + at as u64)),
+            rank: rank(index.unwrap_or(reading.first_index + at as u64)),
             names: Arc::clone(&names),
             values,
-            previous: earlier.map(|earlier| earlier.as_ref()?.places.get(at)?.map(rank)),
+            previous: earlier.map(|earlier| earlier.as_ref()?.indexes.get(at)?.map(rank)),
         })
     };
     reading.rows.iter().enumerate().map(entry).collect()
 }
 
 impl Entry {
-    /// Where places of an earlier day are told: its rank then, and how many places better it is now; neither if
-    /// it had none.
-    fn since(&self) -> Option<[Value; 2]> {
+    /// The earlier rank and the change since, if the answer includes them; null without an earlier
+    /// rank.
+    fn earlier_values(&self) -> Option<[Value; 2]> {
         let previous = self.previous?;
         let signed = |rank: u64| i64::try_from(rank).unwrap_or(i64::MAX);
         let change = previous.map(|then| signed(then) - signed(self.rank));
         Some([previous.into(), change.into()])
     }
 
-    /// Its fields after the rank.
+    /// The fields after the rank.
     fn fields(&self) -> impl Iterator<Item = (&str, &KeyValue)> {
         self.names.iter().map(String::as_str).zip(&self.values)
     }
 
-    /// A field of it; nothing where it has none of this name.
+    /// The value of a field; `None` if there is no field of this name.
     pub(crate) fn field(&self, name: &str) -> Option<Value> {
         if name == RANK {
             return Some(self.rank.into());
         }
         let (_, value) = self.fields().find(|(own, _)| *own == name)?;
-        Some(key_value(value))
+        Some(json_value::from_key(value))
     }
 
-    /// Adds its fields to others.
-    pub(crate) fn put_into(&self, fields: &mut Map<String, Value>) {
+    /// Inserts the fields into a JSON object.
+    pub(crate) fn insert_into(&self, fields: &mut Map<String, Value>) {
         fields.insert(RANK.to_owned(), self.rank.into());
         fields.extend(
             self.fields()
-                .map(|(name, value)| (name.to_owned(), key_value(value))),
+                .map(|(name, value)| (name.to_owned(), json_value::from_key(value))),
         );
     }
 }
@@ -100,10 +100,13 @@ impl Serialize for Entry {
             match value {
                 KeyValue::Int(n) => fields.serialize_entry(name, n)?,
                 KeyValue::Text(text) => fields.serialize_entry(name, text)?,
-                other => fields.serialize_entry(name, &key_value(other))?,
+                other => fields.serialize_entry(name, &json_value::from_key(other))?,
             }
         }
-        for (name, value) in SINCE.iter().zip(self.since().into_iter().flatten()) {
+        for (name, value) in EARLIER_FIELDS
+            .iter()
+            .zip(self.earlier_values().into_iter().flatten())
+        {
             fields.serialize_entry(name, &value)?;
         }
         fields.end()

@@ -1,11 +1,11 @@
-//! Boards: what can be asked of them, a consistent read, and the shape of the answer.
+//! Boards: questions, consistent reads, and answers.
 
 pub(crate) mod answer;
 pub(crate) mod cached;
 pub(crate) mod earlier;
 pub(crate) mod entries;
-pub(crate) mod explained;
-pub(crate) mod lookups;
+pub(crate) mod explanation;
+pub(crate) mod lookup_batcher;
 pub(crate) mod question;
 pub(crate) mod read;
 
@@ -14,9 +14,8 @@ use std::sync::Arc;
 
 use jobs::{Board, Catalog, Job, Layers};
 
-/// The boards of a catalog by the name under which they are served. Only views that both layers keep
-/// can be answered from.
-pub(crate) fn all(catalog: &Catalog) -> BTreeMap<String, Arc<Job<Board>>> {
+/// The boards of a catalog by their public names. Only views that both layers store can be served.
+pub(crate) fn from_catalog(catalog: &Catalog) -> BTreeMap<String, Arc<Job<Board>>> {
     let mut boards = BTreeMap::new();
     for job in catalog.boards() {
         if job.layers() == Layers::Both {

@@ -5,7 +5,7 @@ use super::*;
 
 fn segments() -> std::sync::Arc<Job<Board>> {
     let catalog = Catalog::built_in().unwrap();
-    std::sync::Arc::clone(&crate::board::all(&catalog)["segments"])
+    std::sync::Arc::clone(&crate::board::from_catalog(&catalog)["segments"])
 }
 
 fn ints(section: &Section) -> Vec<i64> {
@@ -17,20 +17,20 @@ fn ints(section: &Section) -> Vec<i64> {
 }
 
 #[test]
-fn boards_are_named() {
+fn parses_board_names() {
     for (text, expected) in [
-        ("overall", Named::Overall),
-        ("gender:F", Named::Gender("F")),
-        ("gender:X", Named::Gender("X")),
-        ("age:0-19", Named::Age(0, 19)),
-        ("age:35-44", Named::Age(35, 44)),
-        ("age:75+", Named::Age(75, i64::MAX)),
-        ("age:75 ", Named::Age(75, i64::MAX)),
-        ("weight:0-54", Named::Weight(0)),
-        ("weight:115+", Named::Weight(115)),
-        ("weight:115 ", Named::Weight(115)),
+        ("overall", Division::Overall),
+        ("gender:F", Division::Gender("F")),
+        ("gender:X", Division::Gender("X")),
+        ("age:0-19", Division::Age(0, 19)),
+        ("age:35-44", Division::Age(35, 44)),
+        ("age:75+", Division::Age(75, i64::MAX)),
+        ("age:75 ", Division::Age(75, i64::MAX)),
+        ("weight:0-54", Division::Weight(0)),
+        ("weight:115+", Division::Weight(115)),
+        ("weight:115 ", Division::Weight(115)),
     ] {
-        assert_eq!(named(text), Ok(expected), "{text}");
+        assert_eq!(parse_division(text), Ok(expected), "{text}");
     }
     for text in [
         "",
@@ -48,13 +48,13 @@ fn boards_are_named() {
         "height:1-2",
         "age:35-44:F",
     ] {
-        let said = named(text).unwrap_err();
+        let message = parse_division(text).unwrap_err();
         assert!(
-            said.contains("board=") && said.contains("overall"),
-            "{said}"
+            message.contains("board=") && message.contains("overall"),
+            "{message}"
         );
     }
-    assert!(window("week").unwrap_err().contains("month"));
+    assert!(parse_window("week").unwrap_err().contains("month"));
 }
 
 #[test]
@@ -67,56 +67,68 @@ fn windows_are_calendar_periods() {
         ("month", 201_305),
         ("day", 20_130_506),
     ] {
-        let section = section(&job, Named::Overall, window(text).unwrap(), day);
+        let section = section(&job, Division::Overall, parse_window(text).unwrap(), day);
         assert_eq!(ints(&section), [0, period], "{text}");
-        assert!(section.tests.is_empty());
+        assert!(section.filters.is_empty());
     }
 }
 
-/// A period is a bare number: month 1 of the year 20 must not be the year 2001.
+/// Without a first year, month 1 of the year 20 would equal the year 2001.
 #[test]
-fn windows_of_early_years_are_those_of_no_row() {
+fn windows_before_year_1000_match_no_row() {
     let job = segments();
     for day in [date(1, 1, 1), date(20, 1, 5), date(999, 12, 31)] {
         for window in [Window::Year, Window::Month, Window::Day] {
-            let section = section(&job, Named::Overall, window, day);
+            let section = section(&job, Division::Overall, window, day);
             assert_eq!(ints(&section), [0, -1], "{window:?} {day}");
         }
-        let all = section(&job, Named::Overall, Window::All, day);
+        let all = section(&job, Division::Overall, Window::All, day);
         assert_eq!(ints(&all), [0, 0]);
     }
-    let first = section(&job, Named::Overall, Window::Month, date(1000, 1, 1));
+    let first = section(&job, Division::Overall, Window::Month, date(1000, 1, 1));
     assert_eq!(ints(&first), [0, 100_001]);
 }
 
-/// A division of all time is a board of its own; within a year it is a filter.
+/// A division of all time is a separate board; within a year it is a filter.
 #[test]
 fn divisions_are_boards_or_filters() {
     let job = segments();
     let day = date(2013, 5, 6);
     for (named, division) in [
-        (Named::Gender("F"), 1),
-        (Named::Gender("M"), 2),
-        (Named::Gender("X"), 3),
-        (Named::Age(0, 19), 100),
-        (Named::Age(75, i64::MAX), 175),
-        (Named::Weight(0), 1000),
-        (Named::Weight(115), 1115),
+        (Division::Gender("F"), 1),
+        (Division::Gender("M"), 2),
+        (Division::Gender("X"), 3),
+        (Division::Age(0, 19), 100),
+        (Division::Age(75, i64::MAX), 175),
+        (Division::Weight(0), 1000),
+        (Division::Weight(115), 1115),
     ] {
         let section = section(&job, named, Window::All, day);
-        assert_eq!((ints(&section), section.tests), (vec![division, 0], vec![]));
+        assert_eq!(
+            (ints(&section), section.filters),
+            (vec![division, 0], vec![])
+        );
     }
-    let of_year = section(&job, Named::Age(35, 44), Window::Year, day);
-    assert_eq!(ints(&of_year), [0, 2013]);
-    assert_eq!(of_year.tests, [("birth_year", Test::Int(1969..=1978))]);
-    let oldest = section(&job, Named::Age(75, i64::MAX), Window::Day, day);
-    let Some((_, Test::Int(born))) = oldest.tests.first() else {
+    let within_year = section(&job, Division::Age(35, 44), Window::Year, day);
+    assert_eq!(ints(&within_year), [0, 2013]);
+    assert_eq!(
+        within_year.filters,
+        [("birth_year", ColumnFilter::Int(1969..=1978))]
+    );
+    let oldest = section(&job, Division::Age(75, i64::MAX), Window::Day, day);
+    let Some((_, ColumnFilter::Int(born))) = oldest.filters.first() else {
         panic!("a test of the year of birth");
     };
     assert!(born.contains(&1938) && !born.contains(&1939) && born.contains(&1));
-    let women = section(&job, Named::Gender("F"), Window::Year, day);
+    let women = section(&job, Division::Gender("F"), Window::Year, day);
     assert_eq!(ints(&women), [0, 2013]);
-    assert_eq!(women.tests, [("gender", Test::Text("F".to_owned()))]);
-    let light = section(&job, Named::Weight(55), Window::Month, day);
-    assert_eq!(light.tests, [("weight_class", Test::Int(55..=55))]);
+    assert_eq!(
+        women.filters,
+        [("gender", ColumnFilter::Text("F".to_owned()))]
+    );
+    let light = section(&job, Division::Weight(55), Window::Month, day);
+    assert_eq!(
+        light.filters,
+        [("weight_class", ColumnFilter::Int(55..=55))]
+    );
 }

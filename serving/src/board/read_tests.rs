@@ -2,8 +2,8 @@ use schemas::source::Source;
 
 use super::*;
 
-fn row(member: u8) -> Ranked {
-    Ranked {
+fn row(member: u8) -> RankedEntry {
+    RankedEntry {
         member: vec![member],
         score: Vec::new(),
         payload: Vec::new(),
@@ -11,21 +11,21 @@ fn row(member: u8) -> Ranked {
     }
 }
 
-/// However long a board is, no more is held of it than was asked for.
+/// Memory depends on the requested rows, not on the length of the board.
 #[test]
-fn only_what_is_wanted_is_kept() {
-    let around = |member: u8, around| BoardWant::Around {
+fn filtered_rows_keep_only_wanted_rows() {
+    let around = |member: u8, around| BoardSelection::Around {
         member: vec![member],
         around,
     };
-    let page = |offset, limit| BoardWant::Page { offset, limit };
-    let after = |member: u8, limit| BoardWant::After {
+    let page = |offset, limit| BoardSelection::Page { offset, limit };
+    let after = |member: u8, limit| BoardSelection::After {
         score: Vec::new(),
         member: vec![member],
         limit,
     };
-    for (wanted, held_max, first, members) in [
-        (BoardWant::Sums, 0, 0, 0..0),
+    for (wanted, rows_max, first, members) in [
+        (BoardSelection::TotalsOnly, 0, 0, 0..0),
         (page(0, 5), 5, 0, 0..5),
         (page(97, 5), 3, 97, 97..100),
         (page(100, 5), 0, 100, 0..0),
@@ -39,37 +39,44 @@ fn only_what_is_wanted_is_kept() {
         (around(50, 0), 1, 50, 50..51),
         (around(200, 3), 3, 0, 0..0),
     ] {
-        let mut kept = Kept::new(wanted);
+        let mut filtered = FilteredRows::new(wanted);
         for member in 0..100 {
-            kept.take(row(member), member == 99);
-            assert!(kept.rows.len() <= held_max, "{} are held", kept.rows.len());
+            filtered.add(row(member), member == 99);
+            assert!(
+                filtered.rows.len() <= rows_max,
+                "{} rows are in caches",
+                filtered.rows.len()
+            );
         }
-        let reading = kept.finish();
+        let reading = filtered.finish();
         assert_eq!((reading.sum.count, reading.sum.weight), (100, 200));
         assert_eq!(reading.layers, (true, true));
-        let rows: Vec<Ranked> = members.map(row).collect();
-        assert_eq!((reading.first, reading.rows), (first, rows));
+        let rows: Vec<RankedEntry> = members.map(row).collect();
+        assert_eq!((reading.first_index, reading.rows), (first, rows));
     }
 }
 
-/// Keys that were read apart reach as far as each says; nothing is complete unless all is.
+/// Keys that were read separately report their own position; completeness needs all of them.
 #[test]
-fn each_board_says_how_far_it_reaches() {
-    let standing = |offset, complete| Standing {
+fn each_board_reports_its_own_position() {
+    let position = |offset, complete| ReadPosition {
         position: vec![offset],
         complete,
-        ..Standing::nothing(Source::Plays, 1)
+        ..ReadPosition::empty(Source::Plays, 1)
     };
     for complete in [true, false] {
-        let own = BoardReading {
-            own: Some(Arc::new(standing(9, true))),
+        let separate = BoardReading {
+            own_position: Some(Arc::new(position(9, true))),
             ..BoardReading::default()
         };
         let reading = BoardsReading {
-            boards: vec![own, BoardReading::default()],
-            standing: standing(5, complete),
+            boards: vec![separate, BoardReading::default()],
+            read_position: position(5, complete),
         };
-        let each: Vec<Standing> = reading.each().map(|(_, standing)| standing).collect();
-        assert_eq!(each, [standing(9, complete), standing(5, complete)]);
+        let each: Vec<ReadPosition> = reading
+            .boards_with_positions()
+            .map(|(_, position)| position)
+            .collect();
+        assert_eq!(each, [position(9, complete), position(5, complete)]);
     }
 }

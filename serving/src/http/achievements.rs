@@ -1,4 +1,4 @@
-//! Achievements: what an athlete has achieved, and what was achieved by an activity.
+//! Achievements of athletes and of activities.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,19 +8,19 @@ use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
 use jobs::{Board, Job};
-use schemas::achievement::{Kind as Achievement, Told};
+use schemas::achievement::{AchievementKind, OutboxMessage};
 use schemas::provenance::{Origin, Provenance};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use stores::achievements::{Mark, Of};
+use stores::achievements::{AchievementCursor, AchievementOwner};
 use utoipa::ToSchema;
 
-use super::boards::id;
+use super::boards::parse_id;
 use super::params::{PageQuery, Path};
 use super::problem::Problem;
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, provenance};
-use crate::read::{Seen, Standing, is_one_more};
+use crate::read::{ReadPosition, RunsAndStates, has_new_partition};
 
 /// A page of achievements.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -28,46 +28,47 @@ pub(crate) struct Achievements {
     /// Newest first.
     #[schema(value_type = Vec<AchievementShape>)]
     achievements: Vec<Map<String, Value>>,
-    /// Where the next page begins; null on the last one.
+    /// The cursor of the next page; null on the last one.
     cursor: Option<String>,
     #[schema(value_type = ProvenanceShape)]
     provenance: Provenance,
 }
 
-/// What an athlete has achieved, or lost.
+/// An achievement of an athlete, or the loss of a crown.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = Achievement)]
 #[expect(dead_code, reason = "pages read some of what the speed layer writes")]
 pub(crate) struct AchievementShape {
-    /// The same for the same achievement, also in the log.
+    /// The id of the achievement, the same as in the log.
     pub(crate) id: String,
     /// crown, `crown_lost`, `top_ten` or `personal_record`.
     pub(crate) kind: String,
     /// overall, gender:F or gender:M, of all time.
     pub(crate) board: String,
-    /// The place after it, from 1 to 10; null further behind, or if the athlete is not on the board any
-    /// more.
+    /// The new rank, from 1 to 10. Null for a lower rank, or if the athlete is no longer on the
+    /// board.
     pub(crate) rank: Option<u64>,
     pub(crate) segment_id: i64,
     pub(crate) athlete_id: i64,
-    /// Whole seconds. Of a crown that was lost this and what follows is the effort that had held it.
+    /// Whole seconds. For a lost crown, this and the following fields describe the effort that held
+    /// it.
     pub(crate) elapsed_time: i64,
     pub(crate) effort_id: i64,
     pub(crate) activity_id: i64,
     /// In UTC.
     #[schema(format = DateTime)]
     pub(crate) started_at: String,
-    /// When the change was logged that brought it.
+    /// Log time of the change that caused it.
     #[schema(format = DateTime)]
     pub(crate) at: String,
-    /// Of a crown that was lost: the athlete who has it now; null if nobody has.
+    /// For a lost crown: the athlete who holds it now, if any.
     pub(crate) taken_by: Option<i64>,
-    /// The place in the log of the change that brought it: source, partition, offset.
+    /// The log position of the change that caused it: source, partition, offset.
     #[schema(value_type = Object)]
     pub(crate) position: Value,
 }
 
-/// What an athlete has achieved: crowns, top tens, personal records, and crowns that were lost.
+/// The achievements of an athlete: crowns, top tens, personal records, and lost crowns.
 #[utoipa::path(
     get,
     path = "/api/v1/athletes/{athlete_id}/achievements",
@@ -78,19 +79,19 @@ pub(crate) struct AchievementShape {
         PageQuery
     ),
     responses(
-        (status = 200, description = "The page, newest first; an unknown athlete has none", body = Achievements)
+        (status = 200, description = "The page, newest first; empty for an unknown athlete", body = Achievements)
     )
 )]
-pub(crate) async fn of_athlete(
+pub(crate) async fn list_athlete_achievements(
     State(api): State<Arc<Api>>,
     Path(athlete): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let of = Of::Member(id("athlete_id", &athlete)?);
-    page(&api, of, &uri).await
+    let owner = AchievementOwner::Member(parse_id("athlete_id", &athlete)?);
+    list_page(&api, owner, &uri).await
 }
 
-/// What was achieved by the efforts of an activity, by whomever.
+/// The achievements by efforts of an activity, of any athlete.
 #[utoipa::path(
     get,
     path = "/api/v1/activities/{id}/achievements",
@@ -101,40 +102,50 @@ pub(crate) async fn of_athlete(
         PageQuery
     ),
     responses(
-        (status = 200, description = "The page, newest first; an unknown activity has none", body = Achievements)
+        (status = 200, description = "The page, newest first; empty for an unknown activity", body = Achievements)
     )
 )]
-pub(crate) async fn of_activity(
+pub(crate) async fn list_activity_achievements(
     State(api): State<Arc<Api>>,
     Path(activity): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let of = Of::Activity(id("id", &activity)?);
-    page(&api, of, &uri).await
+    let owner = AchievementOwner::Activity(parse_id("id", &activity)?);
+    list_page(&api, owner, &uri).await
 }
 
-async fn page(api: &Api, of: Of, uri: &Uri) -> Result<Response, Problem> {
+async fn list_page(api: &Api, owner: AchievementOwner, uri: &Uri) -> Result<Response, Problem> {
     let (params, query) = PageQuery::read(uri, &["kind"])?;
     let kind = params.parsed("kind", |name, text| {
-        let kind = text.parse::<Achievement>();
+        let kind = text.parse::<AchievementKind>();
         kind.map_err(|error| Problem::parameter(format!("{name}: {error}")))
     })?;
-    let fingerprint = cursor::fingerprint(&format!("achievements {of:?} {kind:?}"));
-    let (before, limit) = (query.start(fingerprint, cursor::mark)?, query.limit);
+    let fingerprint = cursor::fingerprint(&format!("achievements {owner:?} {kind:?}"));
+    let (before, limit) = (
+        query.decode_start(fingerprint, cursor::decode_achievement)?,
+        query.limit,
+    );
     let mut boards = api.boards.values();
     let job = boards.find(|job| !job.achievements().is_empty());
     let job = job.ok_or_else(|| Problem::parameter("no board has achievements"))?;
-    let (mut found, standing) = read(api, job, (of, kind, before.as_ref()), limit).await?;
-    let after = |last: &Told| cursor::after_mark(fingerprint, &Mark::of(last));
-    let next = cursor::page(&mut found, limit, after);
-    let page = Achievements {
-        achievements: found.into_iter().map(|told| told.message).collect(),
-        cursor: next.clone(),
-        provenance: provenance(Origin::Realtime, standing),
+    let filter = AchievementFilter {
+        owner,
+        kind,
+        before,
     };
-    Ok(query.answer(uri, next.as_deref(), page, |page| {
+    let (mut found, position) = read_achievements(api, job, &filter, limit).await?;
+    let after = |last: &OutboxMessage| {
+        cursor::encode_achievement(fingerprint, &AchievementCursor::from_message(last))
+    };
+    let next = cursor::truncate_page(&mut found, limit, after);
+    let page = Achievements {
+        achievements: found.into_iter().map(|message| message.message).collect(),
+        cursor: next.clone(),
+        provenance: provenance(Origin::Realtime, position),
+    };
+    Ok(query.respond(uri, next.as_deref(), page, |page| {
         let header = field_names(job).join(",");
-        csv::objects(&header, &page.achievements, Some(&page.provenance))
+        csv::write_objects(&header, &page.achievements, Some(&page.provenance))
     }))
 }
 
@@ -148,60 +159,79 @@ fn field_names(job: &Job<Board>) -> Vec<&str> {
         .collect()
 }
 
-/// The newest achievements, one more than `limit` if there are so many: what waits in the slots to be
-/// told, then what has been told, so that nothing is missed that goes from the one to the other.
-async fn read(
+/// Selects achievements.
+struct AchievementFilter {
+    owner: AchievementOwner,
+    kind: Option<AchievementKind>,
+    /// Only older ones than this.
+    before: Option<AchievementCursor>,
+}
+
+/// Reads the newest achievements, up to `limit` + 1. Reads the outboxes of the partition states
+/// before the published achievements, so that an achievement that is published meanwhile is not
+/// missed.
+async fn read_achievements(
     api: &Api,
     job: &Job<Board>,
-    (of, kind, before): (Of, Option<Achievement>, Option<&Mark>),
+    filter: &AchievementFilter,
     limit: usize,
-) -> Result<(Vec<Told>, Standing), Problem> {
+) -> Result<(Vec<OutboxMessage>, ReadPosition), Problem> {
+    let AchievementFilter {
+        owner,
+        kind,
+        before,
+    } = filter;
     let (source, view) = (job.source(), job.view());
     let ports = &api.ports;
     let (partitions, runs) = tokio::try_join!(
         ports.log.partitions(source.topic()),
         ports.views.runs(source)
     )?;
-    let newest = runs.newest.get(view).copied().unwrap_or(0);
+    let newest = runs.complete_epochs.get(view).copied().unwrap_or(0);
     let recorded = u32::try_from(runs.runs.partitions()).unwrap_or(u32::MAX);
     let mut partitions = partitions.max(recorded);
     let outboxes = loop {
-        // As for boards: a log that was lost still has its slots.
-        let asked = 0..partitions.saturating_add(1);
-        let mut outboxes = ports.live.outboxes(source, asked, usize::MAX).await?;
+        // As for boards: after the loss of a log, its partition states still exist.
+        let range = 0..partitions.saturating_add(1);
+        let mut outboxes = ports.live.outboxes(source, range, usize::MAX).await?;
         let last = outboxes.pop().flatten();
-        if !is_one_more(&mut vec![last.map(|outbox| outbox.slot)]) {
+        if !has_new_partition(&mut vec![last.map(|outbox| outbox.state)]) {
             break outboxes;
         }
         partitions += 1;
     };
-    let told = ports.achievements.achievements(of, kind, before, limit + 1);
-    let mut found: BTreeMap<Reverse<Mark>, Told> = BTreeMap::new();
-    for told in told.await? {
-        found.insert(Reverse(Mark::of(&told)), told);
+    let published = ports
+        .achievements
+        .achievements(*owner, *kind, before.as_ref(), limit + 1);
+    let mut found: BTreeMap<Reverse<AchievementCursor>, OutboxMessage> = BTreeMap::new();
+    for message in published.await? {
+        found.insert(Reverse(AchievementCursor::from_message(&message)), message);
     }
     let entries = outboxes.iter().flatten();
     for entry in entries.flat_map(|outbox| &outbox.entries) {
-        let told = Told::decode(entry)
-            .map_err(|why| stores::Error::broken("reading what waits to be told", why))?;
-        let is_kind = |kind| told.achieved.is_some_and(|achieved| achieved.kind == kind);
-        let mark = Mark::of(&told);
-        if of.has(&told) && kind.is_none_or(is_kind) && before.is_none_or(|before| mark < *before) {
-            found.insert(Reverse(mark), told);
+        let message = OutboxMessage::decode(entry)
+            .map_err(|why| stores::Error::broken("reading an unpublished achievement", why))?;
+        let is_kind = |kind| message.achievement.is_some_and(|key| key.kind == kind);
+        let mark = AchievementCursor::from_message(&message);
+        if owner.contains(&message)
+            && kind.is_none_or(is_kind)
+            && before.as_ref().is_none_or(|before| mark < *before)
+        {
+            found.insert(Reverse(mark), message);
         }
     }
-    let slots = outboxes.into_iter();
-    let slots = slots.map(|outbox| outbox.map(|outbox| outbox.slot));
-    let seen = Seen {
-        slots: slots.collect(),
+    let states = outboxes.into_iter();
+    let states = states.map(|outbox| outbox.map(|outbox| outbox.state));
+    let snapshot = RunsAndStates {
+        states: states.collect(),
         runs: Arc::new(runs),
     };
-    let standing = match partitions {
-        0 => Standing::nothing(source, 0),
-        _ => seen.standing(source, newest),
+    let position = match partitions {
+        0 => ReadPosition::empty(source, 0),
+        _ => snapshot.read_position(source, newest),
     };
     let found = found.into_values().take(limit + 1).collect();
-    Ok((found, standing))
+    Ok((found, position))
 }
 
 #[cfg(test)]

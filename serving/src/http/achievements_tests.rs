@@ -1,5 +1,5 @@
 use axum::http::StatusCode;
-use schemas::achievement::{Achieved, Kind, Position, Told};
+use schemas::achievement::{AchievementKey, AchievementKind, NotificationPosition, OutboxMessage};
 use schemas::source::Source;
 use serde_json::{Value, json};
 
@@ -7,19 +7,19 @@ use crate::laws::get;
 use crate::world::boards;
 use crate::{Serving, ServingOptions};
 
-fn told(n: i64, kind: Kind, member: i64) -> Told {
+fn message(n: i64, kind: AchievementKind, member: i64) -> OutboxMessage {
     let message = json!({"id": format!("{n:02}"), "kind": kind.name(), "board": "overall",
         "athlete_id": member, "rank": null, "elapsed_time": n, "activity_id": 5});
-    Told {
+    OutboxMessage {
         id: format!("{n:02}"),
         key: 1,
         at_ms: n / 2,
-        position: Position {
+        position: NotificationPosition {
             source: Source::Efforts,
             partition: 0,
             offset: n,
         },
-        achieved: Some(Achieved {
+        achievement: Some(AchievementKey {
             kind,
             member,
             activity: Some(5),
@@ -28,18 +28,20 @@ fn told(n: i64, kind: Kind, member: i64) -> Told {
     }
 }
 
-/// Twelve of athlete 7 and one of another; some wait to be told, some have been, two are both.
+/// Twelve achievements of athlete 7 and one of another. Some are published, some not, two are both.
 fn serving() -> Serving {
     let (serving, world) = boards::serving(ServingOptions::default());
     let mut boards = world.boards.lock().unwrap();
-    let kind = |n: i64| Kind::ALL[usize::try_from(n).unwrap() % 4];
-    let all: Vec<Told> = (0..12).map(|n| told(n, kind(n), 7)).collect();
-    boards.told = all[..8].to_vec();
-    boards.told.push(told(50, Kind::Crown, 8));
-    boards.waiting = all[6..].to_vec();
-    boards.waiting.push(Told {
-        achieved: None,
-        ..told(60, Kind::Crown, 7)
+    let kind = |n: i64| AchievementKind::ALL[usize::try_from(n).unwrap() % 4];
+    let all: Vec<OutboxMessage> = (0..12).map(|n| message(n, kind(n), 7)).collect();
+    boards.published = all[..8].to_vec();
+    boards
+        .published
+        .push(message(50, AchievementKind::Crown, 8));
+    boards.unpublished = all[6..].to_vec();
+    boards.unpublished.push(OutboxMessage {
+        achievement: None,
+        ..message(60, AchievementKind::Crown, 7)
     });
     drop(boards);
     serving
@@ -51,7 +53,7 @@ fn ids(page: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn what_waits_and_what_was_told_is_one_list_newest_first() {
+async fn lists_published_and_unpublished_achievements_newest_first() {
     let serving = serving();
     let path = "/api/v1/athletes/7/achievements";
     let (status, page) = get(&serving, path).await;
@@ -79,14 +81,14 @@ async fn what_waits_and_what_was_told_is_one_list_newest_first() {
     assert_eq!(ids(&page), ["10", "06", "02"]);
     let (_, page) = get(&serving, "/api/v1/activities/5/achievements?kind=crown").await;
     assert_eq!(ids(&page), ["50", "08", "04", "00"]);
-    for nobody in ["athletes/9", "activities/6"] {
-        let (status, page) = get(&serving, &format!("/api/v1/{nobody}/achievements")).await;
+    for unknown in ["athletes/9", "activities/6"] {
+        let (status, page) = get(&serving, &format!("/api/v1/{unknown}/achievements")).await;
         assert_eq!((status, ids(&page).len()), (StatusCode::OK, 0));
     }
 }
 
 #[tokio::test]
-async fn what_can_not_be_asked_is_told() {
+async fn refuses_invalid_parameters() {
     let serving = serving();
     for (uri, word) in [
         (

@@ -1,4 +1,4 @@
-//! Applications: how many athletes are connected, how many may be, and connecting them.
+//! Applications: their connected athletes and capacity, and connecting athletes.
 
 pub(crate) mod admin;
 mod counting;
@@ -18,66 +18,66 @@ use jobs::{Board, Job};
 use schemas::provenance::Provenance;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stores::admin::Usage;
-use stores::canon::{Authorized, Notification, Revoked};
-use stores::relay::Relay;
+use stores::admin::ApplicationUsage;
+use stores::entities::{AuthorizeOutcome, Notification, RevokeOutcome};
+use stores::relay::OutboxRelay;
 use utoipa::ToSchema;
 
-use self::counting::{CountingShown, recounted};
-use super::boards::{find, id, read_boards, sums_of};
+use self::counting::{CountingResponse, read_recounts};
+use super::boards::{count_question, find_board, parse_id, read_boards};
 use super::params::{Params, Path};
-use super::problem::{Kind, Problem, ProblemShape};
+use super::problem::{Problem, ProblemKind, ProblemShape};
 use super::{Api, body};
-use crate::answer::{ProvenanceShape, counted};
-use crate::board::answer::of_reading;
-use crate::read::Standing;
+use crate::answer::{ProvenanceShape, entity_store_provenance};
+use crate::board::answer::provenance_of_readings;
+use crate::read::ReadPosition;
 
 /// The board of connected athletes.
 const APPLICATIONS: &str = "applications";
 /// The largest capacity: a number that every JSON reader holds exactly.
 const CAPACITY_MAX: i64 = 9_007_199_254_740_991;
-/// Applications whose athletes are counted at once. It bounds how many live states are in memory: of most
-/// there are few, or a sum. Those whose sums do not answer are read fewer at once.
+/// Maximum number of applications per read of boards, which bounds the live states in memory.
 const KEYS_MAX: usize = 64;
 
-/// Whose an application is, for the API's description.
+/// The owner of an application, for the OpenAPI description.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "only describes the schema")]
 pub(crate) enum OwnerShape {
-    /// As a number.
+    /// A number.
     Id(i64),
-    /// As a text.
+    /// A text.
     Name(String),
 }
 
 /// An application.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct ApplicationShown {
+pub(crate) struct ApplicationResponse {
     pub(crate) id: i64,
     pub(crate) name: String,
-    /// Whose it is, as it was given: a text or a number.
+    /// The owner as it was ingested: a text or a number.
     #[schema(value_type = OwnerShape)]
     pub(crate) owner: Value,
-    /// Different athletes with an authorization that was not taken back.
+    /// Number of athletes with at least one authorization that is not revoked.
     pub(crate) connected_athletes: u64,
-    /// How these were counted.
-    pub(crate) counting: CountingShown,
-    /// How many may be connected at once.
+    /// How the athletes were counted.
+    pub(crate) counting: CountingResponse,
+    /// Maximum number of connected athletes.
     pub(crate) athlete_capacity: i64,
-    /// Whether no more are let in than that.
+    /// True if the capacity is enforced.
     pub(crate) enforced: bool,
-    /// Connected athletes by capacity, with four digits: 0.8 for 80 %; null where nobody may be connected.
+    /// Connected athletes / capacity, rounded to four decimals. Null if the capacity is 0.
     pub(crate) usage: Option<f64>,
     #[schema(value_type = ProvenanceShape)]
     pub(crate) provenance: Provenance,
 }
 
-impl ApplicationShown {
-    fn of(
-        usage: Usage,
+impl ApplicationResponse {
+    fn new(
+        usage: ApplicationUsage,
         connected_athletes: u64,
-        (counting, provenance): (CountingShown, Provenance),
+        counting: CountingResponse,
+        provenance: Provenance,
     ) -> Self {
         let application = usage.application;
         #[expect(clippy::cast_precision_loss, reason = "it is rounded")]
@@ -95,38 +95,42 @@ impl ApplicationShown {
         }
     }
 
-    /// Shows what has been read later, besides the number of athletes.
-    fn now(self, usage: Usage) -> Self {
-        let counted = (self.counting, self.provenance);
-        Self::of(usage, self.connected_athletes, counted)
+    /// Updates all fields except the number of athletes and its provenance.
+    fn updated(self, usage: ApplicationUsage) -> Self {
+        Self::new(
+            usage,
+            self.connected_athletes,
+            self.counting,
+            self.provenance,
+        )
     }
 }
 
-/// Where an answer comes from that is not of a view: from the canonical store, as it is.
+/// The provenance of a response from the entity store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct Canonical {
+pub(crate) struct EntityProvenance {
     /// canonical
     source: &'static str,
-    /// true: it is what is committed at the moment of the answer.
+    /// Always true: the response has everything that was committed before it.
     complete: bool,
 }
 
-const CANONICAL: Canonical = Canonical {
+const CANONICAL: EntityProvenance = EntityProvenance {
     source: "canonical",
     complete: true,
 };
 
-/// Who is to be connected.
+/// The athlete to connect.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Connect {
+pub(crate) struct ConnectBody {
     athlete_id: i64,
 }
 
-/// That an athlete is connected.
+/// A connected athlete.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Connected {
-    /// The new authorization; null if the athlete was connected already.
+pub(crate) struct ConnectResponse {
+    /// The id of the new authorization; null if the athlete was already connected.
     id: Option<i64>,
     application_id: i64,
     athlete_id: i64,
@@ -139,87 +143,87 @@ pub(crate) struct Connected {
     tag = "applications",
     params(
         ("id" = i64, Path, description = "The application"),
-        ("format" = Option<String>, Query, description = "json or csv")
+        ("format" = Option<String>, Query, description = "json (default) or csv")
     ),
     responses(
-        (status = 200, description = "The application", body = ApplicationShown),
-        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json")
+        (status = 200, description = "The application", body = ApplicationResponse),
+        (status = 404, description = "Unknown application", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn show(
+pub(crate) async fn show_application(
     State(api): State<Arc<Api>>,
     Path(application): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let format = Params::read(&uri, &["format"])?.format()?;
-    let application = id("id", &application)?;
-    let found = usage_of(&api, application).await?;
-    let shown = one(&api, found).await?;
-    Ok(format.answer(shown, |shown| {
-        list::as_csv(std::slice::from_ref(&shown), &shown.provenance)
+    let application = parse_id("id", &application)?;
+    let found = find_usage(&api, application).await?;
+    let application = application_response(&api, found).await?;
+    Ok(format.respond(application, |application| {
+        list::as_csv(std::slice::from_ref(&application), &application.provenance)
     }))
 }
 
-/// Connects an athlete to an application, if there is room.
+/// Connects an athlete to an application, unless its capacity is reached.
 #[utoipa::path(
     post,
     path = "/api/v1/applications/{id}/authorizations",
     tag = "applications",
     params(("id" = i64, Path, description = "The application")),
-    request_body = Connect,
+    request_body = ConnectBody,
     responses(
-        (status = 201, description = "Connected", body = Connected),
-        (status = 200, description = "Was connected already", body = Connected),
-        (status = 403, description = "There is no room: as many athletes are connected as may be. A page instead of a document where text/html is wanted rather than JSON", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 409, description = "The athlete was deleted, or erased", body = ProblemShape, content_type = "application/problem+json")
+        (status = 201, description = "Connected", body = ConnectResponse),
+        (status = 200, description = "Was already connected", body = ConnectResponse),
+        (status = 403, description = "The capacity is reached. The response is an HTML page if the client prefers text/html to JSON", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "Unknown application", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 409, description = "The athlete was deleted or erased", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn connect(
+pub(crate) async fn connect_athlete(
     State(api): State<Arc<Api>>,
     Path(application): Path<String>,
     uri: Uri,
     request: Request,
 ) -> Result<Response, Problem> {
     Params::read(&uri, &[])?;
-    let application_id = id("id", &application)?;
+    let application_id = parse_id("id", &application)?;
     let wants_page = limit::wants_page(request.headers());
-    let Connect { athlete_id } = body::object(&api, request, "{\"athlete_id\": 42}").await?;
+    let ConnectBody { athlete_id } = body::object(&api, request, "{\"athlete_id\": 42}").await?;
     let now_ms = api.ports.clock.now_ms();
-    let canon = &api.ports.canon;
-    let made = canon.authorize(application_id, athlete_id, now_ms).await;
-    let (status, id) = match made.map_err(refused)? {
-        Authorized::New { id, notification } => {
-            tell(&api, &notification).await;
+    let entities = &api.ports.entities;
+    let result = entities.authorize(application_id, athlete_id, now_ms).await;
+    let (status, id) = match result.map_err(write_problem)? {
+        AuthorizeOutcome::New { id, notification } => {
+            publish(&api, &notification).await;
             (StatusCode::CREATED, Some(id))
         }
-        Authorized::Already => (StatusCode::OK, None),
-        Authorized::Full {
+        AuthorizeOutcome::AlreadyConnected => (StatusCode::OK, None),
+        AuthorizeOutcome::CapacityReached {
             connected,
             capacity,
         } => {
             if wants_page {
-                let mut usage = usage_of(&api, application_id).await?;
+                let mut usage = find_usage(&api, application_id).await?;
                 usage.connected = Some(connected);
                 usage.application.athlete_capacity = capacity;
                 usage.is_enforced = true;
                 let now_ms = api.ports.clock.now_ms();
-                return Ok(limit::page(StatusCode::FORBIDDEN, &usage, now_ms));
+                return Ok(limit::render_page(StatusCode::FORBIDDEN, &usage, now_ms));
             }
-            return Err(full(application_id, connected, capacity));
+            return Err(capacity_exceeded(application_id, connected, capacity));
         }
-        Authorized::UnknownApplication => return Err(unknown(application_id)),
-        Authorized::AthleteErased => {
-            let what = "this athlete was erased and can't connect to an application; whoever comes back comes under another id";
-            return Err(Kind::AthleteErased.with_detail(what));
+        AuthorizeOutcome::UnknownApplication => return Err(unknown_application(application_id)),
+        AuthorizeOutcome::AthleteErased => {
+            let detail = "the athlete was erased, so this id can't connect to applications: use a new athlete id";
+            return Err(ProblemKind::AthleteErased.with_detail(detail));
         }
-        Authorized::AthleteDeleted => {
-            return Err(Kind::AthleteDeleted.with_detail(format!(
-                    "athlete {athlete_id} was deleted and can't connect to application {application_id}; a line of `athletes` that does not say `deleted` brings the athlete back"
+        AuthorizeOutcome::AthleteDeleted => {
+            return Err(ProblemKind::AthleteDeleted.with_detail(format!(
+                    "athlete {athlete_id} was deleted and can't connect to application {application_id}: to restore the athlete, ingest a line of `athletes` without `deleted`"
                 )));
         }
     };
-    let connected = Connected {
+    let connected = ConnectResponse {
         id,
         application_id,
         athlete_id,
@@ -227,23 +231,23 @@ pub(crate) async fn connect(
     Ok((status, Json(connected)).into_response())
 }
 
-/// That an application is full, and what its developer can do.
-fn full(application_id: i64, connected: i64, capacity: i64) -> Problem {
-    let what = format!(
-        "application {application_id} has {connected} connected athletes and a capacity of {capacity}: its developer can ask for a higher capacity (POST to capacity_requests), or disconnect athletes"
+/// The problem of a reached capacity, with what the developer can do.
+fn capacity_exceeded(application_id: i64, connected: i64, capacity: i64) -> Problem {
+    let detail = format!(
+        "application {application_id} has {connected} connected athletes and a capacity of {capacity}: its developer can request a higher capacity (POST to capacity_requests), or disconnect athletes"
     );
-    let under = format!("/api/v1/applications/{application_id}");
-    Kind::CapacityExceeded
-        .with_detail(what)
+    let path = format!("/api/v1/applications/{application_id}");
+    ProblemKind::CapacityExceeded
+        .with_detail(detail)
         .with("application_id", application_id)
-        .with("capacity_requests", format!("{under}/capacity-requests"))
-        .with("page", format!("{under}/limit"))
+        .with("capacity_requests", format!("{path}/capacity-requests"))
+        .with("page", format!("{path}/limit"))
         .with("connected_athletes", connected)
         .with("athlete_capacity", capacity)
 }
 
-/// Takes back all authorizations that an athlete gave to an application. A line of one of them that is
-/// ingested later decides again, unless its version is older.
+/// Revokes all authorizations of an athlete for an application. A line of one of them that is
+/// ingested later applies again, unless its version is older.
 #[utoipa::path(
     delete,
     path = "/api/v1/applications/{id}/authorizations/{athlete_id}",
@@ -253,127 +257,138 @@ fn full(application_id: i64, connected: i64, capacity: i64) -> Problem {
         ("athlete_id" = i64, Path, description = "The athlete")
     ),
     responses(
-        (status = 204, description = "The athlete is not connected now"),
-        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json")
+        (status = 204, description = "The athlete is no longer connected"),
+        (status = 404, description = "Unknown application", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn disconnect(
+pub(crate) async fn disconnect_athlete(
     State(api): State<Arc<Api>>,
     Path((application, athlete)): Path<(String, String)>,
     uri: Uri,
 ) -> Result<StatusCode, Problem> {
     Params::read(&uri, &[])?;
-    let application = id("id", &application)?;
-    let athlete = id("athlete_id", &athlete)?;
+    let application = parse_id("id", &application)?;
+    let athlete = parse_id("athlete_id", &athlete)?;
     let now_ms = api.ports.clock.now_ms();
-    let revoked = api.ports.canon.revoke(application, athlete, now_ms).await;
-    match revoked.map_err(refused)? {
-        Revoked::Done(notification) => {
+    let revoked = api
+        .ports
+        .entities
+        .revoke(application, athlete, now_ms)
+        .await;
+    match revoked.map_err(write_problem)? {
+        RevokeOutcome::Done(notification) => {
             if let Some(notification) = &notification {
-                tell(&api, notification).await;
+                publish(&api, notification).await;
             }
             Ok(StatusCode::NO_CONTENT)
         }
-        Revoked::UnknownApplication => Err(unknown(application)),
+        RevokeOutcome::UnknownApplication => Err(unknown_application(application)),
     }
 }
 
-/// Tells the log of a change that is committed. If that fails the change stands all the same, and
-/// the speed layer relays it from the outbox.
-async fn tell(api: &Arc<Api>, notification: &Notification) {
-    let relay: &Relay = &api.relay;
+/// Publishes a committed change to the log. If that fails, the speed layer publishes it from the
+/// outbox later.
+async fn publish(api: &Arc<Api>, notification: &Notification) {
+    let relay: &OutboxRelay = &api.relay;
     if let Err(error) = relay.send(std::slice::from_ref(notification)).await {
-        tracing::warn!(%error, "a change waits in the outbox");
+        tracing::warn!(%error, "cannot publish a change to the log: it remains in the outbox");
     }
 }
 
-async fn usage_of(api: &Api, id: i64) -> Result<Usage, Problem> {
-    let found = api.ports.canon.usages_of(&[id]).await?.pop();
-    found.ok_or_else(|| unknown(id))
+async fn find_usage(api: &Api, id: i64) -> Result<ApplicationUsage, Problem> {
+    let found = api.ports.entities.usages_by_id(&[id]).await?.pop();
+    found.ok_or_else(|| unknown_application(id))
 }
 
-async fn one(api: &Arc<Api>, usage: Usage) -> Result<ApplicationShown, Problem> {
-    let id = usage.application.id;
-    let (mut shown, _) = shown(api, vec![usage]).await?;
-    shown.pop().ok_or_else(|| unknown(id))
-}
-
-/// Applications with the number of athletes that are connected to each, and where all of it is from.
-async fn shown(
+async fn application_response(
     api: &Arc<Api>,
-    usages: Vec<Usage>,
-) -> Result<(Vec<ApplicationShown>, Provenance), Problem> {
-    let job = find(api, APPLICATIONS)?;
+    usage: ApplicationUsage,
+) -> Result<ApplicationResponse, Problem> {
+    let id = usage.application.id;
+    let (mut responses, _) = application_responses(api, vec![usage]).await?;
+    responses.pop().ok_or_else(|| unknown_application(id))
+}
+
+/// Builds the responses for applications, and their common provenance.
+async fn application_responses(
+    api: &Arc<Api>,
+    usages: Vec<ApplicationUsage>,
+) -> Result<(Vec<ApplicationResponse>, Provenance), Problem> {
+    let job = find_board(api, APPLICATIONS)?;
     let counting = job.counting();
-    let recounted = recounted(api, counting, &usages).await?;
-    let of_board = |usage: &&Usage| !recounted.contains_key(&usage.application.id);
-    let asked: Vec<i64> = usages
+    let recounted = read_recounts(api, counting, &usages).await?;
+    let is_on_board = |usage: &&ApplicationUsage| !recounted.contains_key(&usage.application.id);
+    let board_ids: Vec<i64> = usages
         .iter()
-        .filter(of_board)
+        .filter(is_on_board)
         .map(|usage| usage.application.id)
         .collect();
-    let oldest_ms = recounted.values().map(|of| of.counted_at_ms).min();
-    let (boards, provenance) = counted_by_board(api, job, &asked, oldest_ms).await?;
+    let oldest_ms = recounted.values().map(|count| count.counted_at_ms).min();
+    let (boards, provenance) = count_by_board(api, job, &board_ids, oldest_ms).await?;
     let mut boards = boards.into_iter();
-    let shown = usages.into_iter().filter_map(|usage| {
+    let responses = usages.into_iter().filter_map(|usage| {
         let recounted = recounted.get(&usage.application.id).copied();
-        let counting = CountingShown::of(counting, &usage, recounted);
+        let counting = CountingResponse::new(counting, &usage, recounted);
         let (count, provenance) = match recounted {
-            Some(recounted) => (recounted.connected, counted(recounted.counted_at_ms)),
+            Some(recounted) => (
+                recounted.connected,
+                entity_store_provenance(recounted.counted_at_ms),
+            ),
             None => boards.next()?,
         };
-        Some(ApplicationShown::of(usage, count, (counting, provenance)))
+        Some(ApplicationResponse::new(usage, count, counting, provenance))
     });
-    Ok((shown.collect(), provenance))
+    Ok((responses.collect(), provenance))
 }
 
-/// The athletes on the boards of applications, each with where it is from; and where all of an answer is from that
-/// holds these, and others that were counted anew at `oldest_ms` or later.
-async fn counted_by_board(
+/// Reads the numbers of athletes on the boards of applications, each with its provenance. Also
+/// returns the provenance of a response that includes recounted applications, of which the oldest
+/// was counted at `oldest_ms`.
+async fn count_by_board(
     api: &Arc<Api>,
     job: &Arc<Job<Board>>,
-    asked: &[i64],
+    ids: &[i64],
     oldest_ms: Option<i64>,
 ) -> Result<(Vec<(u64, Provenance)>, Provenance), Problem> {
-    let mut boards = Vec::with_capacity(asked.len());
-    let mut reach: Option<Standing> = None;
-    for some in asked.chunks(KEYS_MAX) {
-        let reading = read_boards(api, job, sums_of(job, some.to_vec())).await?;
-        let standing = &reading.standing;
-        reach = Some(match reach {
-            None => standing.clone(),
-            Some(reach) => reach.least(standing),
+    let mut boards = Vec::with_capacity(ids.len());
+    let mut position: Option<ReadPosition> = None;
+    for chunk in ids.chunks(KEYS_MAX) {
+        let reading = read_boards(api, job, count_question(job, chunk.to_vec())).await?;
+        let read_position = &reading.read_position;
+        position = Some(match position {
+            None => read_position.clone(),
+            Some(position) => position.min_with(read_position),
         });
-        let each = reading.each();
-        boards.extend(each.map(|(board, standing)| (board.clone(), standing)));
+        let each = reading.boards_with_positions();
+        boards.extend(each.map(|(board, read_position)| (board.clone(), read_position)));
     }
-    if let (None, Some(at_ms)) = (&reach, oldest_ms) {
-        return Ok((Vec::new(), counted(at_ms)));
+    if let (None, Some(at_ms)) = (&position, oldest_ms) {
+        return Ok((Vec::new(), entity_store_provenance(at_ms)));
     }
-    let mut reach = reach.unwrap_or_else(|| Standing::nothing(job.source(), 0));
+    let mut position = position.unwrap_or_else(|| ReadPosition::empty(job.source(), 0));
     if let Some(at_ms) = oldest_ms {
-        reach.as_of_ms = reach.as_of_ms.map(|as_of_ms| as_of_ms.min(at_ms));
-        reach.complete = false;
+        position.as_of_ms = position.as_of_ms.map(|as_of_ms| as_of_ms.min(at_ms));
+        position.complete = false;
     }
-    let provenance = of_reading(boards.iter().map(|(board, _)| board), reach);
-    let each = boards.into_iter().map(|(board, standing)| {
-        let provenance = of_reading([&board], standing);
+    let provenance = provenance_of_readings(boards.iter().map(|(board, _)| board), position);
+    let each = boards.into_iter().map(|(board, read_position)| {
+        let provenance = provenance_of_readings([&board], read_position);
         (board.sum.count, provenance)
     });
     Ok((each.collect(), provenance))
 }
 
-/// The problem of a change that is refused, since what it would change is an app's own.
-fn refused(error: stores::Error) -> Problem {
+/// The problem of a failed write. Rows in another application's database cannot be changed here.
+fn write_problem(error: stores::Error) -> Problem {
     match error {
-        stores::Error::Refused(why) => Kind::ManagedElsewhere.with_detail(why),
+        stores::Error::Refused(why) => ProblemKind::ManagedElsewhere.with_detail(why),
         error => error.into(),
     }
 }
 
-fn unknown(application: i64) -> Problem {
-    Kind::UnknownApplication.with_detail(format!(
-        "there is no application {application}: ingest it as a line of applications first"
+fn unknown_application(application: i64) -> Problem {
+    ProblemKind::UnknownApplication.with_detail(format!(
+        "unknown application {application}: ingest it as a line of applications first"
     ))
 }
 

@@ -6,29 +6,30 @@ use jobs::Catalog;
 use jobs::counting::{Counting, CountingSection};
 use schemas::entities::Application;
 use serde_json::{Value, json};
-use stores::recounts::Recounted;
+use stores::recounts::RecordedCount;
 use tower::ServiceExt;
 
 use crate::laws::get;
 use crate::world::World;
-use crate::world::boards::{self, Best};
+use crate::world::boards::{self, BoardTime};
 use crate::{Serving, ServingOptions};
 
 const LIST: &str = "/api/v1/applications";
 
-/// Applications from 1 on; each has as many athletes as its id, of which the last is live.
+/// Applications from 1 to `count`. Each has as many athletes as its id, of which the last one is
+/// live.
 fn applications(count: i64) -> (Serving, Arc<World>) {
-    counted_by(count, Catalog::built_in().unwrap())
+    applications_with(count, Catalog::built_in().unwrap())
 }
 
-fn counted_by(count: i64, catalog: Catalog) -> (Serving, Arc<World>) {
+fn applications_with(count: i64, catalog: Catalog) -> (Serving, Arc<World>) {
     let options = ServingOptions {
         whole_wait_ms: 0,
         ..ServingOptions::default()
     };
-    let (serving, world) = boards::serving_of(catalog, options);
+    let (serving, world) = boards::serving_with(catalog, options);
     let job = boards::job("applications");
-    let best = |member| Best {
+    let best = |member| BoardTime {
         member,
         time: 0,
         period: 0,
@@ -45,7 +46,7 @@ fn counted_by(count: i64, catalog: Catalog) -> (Serving, Arc<World>) {
                 version: 0,
             });
             boards.publish(&job, id, &(1..id).map(best).collect::<Vec<_>>());
-            boards.put(&job, id, id, &[best(id)]);
+            boards.set_state(&job, id, id, &[best(id)]);
         }
     }
     (serving, world)
@@ -69,12 +70,12 @@ fn counts(page: &Value) -> Vec<(i64, i64)> {
 }
 
 #[tokio::test]
-async fn the_list_is_followed_to_its_end() {
+async fn follows_the_pages_of_the_list() {
     let (serving, _) = applications(7);
     let all: Vec<(i64, i64)> = (1..=7).map(|id| (id, id)).collect();
     let (mut found, mut uri) = (Vec::new(), Some(format!("{LIST}?limit=2")));
-    while let Some(asked) = uri {
-        let request = Request::get(&asked).body(Body::empty()).unwrap();
+    while let Some(next) = uri {
+        let request = Request::get(&next).body(Body::empty()).unwrap();
         let response = serving.router().oneshot(request).await.unwrap();
         uri = response.headers().get("link").map(|link| {
             let link = link.to_str().unwrap().strip_prefix('<').unwrap();
@@ -95,10 +96,10 @@ async fn the_list_is_followed_to_its_end() {
     assert_eq!(found, all, "cursors");
 }
 
-/// The states of a long list's applications are not all in memory at once; the whole answer reaches as
-/// far as the part of it that was read first.
+/// A long list is read in steps, which bounds the live states in memory. Its provenance has the
+/// position of the first step.
 #[tokio::test]
-async fn a_long_list_is_read_in_steps() {
+async fn reads_a_long_list_in_steps() {
     let (serving, world) = applications(300);
     world.boards.lock().unwrap().offset_step = 5;
     let (status, page) = get(&serving, &format!("{LIST}?limit=1000")).await;
@@ -107,7 +108,10 @@ async fn a_long_list_is_read_in_steps() {
         counts(&page),
         (1..=300).map(|id| (id, id)).collect::<Vec<_>>()
     );
-    assert_eq!(world.boards.lock().unwrap().asked, [64, 64, 64, 64, 44]);
+    assert_eq!(
+        world.boards.lock().unwrap().keys_per_read,
+        [64, 64, 64, 64, 44]
+    );
     let position = |shown: &Value| shown["provenance"]["position"]["authorizations"].clone();
     assert_eq!(position(&page), json!([10]));
     assert_eq!(position(&page["applications"][0]), json!([10]));
@@ -115,18 +119,18 @@ async fn a_long_list_is_read_in_steps() {
     assert_eq!(page["provenance"]["source"], "merged");
 }
 
-/// A 503 means that nothing has changed.
+/// A response of 503 means that nothing has changed.
 #[tokio::test]
-async fn a_change_that_can_not_be_answered_is_not_made() {
+async fn makes_no_change_if_the_response_cannot_be_read() {
     let (serving, world) = applications(1);
     let uri = format!("{LIST}/1");
-    world.boards.lock().unwrap().is_blind = true;
+    world.boards.lock().unwrap().lacks_states = true;
     let change = "{\"athlete_capacity\": 5}";
     let (status, document) = send(&serving, Method::PATCH, &uri, change).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{document}");
     let capacity = |world: &World| world.boards.lock().unwrap().applications[0].athlete_capacity;
     assert_eq!(capacity(&world), 10);
-    world.boards.lock().unwrap().is_blind = false;
+    world.boards.lock().unwrap().lacks_states = false;
     let (status, shown) = send(&serving, Method::PATCH, &uri, change).await;
     assert_eq!(status, StatusCode::OK, "{shown}");
     assert_eq!(
@@ -137,7 +141,7 @@ async fn a_change_that_can_not_be_answered_is_not_made() {
 }
 
 #[tokio::test]
-async fn bodies_are_objects_of_known_fields() {
+async fn refuses_bodies_with_unknown_fields() {
     let (serving, world) = applications(1);
     let (patch, post) = (format!("{LIST}/1"), format!("{LIST}/1/authorizations"));
     let long = " ".repeat(20_000);
@@ -165,9 +169,9 @@ async fn bodies_are_objects_of_known_fields() {
     }
 }
 
-/// Of a class that recounts the recorded count is shown, and when it was made; where there is none, the board's.
+/// For a class that recounts, the response has the recount and its time, or else the board's count.
 #[tokio::test]
-async fn counts_that_are_recorded_are_shown() {
+async fn shows_recounts() {
     let section = CountingSection {
         class: "some".to_owned(),
         strategy: "recount".to_owned(),
@@ -177,16 +181,16 @@ async fn counts_that_are_recorded_are_shown() {
         recounts_per_day: Some(1),
         ..CountingSection::default()
     };
-    let counting = Counting::of(&[section]).unwrap();
+    let counting = Counting::parse(&[section]).unwrap();
     let catalog = Catalog::built_in().unwrap().with_counting(&counting);
-    let (serving, world) = counted_by(3, catalog);
-    let counted = Recounted {
+    let (serving, world) = applications_with(3, catalog);
+    let counted = RecordedCount {
         connected: 70,
         counted_at_ms: 1_500,
     };
     {
         let recounted = &mut world.boards.lock().unwrap().recounted;
-        // One that was counted before it was in a class that increments.
+        // Application 1 was recounted before it moved to a class that increments.
         recounted.extend([(1, counted), (2, counted)]);
     }
     let (status, page) = get(&serving, LIST).await;
@@ -205,8 +209,8 @@ async fn counts_that_are_recorded_are_shown() {
     assert_eq!(shown(2)["provenance"]["complete"], true);
     assert_eq!(page["provenance"]["complete"], false);
 
-    // What is recorded does not wait for live state.
-    world.boards.lock().unwrap().is_blind = true;
+    // A recount does not need live state.
+    world.boards.lock().unwrap().lacks_states = true;
     let (status, one) = get(&serving, &format!("{LIST}/2")).await;
     assert_eq!((status, &one), (StatusCode::OK, &shown(1)));
     let (status, _) = get(&serving, &format!("{LIST}/1")).await;

@@ -13,7 +13,7 @@ use tower::ServiceExt;
 
 use crate::laws::get;
 use crate::world::World;
-use crate::world::boards::{self, Best};
+use crate::world::boards::{self, BoardTime};
 use crate::{Serving, ServingOptions};
 
 const SEGMENT: i64 = 7;
@@ -26,7 +26,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn of(options: ServingOptions) -> Self {
+    fn new(options: ServingOptions) -> Self {
         let (serving, world) = boards::serving(options);
         Self {
             serving,
@@ -35,19 +35,19 @@ impl Fixture {
         }
     }
 
-    fn publish(&self, rows: &[Best]) {
+    fn publish(&self, rows: &[BoardTime]) {
         let mut boards = self.world.boards.lock().unwrap();
         boards.publish(&self.segments, SEGMENT, rows);
     }
 
-    fn publish_on(&self, day: Date, rows: &[Best]) {
+    fn publish_on(&self, day: Date, rows: &[BoardTime]) {
         let mut boards = self.world.boards.lock().unwrap();
-        boards.publish_on(day, (&self.segments, SEGMENT), rows);
+        boards.publish_on(day, &self.segments, SEGMENT, rows);
     }
 
-    fn put(&self, member: i64, rows: &[Best]) {
+    fn put(&self, member: i64, rows: &[BoardTime]) {
         let mut boards = self.world.boards.lock().unwrap();
-        boards.put(&self.segments, SEGMENT, member, rows);
+        boards.set_state(&self.segments, SEGMENT, member, rows);
     }
 
     async fn response(&self, uri: &str) -> Response {
@@ -61,7 +61,7 @@ impl Fixture {
         String::from_utf8(body.to_vec()).unwrap()
     }
 
-    /// The page, and the address of the next one.
+    /// Returns the page, and the URI of the next one.
     async fn page(&self, uri: &str) -> (Value, Option<String>) {
         let response = self.response(uri).await;
         let link = response.headers().get("link").map(|link| {
@@ -75,15 +75,15 @@ impl Fixture {
     }
 }
 
-fn impatient() -> ServingOptions {
+fn no_wait_options() -> ServingOptions {
     ServingOptions {
         whole_wait_ms: 0,
         ..ServingOptions::default()
     }
 }
 
-fn best(member: i64) -> Best {
-    Best {
+fn best(member: i64) -> BoardTime {
+    BoardTime {
         member,
         time: 100 + member,
         period: 0,
@@ -91,12 +91,12 @@ fn best(member: i64) -> Best {
     }
 }
 
-/// A year's board, and a filter of it.
+/// Queries of a year's board, and of a filtered one.
 const YEAR: &str = "window=year&date=2013-05-06";
 const WOMEN: &str = "window=year&date=2013-05-06&board=gender:F";
 
-fn of_year(member: i64) -> Best {
-    Best {
+fn best_of_year(member: i64) -> BoardTime {
+    BoardTime {
         period: 2013,
         ..best(member)
     }
@@ -109,10 +109,10 @@ fn members(page: &Value) -> Vec<i64> {
         .collect()
 }
 
-/// However a list was begun: by the cursors in its bodies, and by its links.
+/// Follows the cursors of the bodies, and the links.
 #[tokio::test]
-async fn a_board_is_followed_to_its_end() {
-    let fixture = Fixture::of(impatient());
+async fn follows_the_pages_of_a_board() {
+    let fixture = Fixture::new(no_wait_options());
     fixture.publish(&(0..23).map(best).collect::<Vec<_>>());
     for (query, all) in [
         ("limit=5", 0..23),
@@ -147,10 +147,10 @@ async fn a_board_is_followed_to_its_end() {
     }
 }
 
-/// Each row that stays where it is is on one page, whoever moves between two pages: also where all times are equal, where rows
-/// are filtered, and where the last row of a page is gone.
+/// A row that does not move appears on exactly one page, even if others move between two reads, all
+/// times are equal, rows are filtered, or the last row of a page is removed.
 #[tokio::test]
-async fn a_cursor_goes_on_after_the_last_row_whoever_moves() {
+async fn a_cursor_continues_after_the_last_row_when_others_move() {
     for (query, has_ties) in [
         ("window=all", false),
         ("window=all", true),
@@ -158,22 +158,22 @@ async fn a_cursor_goes_on_after_the_last_row_whoever_moves() {
         ("club_id=1", false),
         ("club_id=1&following=200", true),
     ] {
-        let fixture = Fixture::of(impatient());
-        let row = |member: i64| Best {
+        let fixture = Fixture::new(no_wait_options());
+        let row = |member: i64| BoardTime {
             time: if has_ties { 100 } else { 100 + member },
             gender: "F",
             period: if query == WOMEN { 2013 } else { 0 },
             ..best(member)
         };
-        let rows: Vec<Best> = (0..40).map(row).collect();
+        let rows: Vec<BoardTime> = (0..40).map(row).collect();
         fixture.publish(&rows);
         fixture.world.boards.lock().unwrap().club = (0..60).collect();
         let begin = format!("{BOARD}?limit=5&{query}");
         let (page, link) = fixture.page(&begin).await;
         assert_eq!(members(&page), [0, 1, 2, 3, 4], "{query}");
-        // Two come before the first, and the last one that was shown goes.
+        // Two athletes move to the front, and the last row of the page is removed.
         for member in [41, 42] {
-            let faster = Best {
+            let faster = BoardTime {
                 time: 1,
                 ..row(member)
             };
@@ -183,7 +183,7 @@ async fn a_cursor_goes_on_after_the_last_row_whoever_moves() {
         let (page, link) = fixture.page(&link.unwrap()).await;
         assert_eq!(members(&page), [5, 6, 7, 8, 9], "{query}");
         assert_eq!(page["entries"][0]["rank"], 7, "{query}");
-        // Three of those that were shown go.
+        // Three earlier rows are removed.
         for member in 0..3 {
             fixture.put(member, &[]);
         }
@@ -200,19 +200,19 @@ async fn a_cursor_goes_on_after_the_last_row_whoever_moves() {
     }
 }
 
-/// A cursor of version 0.1.0 is a place, and leads on to cursors that are rows.
+/// Cursors of version 0.1.0 hold an offset. The next page has a cursor of a row.
 #[tokio::test]
-async fn a_cursor_of_an_earlier_version_is_a_place() {
-    let fixture = Fixture::of(impatient());
+async fn accepts_offset_cursors_of_an_earlier_version() {
+    let fixture = Fixture::new(no_wait_options());
     fixture.publish(&(0..23).map(best).collect::<Vec<_>>());
     let (page, _) = fixture.page(&format!("{BOARD}?limit=5")).await;
-    let (of, _): (u64, String) = serde_json::from_slice(
+    let (fingerprint, _): (u64, String) = serde_json::from_slice(
         &URL_SAFE_NO_PAD
             .decode(page["cursor"].as_str().unwrap())
             .unwrap(),
     )
     .unwrap();
-    let earlier = URL_SAFE_NO_PAD.encode(format!("[{of},10]"));
+    let earlier = URL_SAFE_NO_PAD.encode(format!("[{fingerprint},10]"));
     let (page, link) = fixture
         .page(&format!("{BOARD}?limit=5&cursor={earlier}"))
         .await;
@@ -223,26 +223,26 @@ async fn a_cursor_of_an_earlier_version_is_a_place() {
     );
 }
 
-/// Without `date` the period is that of the request's day: a cursor goes on in the period that it was
-/// made in, or nowhere.
+/// Without `date` the window depends on the day of the request. A cursor is valid only for its
+/// window.
 #[tokio::test]
-async fn a_cursor_is_of_one_period() {
-    let fixture = Fixture::of(impatient());
+async fn a_cursor_is_bound_to_its_window() {
+    let fixture = Fixture::new(no_wait_options());
     // The clock's day is 2026-07-14.
     let days = [20_260_714, 20_260_713];
-    let row = |member: i64| Best {
+    let row = |member: i64| BoardTime {
         period: days[usize::from(member >= 4)],
         ..best(member)
     };
     fixture.publish(&(0..8).map(row).collect::<Vec<_>>());
-    let ask = |query: String| {
+    let request = |query: String| {
         let uri = format!("{BOARD}?window=day&limit=2&{query}");
         let serving = &fixture.serving;
         async move { get(serving, &uri).await }
     };
-    let (_, page) = ask("date=2026-07-14".to_owned()).await;
+    let (_, page) = request("date=2026-07-14".to_owned()).await;
     let cursor = page["cursor"].as_str().unwrap();
-    let (status, next) = ask(format!("cursor={cursor}")).await;
+    let (status, next) = request(format!("cursor={cursor}")).await;
     assert_eq!(status, StatusCode::OK, "{next}");
     assert_eq!(members(&next), [2, 3]);
     let (_, link) = fixture.page(&format!("{BOARD}?window=day&limit=2")).await;
@@ -252,17 +252,17 @@ async fn a_cursor_is_of_one_period() {
         "also after midnight: {link}"
     );
     assert_eq!(members(&fixture.page(&link).await.0), [2, 3]);
-    let (_, page) = ask("date=2026-07-13".to_owned()).await;
+    let (_, page) = request("date=2026-07-13".to_owned()).await;
     let cursor = page["cursor"].as_str().unwrap();
-    let (status, document) = ask(format!("cursor={cursor}")).await;
+    let (status, document) = request(format!("cursor={cursor}")).await;
     assert_eq!(status, StatusCode::BAD_REQUEST, "{document}");
 }
 
 #[tokio::test]
-async fn a_window_of_an_early_year_is_empty() {
-    let fixture = Fixture::of(impatient());
-    let of_period = |period| Best { period, ..best(1) };
-    fixture.publish(&[of_period(2001), of_period(200_105)]);
+async fn windows_of_early_years_are_empty() {
+    let fixture = Fixture::new(no_wait_options());
+    let best_of_period = |period| BoardTime { period, ..best(1) };
+    fixture.publish(&[best_of_period(2001), best_of_period(200_105)]);
     for query in [
         "window=month&date=0020-01-15",
         "window=day&date=0020-01-05",
@@ -277,14 +277,14 @@ async fn a_window_of_an_early_year_is_empty() {
     assert_eq!(page["total"], 1);
 }
 
-/// Filters leave out what they should, at any place.
+/// Filters apply at any rank.
 #[tokio::test]
-async fn a_filtered_board_is_a_plain_filter() {
-    let fixture = Fixture::of(impatient());
-    fixture.publish(&(0..40).map(of_year).collect::<Vec<_>>());
+async fn filters_rows_of_a_board() {
+    let fixture = Fixture::new(no_wait_options());
+    fixture.publish(&(0..40).map(best_of_year).collect::<Vec<_>>());
     let mut women: Vec<i64> = (0..40).step_by(2).collect();
     women.insert(0, 3);
-    let mut faster = of_year(3);
+    let mut faster = best_of_year(3);
     faster.time = 1;
     faster.gender = "F";
     fixture.put(3, &[faster]);
@@ -310,11 +310,11 @@ async fn a_filtered_board_is_a_plain_filter() {
     assert_eq!(get(&fixture.serving, &uri).await.0, StatusCode::NOT_FOUND);
 }
 
-/// How good a place is, and how far the one before, whatever else is shown.
+/// Percentile and gap do not depend on `around`.
 #[tokio::test]
-async fn a_place_says_how_good_it_is() {
-    let fixture = Fixture::of(impatient());
-    let mut rows: Vec<Best> = (0..7).map(best).collect();
+async fn an_entry_has_percentile_and_gap() {
+    let fixture = Fixture::new(no_wait_options());
+    let mut rows: Vec<BoardTime> = (0..7).map(best).collect();
     rows[3].time = rows[2].time;
     rows[6].time += 1_000;
     fixture.publish(&rows);
@@ -347,12 +347,12 @@ async fn a_place_says_how_good_it_is() {
     );
 }
 
-/// The place of an earlier day is that of the last sheet of such a day, with the same filters and
-/// without what is live.
+/// The rank of an earlier day comes from the last version of that day, with the same filters and
+/// without live state.
 #[tokio::test]
-async fn a_place_of_an_earlier_day_is_told() {
-    let fixture = Fixture::of(impatient());
-    let ask = async |member: i64, query: &str| {
+async fn an_entry_has_the_rank_of_an_earlier_day() {
+    let fixture = Fixture::new(no_wait_options());
+    let entry_with_history = async |member: i64, query: &str| {
         let uri = format!("{BOARD}/athletes/{member}?history=true&{query}");
         fixture.page(&uri).await.0
     };
@@ -360,19 +360,19 @@ async fn a_place_of_an_earlier_day_is_told() {
     let both = |members: &[i64]| {
         let rows = members
             .iter()
-            .flat_map(|member| [best(*member), of_year(*member)]);
+            .flat_map(|member| [best(*member), best_of_year(*member)]);
         rows.collect::<Vec<_>>()
     };
-    // A sheet of today alone.
+    // Only a version of today.
     fixture.publish(&both(&[5]));
-    let place = ask(5, "").await;
+    let place = entry_with_history(5, "").await;
     assert_eq!(
         (&place["previous"], &place["change"]),
         (&json!(null), &json!(null))
     );
 
-    let fixture = Fixture::of(impatient());
-    let ask = async |member: i64, query: &str| {
+    let fixture = Fixture::new(no_wait_options());
+    let entry_with_history = async |member: i64, query: &str| {
         let uri = format!("{BOARD}/athletes/{member}?history=true&{query}");
         fixture.page(&uri).await.0
     };
@@ -380,45 +380,48 @@ async fn a_place_of_an_earlier_day_is_told() {
     fixture.publish_on(yesterday, &both(&[5, 6]));
     fixture.publish_on(yesterday, &both(&[3, 4, 5, 6]));
     let previous = |rank: u64, total: u64, day: &str| json!({"rank": rank, "total": total, "epoch": boards::EPOCH, "date": day});
-    // Nothing was published today: the sheet is yesterday's own.
+    // Nothing was published today, so the version is yesterday's.
     fixture.put(1, &both(&[1]));
     for query in ["", YEAR] {
-        let place = ask(5, query).await;
+        let place = entry_with_history(5, query).await;
         assert_eq!(place["entry"]["rank"], 4, "{query}");
         assert_eq!(place["previous"], previous(3, 4, "2026-07-13"), "{query}");
         assert_eq!(place["change"], -1, "{query}");
-        assert_eq!(ask(1, query).await["previous"], json!(null), "{query}");
+        assert_eq!(
+            entry_with_history(1, query).await["previous"],
+            json!(null),
+            "{query}"
+        );
     }
     for rows in [&[2, 5, 6][..], &[5, 6]] {
         fixture.publish(&both(rows));
-        let place = ask(5, "").await;
+        let place = entry_with_history(5, "").await;
         assert_eq!(place["previous"], previous(3, 4, "2026-07-13"), "{rows:?}");
     }
-    // Filters are those of the question.
-    let place = ask(6, WOMEN).await;
+    // The filters of the request apply.
+    let place = entry_with_history(6, WOMEN).await;
     assert_eq!(place["previous"], previous(2, 2, "2026-07-13"));
     assert_eq!(
         (&place["entry"]["rank"], &place["change"]),
         (&json!(1), &json!(1))
     );
-    let place = ask(6, "following=6").await;
+    let place = entry_with_history(6, "following=6").await;
     assert_eq!(place["previous"], previous(1, 1, "2026-07-13"));
     let (status, _) = get(&fixture.serving, &format!("{BOARD}/athletes/6?history=1")).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
 }
 
-/// Each row of a page tells where its athlete stood on an earlier day, and so do neighbours: as the question for that
-/// athlete alone does.
+/// Rows of a page and neighbors have the earlier rank, equal to the response for the athlete alone.
 #[tokio::test]
-async fn rows_tell_how_they_have_moved() {
-    let fixture = Fixture::of(impatient());
+async fn rows_have_their_earlier_rank() {
+    let fixture = Fixture::new(no_wait_options());
     let both = |members: &[i64]| {
         let rows = members
             .iter()
-            .flat_map(|member| [best(*member), of_year(*member)]);
+            .flat_map(|member| [best(*member), best_of_year(*member)]);
         rows.collect::<Vec<_>>()
     };
-    let moves = |rows: &Value| {
+    let rank_changes = |rows: &Value| {
         let rows = rows.as_array().expect("rows").iter();
         let number = |row: &Value, name: &str| row[name].as_i64();
         rows.map(|row| {
@@ -433,9 +436,9 @@ async fn rows_tell_how_they_have_moved() {
     fixture.publish(&both(&[5]));
     let (page, _) = fixture.page(&format!("{BOARD}?history=true")).await;
     assert_eq!(page["previous"], json!(null));
-    assert_eq!(moves(&page["entries"]), [(5, None, None)]);
+    assert_eq!(rank_changes(&page["entries"]), [(5, None, None)]);
 
-    let fixture = Fixture::of(impatient());
+    let fixture = Fixture::new(no_wait_options());
     fixture.publish_on(date(2026, 7, 13), &both(&[3, 4, 5, 6]));
     fixture.put(1, &both(&[1]));
     for (query, first) in [("", 0), (YEAR, 0), ("offset=2&limit=2", 2)] {
@@ -449,21 +452,21 @@ async fn rows_tell_how_they_have_moved() {
             (5, Some(3), Some(-1)),
             (6, Some(4), Some(-1)),
         ];
-        let found = moves(&page["entries"]);
+        let found = rank_changes(&page["entries"]);
         assert_eq!(found, all[first..first + found.len()], "{query}");
         for (athlete, previous, change) in found {
             let uri = format!("{BOARD}/athletes/{athlete}?history=true&around=1&{YEAR}");
             let (place, _) = fixture.page(&uri).await;
             assert_eq!(place["change"].as_i64(), change, "{uri}");
             assert_eq!(place["previous"]["rank"].as_i64(), previous, "{uri}");
-            let around = moves(&place["neighbours"]);
+            let around = rank_changes(&place["neighbours"]);
             assert!(around.contains(&(athlete, previous, change)), "{uri}");
         }
     }
-    // Filters are those of the question: of the women only the fourth and the sixth athlete were there.
+    // The filters apply: of the women only athletes 4 and 6 were on the board.
     let (page, _) = fixture.page(&format!("{BOARD}?history=true&{WOMEN}")).await;
     assert_eq!(page["previous"]["total"], 2);
-    let ranks: Vec<_> = moves(&page["entries"])
+    let ranks: Vec<_> = rank_changes(&page["entries"])
         .into_iter()
         .map(|(athlete, previous, _)| (athlete, previous))
         .collect();
@@ -475,23 +478,23 @@ async fn rows_tell_how_they_have_moved() {
     assert!(lines[0].ends_with(",previous_rank,change"), "{csv}");
     assert!(lines[1].ends_with(",,"), "{csv}");
     assert!(lines[2].ends_with(",1,-1"), "{csv}");
-    // Nothing of it where it is not asked for.
+    // Without `history` these fields are absent.
     let (page, _) = fixture.page(BOARD).await;
     assert_eq!(page.get("previous"), None);
     assert_eq!(page["entries"][0].get("change"), None);
 }
 
-/// A first try that takes longer than the patience is not the only one.
+/// A first attempt that exceeds the wait limit is repeated once.
 #[tokio::test]
-async fn a_head_that_was_replaced_is_read_again() {
-    let fixture = Fixture::of(ServingOptions {
+async fn reads_a_replaced_head_again() {
+    let fixture = Fixture::new(ServingOptions {
         whole_wait_ms: 10,
         ..ServingOptions::default()
     });
     fixture.publish(&(0..40).map(best).collect::<Vec<_>>());
     {
         let mut boards = fixture.world.boards.lock().unwrap();
-        boards.slowness = Duration::from_millis(40);
+        boards.read_delay = Duration::from_millis(40);
         boards.nodes_lost = 1;
     }
     let (page, _) = fixture.page(BOARD).await;
@@ -499,8 +502,8 @@ async fn a_head_that_was_replaced_is_read_again() {
 }
 
 #[tokio::test]
-async fn nodes_that_are_lost_for_good_are_damage() {
-    let fixture = Fixture::of(ServingOptions {
+async fn reports_lost_nodes_as_damage() {
+    let fixture = Fixture::new(ServingOptions {
         whole_wait_ms: 5_000,
         ..ServingOptions::default()
     });
@@ -512,37 +515,37 @@ async fn nodes_that_are_lost_for_good_are_damage() {
         document["type"], "/problems/store-unavailable",
         "{document}"
     );
-    let tries = fixture.world.boards.lock().unwrap().asked.len();
-    assert_eq!(tries, 2, "the same head is not read for ever");
+    let tries = fixture.world.boards.lock().unwrap().keys_per_read.len();
+    assert_eq!(tries, 2, "the same head is not read forever");
 }
 
-/// Which layers had a part in what the filters let through, also by taking it away.
+/// The source names the layers that contributed to the filtered rows, or removed some.
 #[tokio::test]
-async fn the_source_is_that_of_the_rows() {
-    let men = |member| Best {
+async fn the_source_follows_the_filtered_rows() {
+    let men = |member| BoardTime {
         gender: "M",
-        ..of_year(member)
+        ..best_of_year(member)
     };
-    let women = |member| Best {
+    let women = |member| BoardTime {
         gender: "F",
-        ..of_year(member)
+        ..best_of_year(member)
     };
-    let sheet = [women(1), women(2), men(3)];
+    let version = [women(1), women(2), men(3)];
     let (all, filtered) = (YEAR, WOMEN);
     for (states, query, total, source) in [
         (&[][..], all, 3, "batch"),
         (&[], filtered, 2, "batch"),
-        // Somebody else has a newer state.
+        // An athlete outside the filter has a newer state.
         (&[(3, Some(men(3)))], all, 3, "merged"),
         (&[(3, Some(men(3)))], filtered, 2, "batch"),
         (&[(4, Some(men(4)))], filtered, 2, "batch"),
         (&[(3, None)], filtered, 2, "batch"),
-        // A newer state is there, or took a row away that would pass.
+        // A newer state adds or removes a row that matches the filter.
         (&[(4, Some(women(4)))], filtered, 3, "merged"),
         (&[(2, None)], all, 2, "merged"),
         (&[(2, None)], filtered, 1, "merged"),
         (&[(2, Some(men(2)))], filtered, 1, "merged"),
-        // No row of the batch layer is left.
+        // No batch row remains.
         (
             &[(1, Some(women(1))), (2, Some(women(2)))],
             all,
@@ -569,8 +572,8 @@ async fn the_source_is_that_of_the_rows() {
         ),
         (&[(1, None), (2, None), (3, None)], all, 0, "realtime"),
     ] {
-        let fixture = Fixture::of(impatient());
-        fixture.publish(&sheet);
+        let fixture = Fixture::new(no_wait_options());
+        fixture.publish(&version);
         for (member, row) in states {
             fixture.put(*member, row.as_slice());
         }
@@ -584,8 +587,8 @@ async fn the_source_is_that_of_the_rows() {
 }
 
 #[tokio::test]
-async fn the_source_is_that_of_the_members_who_are_asked_for() {
-    let fixture = Fixture::of(impatient());
+async fn the_source_follows_the_selected_members() {
+    let fixture = Fixture::new(no_wait_options());
     fixture.publish(&[best(1), best(2), best(3)]);
     fixture.put(2, &[]);
     fixture.put(3, &[best(3)]);
@@ -600,39 +603,38 @@ async fn the_source_is_that_of_the_members_who_are_asked_for() {
 }
 
 #[tokio::test]
-async fn only_so_many_boards_are_read_at_once() {
-    let fixture = Fixture::of(ServingOptions {
+async fn limits_concurrent_reads_of_boards() {
+    let fixture = Fixture::new(ServingOptions {
         board_reads_max: 2,
-        ..impatient()
+        ..no_wait_options()
     });
     fixture.publish(&[best(1)]);
-    fixture.world.boards.lock().unwrap().slowness = Duration::from_millis(30);
+    fixture.world.boards.lock().unwrap().read_delay = Duration::from_millis(30);
     let boards: Vec<String> = (1..=7)
         .map(|limit| format!("{BOARD}?limit={limit}"))
         .collect();
-    let asked = boards.iter().map(|board| fixture.page(board));
-    for (page, _) in futures::future::join_all(asked).await {
+    let requests = boards.iter().map(|board| fixture.page(board));
+    for (page, _) in futures::future::join_all(requests).await {
         assert_eq!(page["total"], 1);
     }
-    assert_eq!(fixture.world.boards.lock().unwrap().under_way_max, 2);
+    assert_eq!(fixture.world.boards.lock().unwrap().active_reads_max, 2);
 }
 
-/// What one of them is told is none of another question's, and nobody is told what was read before
-/// the request came.
+/// Requests share a read only if their questions are equal, and the read starts after the request.
 #[tokio::test]
-async fn who_asks_the_same_at_the_same_time_is_answered_by_one_read() {
-    let fixture = Fixture::of(impatient());
+async fn concurrent_equal_requests_share_a_read() {
+    let fixture = Fixture::new(no_wait_options());
     fixture.publish(&[best(1), best(2)]);
-    fixture.world.boards.lock().unwrap().slowness = Duration::from_millis(30);
+    fixture.world.boards.lock().unwrap().read_delay = Duration::from_millis(30);
     let boards = [
         BOARD.to_owned(),
         format!("{BOARD}?limit=1"),
         format!("{BOARD}?offset=1&limit=1"),
     ];
-    let asked = boards.iter().cycle().take(30);
+    let requests = boards.iter().cycle().take(30);
     let fixture = &fixture;
-    let asked = asked.map(async |board| (board, fixture.page(board).await.0));
-    for (board, page) in futures::future::join_all(asked).await {
+    let requests = requests.map(async |board| (board, fixture.page(board).await.0));
+    for (board, page) in futures::future::join_all(requests).await {
         let entries = page["entries"].as_array().unwrap();
         let ids: Vec<_> = entries.iter().map(|entry| &entry["athlete_id"]).collect();
         let expected = match board {
@@ -642,34 +644,34 @@ async fn who_asks_the_same_at_the_same_time_is_answered_by_one_read() {
         };
         assert_eq!(ids, expected, "{board}");
     }
-    // Of each question the first one's, and one for all who came while that was read.
-    assert!(fixture.world.boards.lock().unwrap().under_way_max <= 3);
+    // For each question: the first read, and one for all requests during it.
+    assert!(fixture.world.boards.lock().unwrap().active_reads_max <= 3);
 }
 
 #[tokio::test]
-async fn who_waits_too_long_for_a_board_is_told_to_come_again() {
-    let fixture = Fixture::of(ServingOptions {
+async fn a_request_that_waits_too_long_for_a_board_fails() {
+    let fixture = Fixture::new(ServingOptions {
         board_reads_max: 1,
         request_timeout_ms: 4_500,
-        ..impatient()
+        ..no_wait_options()
     });
-    fixture.world.boards.lock().unwrap().slowness = Duration::from_millis(3_000);
+    fixture.world.boards.lock().unwrap().read_delay = Duration::from_millis(3_000);
     let boards = [1, 2].map(|limit| format!("{BOARD}?limit={limit}"));
-    let asked = boards.iter().map(|board| async {
+    let requests = boards.iter().map(|board| async {
         let request = Request::get(board.as_str()).body(Body::empty()).unwrap();
         fixture.serving.router().oneshot(request).await.unwrap()
     });
-    let answers = futures::future::join_all(asked).await;
+    let answers = futures::future::join_all(requests).await;
     assert_eq!(answers[0].status(), StatusCode::OK);
     assert_eq!(answers[1].status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answers[1].headers()["retry-after"], "1");
 }
 
 #[tokio::test]
-async fn earlier_pages_are_given_again_while_a_store_does_not_answer() {
-    let fixture = Fixture::of(ServingOptions {
+async fn repeats_earlier_pages_while_a_store_is_down() {
+    let fixture = Fixture::new(ServingOptions {
         runs_kept_for_ms: 0,
-        ..impatient()
+        ..no_wait_options()
     });
     fixture.publish(&[best(1), best(2)]);
     let (before, _) = fixture.page(BOARD).await;

@@ -16,15 +16,16 @@ use tokio::time::{Instant, timeout};
 use tokio_util::io::{ReaderStream, StreamReader};
 
 use super::Api;
-use super::problem::{Kind, Problem};
+use super::problem::{Problem, ProblemKind};
 
 /// The largest body that is one JSON object of a few fields, in bytes.
 const OBJECT_BYTES_MAX: u64 = 16 * 1024;
-/// The largest one that has lists of ids.
+/// The largest body that has lists of ids, in bytes.
 pub(crate) const LISTS_BYTES_MAX: u64 = 256 * 1024;
-/// The largest decompressed piece, in bytes.
+/// The largest decompressed chunk, in bytes.
 const DECODED_BYTES: usize = 64 * 1024;
-/// The largest window of a zstd frame (RFC 9659), as a power of two. Each zstd body may hold it in memory.
+/// The largest window of a zstd frame (RFC 9659), as a power of two. Each zstd body may hold it in
+/// memory.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
 /// How a body is compressed.
@@ -37,7 +38,7 @@ pub(crate) enum Coding {
 
 impl Coding {
     /// Parses `Content-Encoding`. Refuses more than one compression.
-    fn of(headers: &HeaderMap) -> Result<Self, Problem> {
+    fn from_headers(headers: &HeaderMap) -> Result<Self, Problem> {
         let mut coding = Self::Identity;
         for value in headers.get_all(header::CONTENT_ENCODING) {
             let value = String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase();
@@ -47,10 +48,10 @@ impl Coding {
                     (Self::Identity, "gzip" | "x-gzip") => Self::Gzip,
                     (Self::Identity, "zstd") => Self::Zstd,
                     (Self::Identity, other) => {
-                        return Err(not_read(&format!("content-encoding {other:?}")));
+                        return Err(unsupported(&format!("content-encoding {other:?}")));
                     }
                     (Self::Gzip | Self::Zstd, _) => {
-                        return Err(not_read("more than one content-encoding"));
+                        return Err(unsupported("more than one content-encoding"));
                     }
                 };
             }
@@ -71,25 +72,30 @@ impl Coding {
 const ACCEPTED: &str = "gzip, zstd";
 const PLAIN_ONLY: &str = "identity";
 
-fn not_read(what: &str) -> Problem {
-    let detail = format!("{what} is not supported; send plain text, or one of {ACCEPTED}");
-    Kind::EncodedBody.with_detail(detail).accepting(ACCEPTED)
+fn unsupported(what: &str) -> Problem {
+    let detail =
+        format!("{what} is not supported; send the body uncompressed, or as one of {ACCEPTED}");
+    ProblemKind::EncodedBody
+        .with_detail(detail)
+        .accepting(ACCEPTED)
 }
 
 /// Refuses a body whose headers name an unsupported coding or a length beyond `limit`.
 pub(crate) fn check_events(headers: &HeaderMap, limit: u64) -> Result<Coding, Problem> {
-    let coding = Coding::of(headers)?;
+    let coding = Coding::from_headers(headers)?;
     check_length(headers, limit)?;
     Ok(coding)
 }
 
 /// As [`check_events`], for a body that must not be compressed.
 fn check_plain(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
-    match Coding::of(headers) {
+    match Coding::from_headers(headers) {
         Ok(Coding::Identity) => check_length(headers, limit),
         Ok(Coding::Gzip | Coding::Zstd) | Err(_) => {
-            let detail = "a compressed body is not supported here; send plain text";
-            Err(Kind::EncodedBody.with_detail(detail).accepting(PLAIN_ONLY))
+            let detail = "compressed bodies are not supported here; send the body uncompressed";
+            Err(ProblemKind::EncodedBody
+                .with_detail(detail)
+                .accepting(PLAIN_ONLY))
         }
     }
 }
@@ -105,66 +111,66 @@ fn check_length(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
 
 /// The problem of a body of more than `limit` bytes.
 fn too_large(limit: u64) -> Problem {
-    Kind::BodyTooLarge.with_detail(format!(
+    ProblemKind::BodyTooLarge.with_detail(format!(
         "the body has more than {limit} bytes, decompressed; split it"
     ))
 }
 
-/// A body as a stream of decompressed pieces.
-pub(crate) struct Pieces {
-    pieces: BoxStream<'static, io::Result<Bytes>>,
+/// A body as a stream of decompressed chunks.
+pub(crate) struct BodyChunks {
+    chunks: BoxStream<'static, io::Result<Bytes>>,
     coding: Coding,
     bytes_left: u64,
     bytes_max: u64,
 }
 
-impl Pieces {
-    /// The pieces of a body of at most `bytes_max` bytes, also before it is decompressed.
+impl BodyChunks {
+    /// The chunks of a body of at most `bytes_max` bytes, also before it is decompressed.
     pub(crate) fn new(api: &Api, body: Body, coding: Coding, bytes_max: u64) -> Self {
-        let sent = Sent {
+        let raw = RawBody {
             body: body.into_data_stream(),
             bytes_max,
             pace: Pace::new(api),
         };
-        let sent = stream::try_unfold(sent, Sent::next).boxed();
-        let pieces = match coding {
-            Coding::Identity => sent,
+        let raw = stream::try_unfold(raw, RawBody::next).boxed();
+        let chunks = match coding {
+            Coding::Identity => raw,
             Coding::Gzip => {
-                let mut decoder = GzipDecoder::new(StreamReader::new(sent));
+                let mut decoder = GzipDecoder::new(StreamReader::new(raw));
                 decoder.multiple_members(true);
                 ReaderStream::with_capacity(decoder, DECODED_BYTES).boxed()
             }
             Coding::Zstd => {
                 let window = DParameter::window_log_max(ZSTD_WINDOW_LOG_MAX);
-                let sent = StreamReader::new(sent);
-                let mut decoder = ZstdDecoder::with_params(sent, &[window]);
+                let raw = StreamReader::new(raw);
+                let mut decoder = ZstdDecoder::with_params(raw, &[window]);
                 decoder.multiple_members(true);
                 ReaderStream::with_capacity(decoder, DECODED_BYTES).boxed()
             }
         };
         Self {
-            pieces,
+            chunks,
             coding,
             bytes_left: bytes_max,
             bytes_max,
         }
     }
 
-    /// The next piece.
+    /// The next chunk.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
-        let piece = match self.pieces.next().await {
+        let chunk = match self.chunks.next().await {
             None => return Ok(None),
-            Some(Ok(piece)) => piece,
+            Some(Ok(chunk)) => chunk,
             Some(Err(error)) => return Err(self.problem(error)),
         };
-        let left = self.bytes_left.checked_sub(piece.len() as u64);
+        let left = self.bytes_left.checked_sub(chunk.len() as u64);
         self.bytes_left = left.ok_or_else(|| too_large(self.bytes_max))?;
-        Ok(Some(piece))
+        Ok(Some(chunk))
     }
 
     fn problem(&self, error: io::Error) -> Problem {
-        let error = match error.downcast::<Unread>() {
-            Ok(Unread(problem)) => return problem,
+        let error = match error.downcast::<BodyProblem>() {
+            Ok(BodyProblem(problem)) => return problem,
             Err(error) => error,
         };
         let coding = self.coding.name();
@@ -172,52 +178,52 @@ impl Pieces {
             io::ErrorKind::UnexpectedEof => format!("the body ends within a {coding} stream"),
             _ => format!("the body is not a {coding} stream: {error}"),
         };
-        Kind::BadBody.with_detail(format!("{detail}; send it again"))
+        ProblemKind::BadBody.with_detail(format!("{detail}; send it again"))
     }
 }
 
 /// A problem of the raw body, passed through a decoder.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.detail())]
-struct Unread(Problem);
+struct BodyProblem(Problem);
 
 /// The raw body, before decompression.
-struct Sent {
+struct RawBody {
     body: BodyDataStream,
     bytes_max: u64,
     pace: Pace,
 }
 
-impl Sent {
+impl RawBody {
     async fn next(mut self) -> io::Result<Option<(Bytes, Self)>> {
-        match self.piece().await {
-            Ok(piece) => Ok(piece.map(|piece| (piece, self))),
-            Err(problem) => Err(io::Error::other(Unread(problem))),
+        match self.chunk().await {
+            Ok(chunk) => Ok(chunk.map(|chunk| (chunk, self))),
+            Err(problem) => Err(io::Error::other(BodyProblem(problem))),
         }
     }
 
-    async fn piece(&mut self) -> Result<Option<Bytes>, Problem> {
+    async fn chunk(&mut self) -> Result<Option<Bytes>, Problem> {
         let begun = Instant::now();
-        let piece = match timeout(self.pace.left(), self.body.next()).await {
+        let chunk = match timeout(self.pace.time_left(), self.body.next()).await {
             Ok(None) => return Ok(None),
-            Ok(Some(Ok(piece))) => piece,
+            Ok(Some(Ok(chunk))) => chunk,
             Ok(Some(Err(error))) => {
-                let detail = format!("the body broke off: {error}; send it again");
-                return Err(Kind::BadBody.with_detail(detail));
+                let detail = format!("the body ended early: {error}; send it again");
+                return Err(ProblemKind::BadBody.with_detail(detail));
             }
-            Err(_) => return Err(self.pace.slow()),
+            Err(_) => return Err(self.pace.slow_body()),
         };
-        self.pace.add(piece.len() as u64, begun.elapsed());
+        self.pace.add(chunk.len() as u64, begun.elapsed());
         if self.pace.bytes > self.bytes_max {
             return Err(too_large(self.bytes_max));
         }
-        Ok(Some(piece))
+        Ok(Some(chunk))
     }
 }
 
 /// The transfer rate of a body. Only the time spent waiting for the client counts.
 struct Pace {
-    /// How long a client may be silent, and how long a body may take before its rate counts.
+    /// How long a client may pause, and how long a body may take before its rate is checked.
     idle: Duration,
     /// 0 disables the limit.
     bytes_per_second_min: u64,
@@ -235,17 +241,18 @@ impl Pace {
         }
     }
 
-    /// Adds a piece. Bytes that came faster than the minimum let later ones be late by `idle`, and no more.
+    /// Counts a chunk. Bytes that arrived faster than the minimum let later ones be late by at most
+    /// `idle`.
     fn add(&mut self, bytes: u64, waited: Duration) {
         self.bytes += bytes;
         self.waited += waited;
-        if let Some(earned) = self.earned() {
+        if let Some(earned) = self.earned_time() {
             self.waited = self.waited.max(earned.saturating_sub(self.idle));
         }
     }
 
-    /// The time that the bytes take at the minimum rate.
-    fn earned(&self) -> Option<Duration> {
+    /// Returns the time that the bytes take at the minimum rate.
+    fn earned_time(&self) -> Option<Duration> {
         let earned_ms = self
             .bytes
             .saturating_mul(1_000)
@@ -253,29 +260,29 @@ impl Pace {
         Some(Duration::from_millis(earned_ms))
     }
 
-    /// How long the next piece may take.
-    fn left(&self) -> Duration {
-        let Some(earned) = self.earned() else {
+    /// Returns how long the next chunk may take.
+    fn time_left(&self) -> Duration {
+        let Some(earned) = self.earned_time() else {
             return self.idle;
         };
         let all = self.idle.saturating_add(earned);
         all.saturating_sub(self.waited).min(self.idle)
     }
 
-    fn slow(&self) -> Problem {
+    fn slow_body(&self) -> Problem {
         let (idle_ms, rate) = (self.idle.as_millis(), self.bytes_per_second_min);
         let rate = match rate {
             0 => String::new(),
-            rate => format!(", or came at less than {rate} bytes a second"),
+            rate => format!(", or arrived at less than {rate} bytes a second"),
         };
-        Kind::SlowBody.with_detail(format!(
-            "the body paused for {idle_ms} ms{rate}: send smaller bodies"
+        ProblemKind::SlowBody.with_detail(format!(
+            "the body paused for {idle_ms} ms{rate}; send smaller bodies"
         ))
     }
 }
 
-/// The body as a JSON object of a shape, of which `example` is one. It is small: all of it must come
-/// within the time that a client may be silent.
+/// Reads a small body as a JSON object like `example`. All of it must arrive within the idle
+/// timeout of a body.
 pub(crate) async fn object<T: DeserializeOwned>(
     api: &Api,
     request: Request,
@@ -284,7 +291,7 @@ pub(crate) async fn object<T: DeserializeOwned>(
     object_up_to(api, request, OBJECT_BYTES_MAX, example).await
 }
 
-/// The same of at most so many bytes.
+/// As [`object`], with a limit of `bytes_max`.
 pub(crate) async fn object_up_to<T: DeserializeOwned>(
     api: &Api,
     request: Request,
@@ -292,30 +299,30 @@ pub(crate) async fn object_up_to<T: DeserializeOwned>(
     example: &str,
 ) -> Result<T, Problem> {
     let body = text_up_to(api, request, bytes_max).await?;
-    // An array of the fields' values would do for serde.
+    // serde would accept an array of the fields' values, too.
     let parsed = if body.trim_ascii_start().starts_with(b"{") {
-        serde_json::from_slice(&body).map_err(|error| error.to_string())
+        schemas::json_error::decode(&body)
     } else {
         Err("it is not a JSON object".to_owned())
     };
     parsed.map_err(|error| {
-        Kind::BadBody.with_detail(format!(
-            "the body can't be used: {error}; send JSON such as {example}"
+        ProblemKind::BadBody.with_detail(format!(
+            "the body is not valid: {error}; send JSON such as {example}"
         ))
     })
 }
 
-/// A small body, all of which must come within the time that a client may be silent.
+/// Reads a small body, all of which must arrive within the idle timeout of a body.
 pub(crate) async fn text_up_to(
     api: &Api,
     request: Request,
     bytes_max: u64,
 ) -> Result<BytesMut, Problem> {
     check_plain(request.headers(), bytes_max)?;
-    let mut pieces = Pieces::new(api, request.into_body(), Coding::Identity, bytes_max);
+    let mut chunks = BodyChunks::new(api, request.into_body(), Coding::Identity, bytes_max);
     let whole = async {
         let mut body = BytesMut::new();
-        while let Some(data) = pieces.next().await? {
+        while let Some(data) = chunks.next().await? {
             body.extend_from_slice(&data);
         }
         Ok(body)
@@ -323,8 +330,8 @@ pub(crate) async fn text_up_to(
     let limit = api.options.body_idle_timeout();
     timeout(limit, whole).await.map_err(|_| {
         let limit = limit.as_millis();
-        let detail = format!("the body did not come within {limit} ms: send it again");
-        Kind::SlowBody.with_detail(detail)
+        let detail = format!("the body did not arrive within {limit} ms; send it again");
+        ProblemKind::SlowBody.with_detail(detail)
     })?
 }
 
@@ -333,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_earns_its_time_by_what_has_come() {
+    fn received_bytes_extend_the_time_of_a_body() {
         let idle = Duration::from_secs(30);
         let left = |bytes_per_second_min, bytes, waited_s| {
             let waited = Duration::from_secs(waited_s);
@@ -343,7 +350,7 @@ mod tests {
                 bytes,
                 waited,
             };
-            pace.left().as_secs()
+            pace.time_left().as_secs()
         };
         assert_eq!(left(4_096, 0, 0), 30);
         assert_eq!(left(4_096, 7, 28), 2);
@@ -357,7 +364,7 @@ mod tests {
 
     /// A fast start does not allow hours of silence later.
     #[test]
-    fn a_fast_beginning_earns_no_more_than_one_pause() {
+    fn a_fast_start_allows_only_one_pause() {
         let idle = Duration::from_secs(30);
         let mut pace = Pace {
             idle,
@@ -366,9 +373,13 @@ mod tests {
             waited: Duration::ZERO,
         };
         pace.add(60 << 20, Duration::from_secs(1));
-        assert_eq!(pace.left(), idle);
+        assert_eq!(pace.time_left(), idle);
         pace.add(1, Duration::from_secs(29));
         pace.add(1, Duration::from_secs(29));
-        assert!(pace.left() < Duration::from_secs(3), "{:?}", pace.left());
+        assert!(
+            pace.time_left() < Duration::from_secs(3),
+            "{:?}",
+            pace.time_left()
+        );
     }
 }

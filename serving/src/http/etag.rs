@@ -1,7 +1,7 @@
-//! Tags of answers: who has an answer asks whether it is still the same one.
+//! Entity tags: an unchanged response is answered with 304 and no body.
 //!
-//! Every answer may be kept by whoever got it, and must be asked for again before it is used
-//! (`no-cache`): then an answer that did not change costs no body. Nothing is cached by time.
+//! Clients may store every response, but must revalidate it before each use (`no-cache`). Nothing
+//! is cached by age.
 
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
@@ -10,66 +10,70 @@ use axum::middleware::Next;
 use axum::response::Response;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::problem::{Kind, Problem};
+use super::problem::{Problem, ProblemKind};
 
-/// A tag. It is a weak one, since the same answer may be sent compressed or not.
-pub(crate) fn of(hash: u128) -> HeaderValue {
+/// Builds an entity tag. It is weak, because the same response may be sent compressed or not.
+pub(crate) fn from_hash(hash: u128) -> HeaderValue {
     let text = format!("W/\"{hash:032x}\"");
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("W/\"\""))
 }
 
-/// Gives an answer its tag, and none of it to who has it already.
-pub(crate) async fn tagged(request: Request, next: Next) -> Result<Response, Problem> {
-    let asked = matches!(*request.method(), Method::GET | Method::HEAD);
-    let known = request.headers().get_all(header::IF_NONE_MATCH);
-    let known: Vec<HeaderValue> = known.iter().cloned().collect();
+/// Adds an entity tag to a response. Replaces the response with 304 if the client has it already.
+pub(crate) async fn add_etag(request: Request, next: Next) -> Result<Response, Problem> {
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    let client_tags = request.headers().get_all(header::IF_NONE_MATCH);
+    let client_tags: Vec<HeaderValue> = client_tags.iter().cloned().collect();
     let response = next.run(request).await;
-    if !asked || response.status() != StatusCode::OK {
+    if !is_read || response.status() != StatusCode::OK {
         return Ok(response);
     }
     let mut response = match response.headers().contains_key(header::ETAG) {
         true => response,
-        false => hashed(response).await?,
+        false => with_body_hash(response).await?,
     };
     let no_cache = HeaderValue::from_static("no-cache");
     response
         .headers_mut()
         .insert(header::CACHE_CONTROL, no_cache);
-    if !is_known(response.headers(), &known) {
+    if !matches_tag(response.headers(), &client_tags) {
         return Ok(response);
     }
     let (mut parts, _) = response.into_parts();
     parts.status = StatusCode::NOT_MODIFIED;
     parts.headers.remove(header::CONTENT_TYPE);
     parts.headers.remove(header::CONTENT_LENGTH);
-    // As the answer itself has it, which may be sent compressed.
+    // RFC 9110 requires the Vary header of the 200 response, which may be compressed.
     let by_encoding = HeaderValue::from_static("accept-encoding");
     parts.headers.insert(header::VARY, by_encoding);
     Ok(Response::from_parts(parts, Body::empty()))
 }
 
-/// Tags an answer by its bytes, which are all there already.
-async fn hashed(response: Response) -> Result<Response, Problem> {
+/// Adds a tag computed from the body, which is complete in memory.
+async fn with_body_hash(response: Response) -> Result<Response, Problem> {
     let (mut parts, body) = response.into_parts();
     let bytes = to_bytes(body, usize::MAX).await.map_err(|error| {
-        tracing::error!(%error, "cannot read an answer");
-        Kind::Internal.with_detail("the answer could not be written")
+        tracing::error!(%error, "cannot read the body of a response");
+        ProblemKind::Internal
+            .with_detail("the response could not be written: see the log of the service")
     })?;
-    parts.headers.insert(header::ETAG, of(xxh3_128(&bytes)));
+    parts
+        .headers
+        .insert(header::ETAG, from_hash(xxh3_128(&bytes)));
     Ok(Response::from_parts(parts, Body::from(bytes)))
 }
 
-/// Whether the asker has the answer: by RFC 9110, tags are compared weakly here.
-fn is_known(headers: &HeaderMap, known: &[HeaderValue]) -> bool {
+/// Returns whether the client has this response. RFC 9110 demands the weak comparison for
+/// `If-None-Match`.
+fn matches_tag(headers: &HeaderMap, client_tags: &[HeaderValue]) -> bool {
     let Some(tag) = headers.get(header::ETAG).and_then(|tag| tag.to_str().ok()) else {
         return false;
     };
     let opaque = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
-    known
+    client_tags
         .iter()
         .filter_map(|header| header.to_str().ok())
         .flat_map(|header| header.split(','))
-        .any(|given| given.trim() == "*" || opaque(given) == opaque(tag))
+        .any(|sent| sent.trim() == "*" || opaque(sent) == opaque(tag))
 }
 
 #[cfg(test)]
@@ -77,18 +81,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_is_known_in_any_writing() {
-        let tag = of(77);
+    fn a_tag_matches_in_every_spelling() {
+        let tag = from_hash(77);
         let text = tag.to_str().unwrap().to_owned();
         let mut headers = HeaderMap::new();
         headers.insert(header::ETAG, tag);
-        let is = |known: &str| is_known(&headers, &[HeaderValue::try_from(known).unwrap()]);
-        assert!(is(&text));
-        assert!(is(text.trim_start_matches("W/")));
-        assert!(is(&format!("\"a\", {text} ,W/\"b\"")));
-        assert!(is("*"));
-        assert!(!is("W/\"\""));
-        assert!(!is(""));
-        assert!(!is_known(&headers, &[]));
+        let is_match = |sent: &str| matches_tag(&headers, &[HeaderValue::try_from(sent).unwrap()]);
+        assert!(is_match(&text));
+        assert!(is_match(text.trim_start_matches("W/")));
+        assert!(is_match(&format!("\"a\", {text} ,W/\"b\"")));
+        assert!(is_match("*"));
+        assert!(!is_match("W/\"\""));
+        assert!(!is_match(""));
+        assert!(!matches_tag(&headers, &[]));
     }
 }

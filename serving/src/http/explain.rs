@@ -1,5 +1,5 @@
-//! Why a value is what it is: the batch rows that it is made of with the runs that wrote them, and what was counted live
-//! since.
+//! Explanations of totals: the batch rows with the runs that wrote them, live counts, and
+//! corrections.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,46 +8,46 @@ use axum::extract::State;
 use axum::http::Uri;
 use axum::{Extension, Json};
 use futures::future::try_join_all;
+use schemas::json_value;
 use schemas::provenance::Provenance;
 use schemas::seam::Epoch;
-use schemas::shown::key_value;
 use schemas::source::Source;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use stores::corrections::{self, CorrectionEntry, CorrectionFilter, MatchingCorrections};
 use utoipa::ToSchema;
 
-use super::explain_board::{self, BoardExplanation};
+use super::explain_board::{self, BoardExplanationResponse};
 use super::problem::{Problem, ProblemShape};
 use super::runs::drift_total;
-use super::stats::{Asked, Filters, Times};
+use super::stats::{Filters, StatsRequest, Times};
 use super::{Api, Caller};
-use crate::answer::{AnswerRange, Overflow, ProvenanceShape, fit, shown_ms};
-use crate::explained::{Explained as Rows, ExplainedRow, Share};
-use crate::tally::Tally;
+use crate::aggregation::Aggregation;
+use crate::answer::{AnswerRange, Overflow, ProvenanceShape, format_ms, to_i64};
+use crate::explanation::{ExplainedRow, PartialSum, ValueExplanation};
 
-/// The metric that is meant where none is named.
+/// The default metric.
 const METRIC: &str = "plays";
-/// Runs of which more is told than their number: the newest.
+/// Maximum number of runs with details, newest first.
 const RUNS_MAX: usize = 50;
-/// Restorations that are told.
+/// Maximum number of listed restorations.
 const RESTORATIONS_MAX: usize = 100;
 
-/// What a value is made of.
+/// The parts of a value.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Explanation {
     metric: String,
-    /// The value, as the total of the same question says it.
+    /// The value, equal to the total for the same parameters.
     count: i64,
-    /// What batch rows hold of it, by the run that wrote them last.
+    /// The part in batch rows, by the run that wrote them last.
     batch: Vec<BatchPart>,
-    /// What was counted live since, by epoch: after the newest run.
+    /// The part that was counted live after the newest run, by epoch.
     live: Vec<LiveShare>,
-    /// What restorations have corrected of it, which is part of the rows as any event is.
+    /// Corrections by restorations. They are events, so the rows include them.
     corrections: Corrections,
-    /// The rows, in the order of views and keys; the first 1,000.
-    rows: Vec<RowShown>,
-    /// How many rows there are.
+    /// The first 1,000 rows, ordered by view and key.
+    rows: Vec<ExplainedRowResponse>,
+    /// The number of all rows.
     rows_all: u64,
     range: AnswerRange,
     #[schema(value_type = ProvenanceShape)]
@@ -57,14 +57,15 @@ pub(crate) struct Explanation {
 /// Corrections that are part of a value.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct Corrections {
-    /// How many.
+    /// The number of corrections.
     count: u64,
     /// The sum of their amounts.
     sum: i64,
-    /// How many more may be part of it: of large restorations it is not kept which values each of their corrections
-    /// has, and of none which listener; and those that are not counted yet.
+    /// The number of further corrections that may be part of the value. Listeners are not recorded,
+    /// nor the exact values of large restorations. Corrections that are not counted yet are
+    /// included here.
     maybe: u64,
-    /// By which restorations, newest first: the first 100 of those that have a part in it, or may have.
+    /// The first 100 restorations that affect the value or may affect it, newest first.
     restorations: Vec<CorrectedBy>,
 }
 
@@ -72,123 +73,124 @@ pub(crate) struct Corrections {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct CorrectedBy {
     number: u64,
-    /// Null for a key that reads some owners alone: what it says may be about others.
+    /// Null for a key that may read only some owners, because the text may concern others.
     by: Option<String>,
-    /// The same.
+    /// Null in the same case as `by`.
     reason: Option<String>,
-    /// When, in UTC.
+    /// Time in UTC.
     at: String,
-    /// The restoration that it takes back; null unless it does.
+    /// The number of the restoration that this entry undoes, if any.
     undoes: Option<u64>,
-    /// How many of its corrections are part of the value.
+    /// The number of its corrections that are part of the value.
     count: u64,
     /// The sum of their amounts.
     sum: i64,
-    /// How many more of them may be.
+    /// The number of further corrections that may be.
     maybe: u64,
-    /// Whether all of its corrections are below the position of the answer. Those of one where it is not so are not in
-    /// the sums.
+    /// True if all its corrections are below the position of the response. If not, the sums exclude
+    /// them.
     is_counted: bool,
 }
 
-/// What batch rows of one run hold of a value.
+/// The part of a value in the batch rows of entry run.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct BatchPart {
     /// The run that changed these rows last.
     epoch: u64,
-    /// When that was, in UTC; null where the run's record is not kept any more, and of all but the newest 50 runs.
+    /// Time of the run in UTC. Null if its record has expired, and for all but the newest 50 runs.
     at: Option<String>,
     count: i64,
-    /// Of so many rows.
+    /// The number of these rows.
     rows: u64,
-    /// What the run found that live state had counted otherwise, in all; null where that is not known.
+    /// The total difference between live counts and the run. Null if unknown.
     drift: Option<u64>,
 }
 
-/// What was counted live of a value in one epoch.
+/// The part of a value that was counted live in entry epoch.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LiveShare {
     epoch: u64,
     count: i64,
-    /// Of so many rows.
+    /// The number of these rows.
     rows: u64,
 }
 
-/// A row that has a part in a value.
+/// A row that contributes to a value.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct RowShown {
+pub(crate) struct ExplainedRowResponse {
     /// The view.
     job: String,
-    /// By column, its value.
+    /// The key, by column.
     key: Map<String, Value>,
-    /// What the row counts: batch and live.
+    /// The count of the row, batch and live.
     count: i64,
-    /// What the batch row holds, and the run that wrote it; null where there is none.
-    batch: Option<BatchRowShown>,
-    /// What was counted since, by epoch.
-    live: Vec<LiveRowShown>,
+    /// The batch row, and the run that wrote it. Null if there is none.
+    batch: Option<BatchRowResponse>,
+    /// The live counts after that run, by epoch.
+    live: Vec<LiveRowResponse>,
 }
 
 /// A batch row.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct BatchRowShown {
+pub(crate) struct BatchRowResponse {
     count: i64,
     epoch: u64,
 }
 
-/// What was counted live of a row in one epoch.
+/// The live count of a row in entry epoch.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct LiveRowShown {
+pub(crate) struct LiveRowResponse {
     epoch: u64,
     count: i64,
 }
 
-/// Why something is what it is.
+/// An explanation.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Explained {
     /// A total.
     Value(Box<Explanation>),
-    /// A board, and a place on it.
-    Board(Box<BoardExplanation>),
+    /// A board and the rank of an athlete.
+    Board(Box<BoardExplanationResponse>),
 }
 
-/// Why a total is what it is: for the same parameters as the total, the rows that it adds up. Or why a board, and an
-/// athlete's place on it, is what it is, for the parameters of the board and `segment_id` or `application_id`.
+/// Explains a total or a board. For the parameters of a total: the rows that it adds up. For
+/// `segment_id` or `application_id` and the parameters of a board: the parts of the board, and of
+/// an athlete's rank.
 #[utoipa::path(
     get,
     path = "/api/v1/explain",
     tag = "stats",
     params(
-        ("metric" = Option<String>, Query, description = "plays, also if left out"),
+        ("metric" = Option<String>, Query, description = "The metric; default plays"),
         Filters,
         Times,
-        ("segment_id" = Option<i64>, Query, description = "The segment whose board is explained, in the place of a total"),
-        ("application_id" = Option<i64>, Query, description = "The application whose connected athletes are"),
-        ("athlete_id" = Option<i64>, Query, description = "Of a board: the athlete whose place is explained"),
-        ("board" = Option<String>, Query, description = "Of a segment: overall, gender:F, age:35-44 or weight:75-84; overall if left out"),
-        ("window" = Option<String>, Query, description = "Of a segment: all, year, month or day; all if left out"),
-        ("club_id" = Option<i64>, Query, description = "Of a board: only athletes of this club"),
-        ("following" = Option<i64>, Query, description = "Of a board: only this athlete and those that this athlete follows")
+        ("segment_id" = Option<i64>, Query, description = "Explain the board of this segment, instead of a total"),
+        ("application_id" = Option<i64>, Query, description = "Explain the connected athletes of this application, instead of a total"),
+        ("athlete_id" = Option<i64>, Query, description = "Board only: the athlete whose rank to explain"),
+        ("board" = Option<String>, Query, description = "Segment only: overall, gender:F, age:35-44 or weight:75-84; default overall"),
+        ("window" = Option<String>, Query, description = "Segment only: all, year, month or day; default all"),
+        ("club_id" = Option<i64>, Query, description = "Board only: restrict to athletes of this club"),
+        ("following" = Option<i64>, Query, description = "Board only: restrict to this athlete and those that this athlete follows")
     ),
     responses(
-        (status = 200, description = "What it is made of", body = Explained),
-        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
+        (status = 200, description = "The explanation", body = Explained),
+        (status = 404, description = "Unknown metric", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn explain(
+pub(crate) async fn explain_value(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
     uri: Uri,
 ) -> Result<Json<Explained>, Problem> {
-    if let Some((name, job, column)) = explain_board::asked(&api, &uri)? {
-        let explained = explain_board::explain(&api, &uri, (name, job, column)).await?;
+    if let Some(board) = explain_board::requested_board(&api, &uri)? {
+        let explained = explain_board::explain(&api, &uri, &board).await?;
         return Ok(Json(Explained::Board(Box::new(explained))));
     }
-    let mut explained = of_total(&api, &uri).await?;
+    let mut explained = explain_total(&api, &uri).await?;
     if !caller.may_read_all() {
-        explained.corrections.tell_less();
-        // That of a run is of all owners.
+        explained.corrections.redact();
+        // The drift of a run concerns all owners.
         for part in &mut explained.batch {
             part.drift = None;
         }
@@ -196,29 +198,32 @@ pub(crate) async fn explain(
     Ok(Json(Explained::Value(Box::new(explained))))
 }
 
-/// Why a total is what it is.
-async fn of_total(api: &Arc<Api>, uri: &Uri) -> Result<Explanation, Problem> {
-    let metric = super::params::one(uri, "metric").unwrap_or_else(|| METRIC.to_owned());
-    if super::params::one(uri, "compare").is_some() {
+/// Explains a total.
+async fn explain_total(api: &Arc<Api>, uri: &Uri) -> Result<Explanation, Problem> {
+    let metric = super::params::first_value(uri, "metric").unwrap_or_else(|| METRIC.to_owned());
+    if super::params::first_value(uri, "compare").is_some() {
         return Err(Problem::parameter(
-            "compare can't be explained: ask for the period before with date=, or from= and to=",
+            "compare is not supported here: select the previous period with date, or with from and to",
         ));
     }
-    let asked = Asked::read(api, &metric, uri, &["metric"])?;
-    let frame = asked.frame()?;
-    let source = asked.metric.source;
-    let reading = asked.rows(api).await?;
-    let corrections = corrections(api, source, &asked, &reading.standing.position).await?;
-    let explained = match reading.tally {
-        Tally::Rows(explained) => *explained,
-        Tally::Segments(_) | Tally::Keys(_) | Tally::Sketches(_) => Rows::default(),
+    let request = StatsRequest::read(api, &metric, uri, &["metric"])?;
+    let spec = request.answer_spec()?;
+    let source = request.metric.source;
+    let reading = request.read_rows(api).await?;
+    let corrections =
+        read_corrections(api, source, &request, &reading.read_position.position).await?;
+    let explained = match reading.aggregation {
+        Aggregation::Rows(explained) => *explained,
+        Aggregation::Segments(_) | Aggregation::Keys(_) | Aggregation::Sketches(_) => {
+            ValueExplanation::default()
+        }
     };
     let newest = explained.batch.keys().rev().take(RUNS_MAX);
-    let stories = newest.map(|epoch| api.ports.views.story(source, *epoch));
-    let stories = try_join_all(stories).await?.into_iter().flatten();
-    let runs = stories.map(|story| {
-        let at = story.ended_at_ms.map(shown_ms);
-        (story.run.epoch, (at, drift_total(&story)))
+    let run_details = newest.map(|epoch| api.ports.views.run_details(source, *epoch));
+    let run_details = try_join_all(run_details).await?.into_iter().flatten();
+    let runs = run_details.map(|details| {
+        let at = details.ended_at_ms.map(format_ms);
+        (details.run.epoch, (at, drift_total(&details)))
     });
     let runs: BTreeMap<Epoch, _> = runs.collect();
     let batch = explained.batch.iter().map(|(epoch, share)| {
@@ -226,80 +231,88 @@ async fn of_total(api: &Arc<Api>, uri: &Uri) -> Result<Explanation, Problem> {
         Ok(BatchPart {
             epoch: *epoch,
             at,
-            count: fit(share.count)?,
+            count: to_i64(share.count)?,
             rows: share.rows,
             drift,
         })
     });
-    let live = explained.live.iter().map(|(epoch, share): (_, &Share)| {
-        Ok(LiveShare {
-            epoch: *epoch,
-            count: fit(share.count)?,
-            rows: share.rows,
-        })
-    });
+    let live = explained
+        .live
+        .iter()
+        .map(|(epoch, share): (_, &PartialSum)| {
+            Ok(LiveShare {
+                epoch: *epoch,
+                count: to_i64(share.count)?,
+                rows: share.rows,
+            })
+        });
     Ok(Explanation {
         metric,
-        count: fit(explained.cell.count)?,
+        count: to_i64(explained.cell.count)?,
         batch: batch.collect::<Result<_, Overflow>>()?,
         live: live.collect::<Result<_, Overflow>>()?,
         corrections,
         rows: explained
             .rows
             .iter()
-            .map(shown)
+            .map(row_response)
             .collect::<Result<_, Overflow>>()?,
         rows_all: explained.rows_all,
-        range: frame.shown(),
-        provenance: frame.provenance([&explained.cell], reading.standing, &reading.run),
+        range: spec.answer_range(),
+        provenance: spec.provenance(
+            [&explained.cell],
+            reading.read_position,
+            &reading.run_watermark,
+        ),
     })
 }
 
-/// What restorations have corrected of a value.
-async fn corrections(
+/// Reads the corrections of a value.
+async fn read_corrections(
     api: &Api,
     source: Source,
-    asked: &Asked<'_>,
+    request: &StatsRequest<'_>,
     position: &[i64],
 ) -> Result<Corrections, Problem> {
-    let range = asked.frame()?.range;
-    let filters = asked.params.filters(asked.metric)?.into_iter();
+    let range = request.answer_spec()?.range;
+    let filters = request.params.filters(request.metric)?.into_iter();
     let filter = CorrectionFilter {
         columns: filters
-            .map(|(name, value)| (name, key_value(&value)))
+            .map(|(name, value)| (name, json_value::from_key(&value)))
             .collect(),
         from: range.from,
         to: range.to,
     };
-    let mut told = Corrections::default();
+    let mut corrections = Corrections::default();
     corrections::for_each_entry(&*api.ports.records, source, |entry| {
-        told.add(entry, &filter, position);
+        corrections.add(entry, &filter, position);
     })
     .await?;
-    told.restorations.reverse();
-    Ok(told)
+    corrections.restorations.reverse();
+    Ok(corrections)
 }
 
 impl Corrections {
-    /// Leaves out what may be about others than who is asking.
-    fn tell_less(&mut self) {
-        self.restorations.retain(|one| one.count > 0);
-        for one in &mut self.restorations {
-            (one.by, one.reason) = (None, None);
+    /// Removes all details that may concern other owners.
+    fn redact(&mut self) {
+        self.restorations
+            .retain(|restoration| restoration.count > 0);
+        for restoration in &mut self.restorations {
+            (restoration.by, restoration.reason) = (None, None);
         }
-        // What may be of the value is of others, too.
+        // Uncertain corrections may belong to other owners.
         self.maybe = 0;
     }
 
-    fn add(&mut self, one: CorrectionEntry, filter: &CorrectionFilter, position: &[i64]) {
-        let mut part = one.sums.matching(filter);
+    fn add(&mut self, entry: CorrectionEntry, filter: &CorrectionFilter, position: &[i64]) {
+        let mut part = entry.sums.matching(filter);
         if part.count == 0 && part.maybe == 0 {
             return;
         }
-        let until = one.done_until.as_deref();
+        let until = entry.done_until.as_deref();
         let is_counted = until.is_some_and(|until| {
-            let mut places = until.iter().enumerate();
-            places.all(|(place, until)| position.get(place).is_some_and(|at| at >= until))
+            let mut ends = until.iter().enumerate();
+            ends.all(|(partition, end)| position.get(partition).is_some_and(|next| next >= end))
         });
         if !is_counted {
             part = MatchingCorrections {
@@ -311,11 +324,11 @@ impl Corrections {
         self.sum = self.sum.saturating_add(part.sum);
         self.maybe += part.maybe;
         self.restorations.push(CorrectedBy {
-            number: one.number,
-            by: Some(one.by),
-            reason: Some(one.reason),
-            at: shown_ms(one.at_ms),
-            undoes: one.undoes,
+            number: entry.number,
+            by: Some(entry.by),
+            reason: Some(entry.reason),
+            at: format_ms(entry.at_ms),
+            undoes: entry.undoes,
             count: part.count,
             sum: part.sum,
             maybe: part.maybe,
@@ -327,25 +340,25 @@ impl Corrections {
     }
 }
 
-fn shown(row: &ExplainedRow) -> Result<RowShown, Overflow> {
+fn row_response(row: &ExplainedRow) -> Result<ExplainedRowResponse, Overflow> {
     let key = row.key.iter();
-    let key = key.map(|(column, value)| (column.clone(), key_value(value)));
+    let key = key.map(|(column, value)| (column.clone(), json_value::from_key(value)));
     let batch = row.batch.map(|(count, epoch)| {
-        Ok(BatchRowShown {
-            count: fit(count)?,
+        Ok(BatchRowResponse {
+            count: to_i64(count)?,
             epoch,
         })
     });
     let live = row.live.iter().map(|(epoch, count)| {
-        Ok(LiveRowShown {
+        Ok(LiveRowResponse {
             epoch: *epoch,
-            count: fit(*count)?,
+            count: to_i64(*count)?,
         })
     });
-    Ok(RowShown {
+    Ok(ExplainedRowResponse {
         job: row.job.clone(),
         key: key.collect(),
-        count: fit(row.count)?,
+        count: to_i64(row.count)?,
         batch: batch.transpose()?,
         live: live.collect::<Result<_, Overflow>>()?,
     })

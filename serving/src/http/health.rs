@@ -1,4 +1,4 @@
-//! Whether the service lives, whether it can answer, and its metrics.
+//! Liveness, readiness, and metrics.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use jobs::merge::{Gap, NotWhole};
+use jobs::merge::{SeamGap, SeamMismatch};
 use schemas::source::Source;
 use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::problem::{Kind, Problem, ProblemShape};
+use super::problem::{Problem, ProblemKind, ProblemShape};
 use super::{Api, Caller};
-use crate::read::{Seen, newest_of};
+use crate::read::{RunsAndStates, newest_epoch};
 
-/// That the process answers; nothing else is looked at.
+/// Liveness: the process answers. No dependency is checked.
 #[utoipa::path(
     get,
     path = "/livez",
@@ -27,37 +27,37 @@ pub(crate) async fn livez() -> impl IntoResponse {
     Json(json!({"status": "live"}))
 }
 
-/// Why something is not as it should be, for whoever may not read all.
-const NOT_TOLD: &str = "it is not as it should be: a key that reads all is told why";
+/// Replaces the reason of a failed check for callers without the scope `read:*`.
+const HIDDEN_REASON: &str = "failed: a key with the scope read:* may see the reason";
 
-/// A thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Check {
-    /// What was looked at.
+    /// The component that was checked.
     name: String,
-    /// Whether it is as it should be.
+    /// True if the check passed.
     ok: bool,
-    /// Why not.
+    /// Why the check failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
-/// What was looked at.
+/// The result of all checks.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Readiness {
     status: &'static str,
     checks: Vec<Check>,
 }
 
-/// Whether questions can be answered: the stores are there, and live state joins the batch rows.
-/// Batch runs that fail do not make it unready.
+/// Readiness: all stores are available, and live state continues where the batch rows end. Failed
+/// batch runs do not make the service unready.
 #[utoipa::path(
     get,
     path = "/readyz",
     tag = "service",
     responses(
         (status = 200, description = "Ready", body = Readiness),
-        (status = 503, description = "Not ready; says why", body = ProblemShape, content_type = "application/problem+json")
+        (status = 503, description = "Not ready, with the failed checks", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn readyz(
@@ -67,7 +67,9 @@ pub(crate) async fn readyz(
     let mut checks = Vec::new();
     for metric in api.metrics.values() {
         let views = metric.views.iter();
-        let views: Vec<_> = views.map(|job| (job.view(), metric.live(job))).collect();
+        let views: Vec<_> = views
+            .map(|job| (job.view(), metric.live_view(job)))
+            .collect();
         checks.extend(check_source(&api, metric.source, &views).await);
     }
     for job in api.boards.values() {
@@ -75,9 +77,9 @@ pub(crate) async fn readyz(
         checks.extend(check_source(&api, job.source(), &views).await);
     }
     if !caller.may_read_all() {
-        // Why may say where servers are.
+        // Reasons may name addresses of servers.
         for check in &mut checks {
-            check.reason = check.reason.take().map(|_| NOT_TOLD.to_owned());
+            check.reason = check.reason.take().map(|_| HIDDEN_REASON.to_owned());
         }
     }
     let reasons: Vec<String> = checks
@@ -94,17 +96,18 @@ pub(crate) async fn readyz(
         }));
     }
     let detail = reasons.join("; ");
-    Err(Kind::NotReady
+    Err(ProblemKind::NotReady
         .with_detail(detail)
         .with("checks", json!(checks)))
 }
 
-/// Checks the stores of a source, and whether its views join the live parts that each is named with.
+/// Checks the stores of a source, and that live state continues where each view's batch rows end.
+/// Each pair names a view and its live part.
 async fn check_source(api: &Api, source: Source, views: &[(&str, &str)]) -> Vec<Check> {
-    // Runs before slots, as every read does.
+    // Runs are read before partition states, as every read does.
     let runs = api.ports.views.runs(source).await;
     let spans = api.ports.log.spans(source.topic()).await;
-    let recorded = runs.as_ref().map_or(0, |seen| seen.runs.partitions());
+    let recorded = runs.as_ref().map_or(0, |runs| runs.runs.partitions());
     let partitions = spans.as_ref().map_or(0, Vec::len).max(recorded);
     let count = u32::try_from(partitions).unwrap_or(u32::MAX);
     let live = api.ports.live.partition_states(source, 0..count).await;
@@ -113,24 +116,28 @@ async fn check_source(api: &Api, source: Source, views: &[(&str, &str)]) -> Vec<
         check("live state", source.name(), live.as_ref().map(drop)),
         check("batch views", source.name(), runs.as_ref().map(drop)),
     ];
-    if let (Ok(runs), Ok(slots)) = (runs, live) {
-        let seen = Seen {
+    if let (Ok(runs), Ok(states)) = (runs, live) {
+        let snapshot = RunsAndStates {
             runs: Arc::new(runs),
-            slots,
+            states,
         };
-        checks.push(check("seam", source.name(), check_views(&seen, views)));
+        checks.push(check("seam", source.name(), check_views(&snapshot, views)));
     }
     checks
 }
 
-/// Checks that views join their live parts. A view that is counted live only since its definition came does not make the service
-/// unready: only what that view alone answers is refused until the next run.
-fn check_views(seen: &Seen, views: &[(&str, &str)]) -> Result<(), NotWhole> {
+/// Checks that live state continues where each view's batch rows end. A new view without a complete
+/// run does not make the service unready: only requests that need this view fail until its first
+/// run.
+fn check_views(snapshot: &RunsAndStates, views: &[(&str, &str)]) -> Result<(), SeamMismatch> {
     for (view, live) in views {
-        let newest = newest_of(&seen.runs, view);
-        match seen.seam((view, live), newest, None).check(newest) {
-            Err(new) if new.gap == Gap::Uncounted => {
-                tracing::warn!(%new, "a view is not answered from yet");
+        let newest = newest_epoch(&snapshot.runs, view);
+        match snapshot.seam(view, live, newest, None).check(newest) {
+            Err(mismatch) if mismatch.gap == SeamGap::Uncounted => {
+                tracing::warn!(
+                    %mismatch,
+                    "a view has no complete run yet: requests that only it can answer fail"
+                );
             }
             checked => checked?,
         }
@@ -138,25 +145,25 @@ fn check_views(seen: &Seen, views: &[(&str, &str)]) -> Result<(), NotWhole> {
     Ok(())
 }
 
-fn check<E: std::fmt::Display>(name: &str, of: &str, found: Result<(), E>) -> Check {
+fn check<E: std::fmt::Display>(name: &str, object: &str, result: Result<(), E>) -> Check {
     Check {
-        name: format!("{name} of {of}"),
-        ok: found.is_ok(),
-        reason: found.err().map(|error| error.to_string()),
+        name: format!("{name} of {object}"),
+        ok: result.is_ok(),
+        reason: result.err().map(|error| error.to_string()),
     }
 }
 
-/// The metrics of the process, in Prometheus' text format.
+/// The metrics of the process, in the Prometheus text format.
 #[utoipa::path(
     get,
     path = "/metrics",
     tag = "service",
-    responses((status = 200, description = "Metrics, whose names begin with backstitch_", content_type = "text/plain"))
+    responses((status = 200, description = "Metrics with names that begin with backstitch_", content_type = "text/plain"))
 )]
 pub(crate) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
     let text = api.metrics_text.as_ref().ok_or_else(|| {
-        Kind::NotCollected.with_detail("this process was started without metrics")
+        ProblemKind::NotCollected.with_detail("this process was started without metrics")
     })?;
-    let kind = (header::CONTENT_TYPE, crate::monitor::TEXT);
+    let kind = (header::CONTENT_TYPE, crate::monitor::PROMETHEUS_TEXT);
     Ok(([kind], text.render()).into_response())
 }

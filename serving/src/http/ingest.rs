@@ -1,5 +1,5 @@
-//! Events and rows that come in over HTTP: read line by line as they come, events into the log and
-//! rows into the canonical store.
+//! Ingestion over HTTP: the lines of a body are streamed into the log (events) or the entity store
+//! (rows).
 
 use std::sync::Arc;
 
@@ -13,64 +13,64 @@ use serde::Serialize;
 use stores::intake::{Intake, IntakePorts};
 use utoipa::ToSchema;
 
-use super::body::{Pieces, check_events};
+use super::body::{BodyChunks, check_events};
 use super::params::{Params, Path};
-use super::places::NoPlace;
-use super::problem::{Kind, Problem, ProblemShape};
-use super::{Api, Caller, Place};
+use super::permits::PermitError;
+use super::problem::{Problem, ProblemKind, ProblemShape};
+use super::{Api, Caller, Permit};
 
-/// How much is read before it is written: a few thousand events.
+/// Bytes that are read before a write, which is a few thousand events.
 const CHUNK_BYTES: usize = 1024 * 1024;
 pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const KEY_BYTES_MAX: usize = 128;
-/// The most rejected lines that an answer lists.
+/// Maximum number of rejected lines in a response.
 const REJECTED_MAX: usize = 10_000;
 
-/// What became of the lines of a request.
+/// The result of an ingest request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Ingested {
-    /// Lines that are in the log or in the canonical store now.
+    /// Number of lines now in the log or the entity store.
     accepted: u64,
-    /// Lines that are dead letters now: the first 10,000 of them.
+    /// The first 10,000 rejected lines, which are dead letters now.
     rejected: Vec<Rejected>,
-    /// How many lines are dead letters now, also those that are not listed.
+    /// Number of all rejected lines.
     rejected_count: u64,
-    /// Lines that were left out: they are of athletes who were erased.
+    /// Number of lines skipped because they concern erased athletes.
     erased: u64,
 }
 
-/// A line that was not taken.
+/// A rejected line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Rejected {
-    /// The line's number, counted from 1.
+    /// The number of the line, from 1.
     line: u64,
-    /// Field, fault and what is expected.
+    /// The field, the fault, and the expected value.
     reason: String,
 }
 
-/// Takes events or rows, one JSON object a line. When it answers, every line is durably in the log,
-/// in the canonical store or among the dead letters. After an error some lines may be taken: sending
-/// all again is safe, since an event that comes again counts once, and a row is the same row. With the
-/// header Idempotency-Key, the same for each try, a line that is rejected again is the same dead letter,
-/// too. While many are writing, others are asked to come again (429).
+/// Ingests events or rows, one JSON object per line. When the response is sent, every line is
+/// durably in the log, in the entity store or among the dead letters. After an error some lines may
+/// have been ingested. Sending the body again is safe: a repeated event counts once, and a row is
+/// the same row. With the header Idempotency-Key, the same for each attempt, a line that is
+/// rejected again is the same dead letter. Responds with 429 when too many clients are writing.
 #[utoipa::path(
     post,
     path = "/api/v1/ingest/{source}",
     tag = "ingest",
     params(
         ("source" = String, Path, description = "plays, efforts, authorizations, athletes, clubs, follows or applications"),
-        ("Content-Encoding" = Option<String>, Header, description = "gzip or zstd if the body is compressed, in one frame or several"),
-        ("Idempotency-Key" = Option<String>, Header, description = "A name for this body, the same whenever it is sent again: 1 to 128 letters, digits, -, _, . or :")
+        ("Content-Encoding" = Option<String>, Header, description = "gzip or zstd for a compressed body of one or more frames"),
+        ("Idempotency-Key" = Option<String>, Header, description = "A name for this body, the same for each attempt: 1 to 128 letters, digits, -, _, . or :")
     ),
-    request_body(content = String, content_type = "application/x-ndjson", description = "JSON lines, at most 64 MiB, also when decompressed"),
+    request_body(content = String, content_type = "application/x-ndjson", description = "JSON lines, at most 64 MiB after decompression"),
     responses(
-        (status = 200, description = "What became of the lines", body = Ingested),
-        (status = 400, description = "The body broke off, or is not compressed as Content-Encoding says", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such source", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 408, description = "The body paused, or came too slowly", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 415, description = "Content-Encoding is neither gzip nor zstd, or names several: Accept-Encoding lists what is read", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 429, description = "Too many are writing at once, in all or with this key: come again after Retry-After seconds", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 413, description = "Too large", body = ProblemShape, content_type = "application/problem+json")
+        (status = 200, description = "Numbers of accepted, rejected and skipped lines", body = Ingested),
+        (status = 400, description = "The body ended early, or is not compressed as Content-Encoding says", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "Unknown source", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 408, description = "The body paused, or arrived too slowly", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 415, description = "Content-Encoding is neither gzip nor zstd, or names several: Accept-Encoding lists the supported ones", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 429, description = "Too many concurrent writers, in total or with this key: retry after Retry-After seconds", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 413, description = "The body is too large", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn ingest(
@@ -84,21 +84,21 @@ pub(crate) async fn ingest(
     let source: Source = source
         .parse()
         .map_err(|error: schemas::source::UnknownSource| {
-            Kind::UnknownSource.with_detail(error.to_string())
+            ProblemKind::UnknownSource.with_detail(error.to_string())
         })?;
     let limit = api.options.body_bytes_max;
     let coding = check_events(request.headers(), limit)?;
-    let origin = origin(request.headers())?;
-    let _place = place(&api, &caller)?;
-    let intake = intake(&api, source, &caller).await?;
+    let origin = dead_letter_origin(request.headers())?;
+    let _permit = acquire_permit(&api, &caller)?;
+    let intake = open_intake(&api, source, &caller).await?;
     let mut lines = Lines {
         intake: &intake,
         origin,
         number: 0,
         ingested: Ingested::default(),
     };
-    let mut body = Pieces::new(&api, request.into_body(), coding, limit);
-    match lines.take_all(&mut body).await {
+    let mut body = BodyChunks::new(&api, request.into_body(), coding, limit);
+    match lines.ingest_all(&mut body).await {
         Ok(()) => Ok(Json(lines.ingested)),
         Err(problem) => Err(problem
             .with("accepted", lines.ingested.accepted)
@@ -106,28 +106,30 @@ pub(crate) async fn ingest(
     }
 }
 
-/// Takes one of the `ingests_max` places; one key has a share of them.
-pub(super) fn place(api: &Api, caller: &Caller) -> Result<Place, Problem> {
+/// Takes one of the `ingests_max` permits, of which one key has a share.
+pub(super) fn acquire_permit(api: &Api, caller: &Caller) -> Result<Permit, Problem> {
     let key = caller.key_id().map(str::to_owned);
-    api.ingests.take(key).map_err(|none| {
-        let (most, whose) = match none {
-            NoPlace::Full => (api.options.ingests_max, ""),
-            NoPlace::Share => (api.options.ingests_share(), " of this key"),
+    api.ingest_permits.acquire(key).map_err(|error| {
+        let (max, scope) = match error {
+            PermitError::PoolExhausted => (api.options.ingests_max, ""),
+            PermitError::ShareExhausted => (api.options.ingests_per_key(), " with this key"),
         };
-        let detail = format!(
-            "{most} bodies{whose} are being taken already: send this one again in a second"
-        );
-        Kind::TooManyWriters.with_detail(detail)
+        let detail = format!("{max} bodies{scope} are being ingested already: retry in a second");
+        ProblemKind::TooManyWriters.with_detail(detail)
     })
 }
 
-/// The way into the stores of a source, for the lines of a caller.
-pub(super) async fn intake(api: &Api, source: Source, caller: &Caller) -> Result<Intake, Problem> {
+/// Returns the intake of a source, which records the caller's key.
+pub(super) async fn open_intake(
+    api: &Api,
+    source: Source,
+    caller: &Caller,
+) -> Result<Intake, Problem> {
     let cell = Arc::clone(api.intakes.lock().await.entry(source).or_default());
     let opened = cell.get_or_try_init(async || {
         let ports = IntakePorts {
             log: Arc::clone(&api.ports.ingest),
-            canon: Arc::clone(&api.ports.canon) as _,
+            entities: Arc::clone(&api.ports.entities) as _,
             suppressions: api.ports.suppressions.clone(),
             clock: Arc::clone(&api.ports.clock),
         };
@@ -136,14 +138,15 @@ pub(super) async fn intake(api: &Api, source: Source, caller: &Caller) -> Result
     });
     let intake = Intake::clone(opened.await?);
     Ok(match caller.actor() {
-        Some(key) => intake.by_key(&key),
+        Some(key) => intake.with_key(&key),
         None => intake,
     })
 }
 
-/// Where dead letters say they come from: those of the same line of the same origin are the same one. So
-/// it is what the asker calls the body, and not the id of the request, which is another for each try.
-fn origin(headers: &HeaderMap) -> Result<String, Problem> {
+/// Returns the origin that dead letters record. A line of the same origin is the same dead letter.
+/// So the origin is the client's name for the body, not the id of the request, which differs for
+/// each attempt.
+fn dead_letter_origin(headers: &HeaderMap) -> Result<String, Problem> {
     let Some(key) = headers.get(IDEMPOTENCY_KEY) else {
         return Ok(format!("http/{}", uuid::Uuid::new_v4()));
     };
@@ -159,21 +162,21 @@ fn origin(headers: &HeaderMap) -> Result<String, Problem> {
     }
 }
 
-/// Lines on their way into the stores.
+/// Ingests the lines of one body.
 struct Lines<'a> {
     intake: &'a Intake,
     origin: String,
-    /// The last line that was given to the stores.
+    /// The number of the last line that was passed to the intake.
     number: u64,
     ingested: Ingested,
 }
 
 impl Lines<'_> {
-    async fn take_all(&mut self, body: &mut Pieces) -> Result<(), Problem> {
+    async fn ingest_all(&mut self, body: &mut BodyChunks) -> Result<(), Problem> {
         let mut pending = BytesMut::new();
-        // Up to here there is no end of a line.
+        // `pending` has no end of line before this index.
         let mut searched = 0;
-        // Whether the rest of the line that is pending is passed over.
+        // True while the rest of a too long line is skipped.
         let mut skipping = false;
         while let Some(data) = body.next().await? {
             let data = if skipping {
@@ -189,14 +192,14 @@ impl Lines<'_> {
             if pending.len() < CHUNK_BYTES {
                 continue;
             }
-            let news = pending.get(searched..).unwrap_or_default();
-            match news.iter().rposition(|byte| *byte == b'\n') {
+            let unsearched = pending.get(searched..).unwrap_or_default();
+            match unsearched.iter().rposition(|byte| *byte == b'\n') {
                 Some(end) => {
                     let lines = pending.split_to(searched + end + 1);
                     searched = 0;
-                    self.take(&lines).await?;
+                    self.ingest(&lines).await?;
                 }
-                // Of a line that is too long no more is needed to say so.
+                // The line is too long. Its beginning is enough to reject it.
                 None if pending.len() > LINE_BYTES_MAX => {
                     pending.truncate(LINE_BYTES_MAX + 1);
                     searched = pending.len();
@@ -205,23 +208,23 @@ impl Lines<'_> {
                 None => searched = pending.len(),
             }
         }
-        self.take(&pending).await
+        self.ingest(&pending).await
     }
 
-    async fn take(&mut self, lines: &[u8]) -> Result<(), Problem> {
+    async fn ingest(&mut self, lines: &[u8]) -> Result<(), Problem> {
         if lines.is_empty() {
             return Ok(());
         }
         let before = self.number;
         let numbered = (before + 1..).zip(lines.split(|byte| *byte == b'\n'));
-        let taken = self.intake.take(&self.origin, numbered).await?;
+        let outcome = self.intake.ingest(&self.origin, numbered).await?;
         let ends = lines.iter().filter(|byte| **byte == b'\n').count() as u64;
         self.number = before + ends;
-        self.ingested.accepted += taken.accepted;
-        self.ingested.erased += taken.erased;
-        self.ingested.rejected_count += taken.rejected.len() as u64;
+        self.ingested.accepted += outcome.accepted;
+        self.ingested.erased += outcome.erased;
+        self.ingested.rejected_count += outcome.rejected.len() as u64;
         let room = REJECTED_MAX.saturating_sub(self.ingested.rejected.len());
-        let listed = taken.rejected.into_iter().take(room);
+        let listed = outcome.rejected.into_iter().take(room);
         self.ingested.rejected.extend(listed.map(|line| Rejected {
             line: line.line,
             reason: line.reason,

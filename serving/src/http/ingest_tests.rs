@@ -1,4 +1,4 @@
-//! Lines that come in over HTTP: taken, numbered, refused.
+//! Ingestion over HTTP: compression, limits, and rejected lines.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,21 +28,21 @@ fn encoded(coding: &str, body: impl Into<Body>) -> Request<Body> {
     request.body(body.into()).unwrap()
 }
 
-/// A body in pieces, which end or do not.
-fn pieces(content: &[u8], size: usize, ends: bool) -> Body {
-    let pieces = content
+/// A body in chunks, with or without an end.
+fn chunked(content: &[u8], size: usize, ends: bool) -> Body {
+    let chunks = content
         .chunks(size)
         .map(<[u8]>::to_vec)
         .map(Ok::<_, io::Error>);
-    let pieces = stream::iter(pieces.collect::<Vec<_>>());
+    let chunks = stream::iter(chunks.collect::<Vec<_>>());
     match ends {
-        true => Body::from_stream(pieces),
-        false => Body::from_stream(pieces.chain(stream::pending())),
+        true => Body::from_stream(chunks),
+        false => Body::from_stream(chunks.chain(stream::pending())),
     }
 }
 
 #[tokio::test]
-async fn compressed_bodies_are_taken() {
+async fn ingests_compressed_bodies() {
     let (one, two) = (
         format!("{}bad\n{}", line(1), line(2)),
         format!("{}bad", line(3)),
@@ -54,25 +54,25 @@ async fn compressed_bodies_are_taken() {
         ("zstd", "zstd"),
         ("ZSTD,", "zstd"),
     ] {
-        // In one member or frame, and in two; in one piece, and in many.
+        // In one member or frame, and in two; in one chunk, and in many.
         let whole = compressed(coding, format!("{one}{two}").as_bytes()).await;
         let parts = [one.as_bytes(), two.as_bytes()].map(|part| compressed(coding, part));
         let parts = futures::future::join_all(parts).await.concat();
         for body in [whole, parts] {
             for size in [1, 7, usize::MAX] {
-                let (serving, world) = world(impatient());
-                let sent = encoded(name, pieces(&body, size.min(body.len()), true));
+                let (serving, world) = world(no_wait_options());
+                let sent = encoded(name, chunked(&body, size.min(body.len()), true));
                 let (response, text) = send(&serving, sent).await;
                 assert_eq!(response.status(), StatusCode::OK, "{name} {size}: {text}");
-                let taken: Value = serde_json::from_str(&text).unwrap();
-                assert_eq!(taken["accepted"], 3, "{text}");
-                assert_eq!(taken["rejected"][0]["line"], 2, "{text}");
-                assert_eq!(taken["rejected"][1]["line"], 5, "{text}");
+                let ingested: Value = serde_json::from_str(&text).unwrap();
+                assert_eq!(ingested["accepted"], 3, "{text}");
+                assert_eq!(ingested["rejected"][0]["line"], 2, "{text}");
+                assert_eq!(ingested["rejected"][1]["line"], 5, "{text}");
                 assert_eq!(world.appended().len(), 5);
             }
         }
     }
-    let (serving, _) = world(impatient());
+    let (serving, _) = world(no_wait_options());
     for plain in ["", "identity", "identity, identity"] {
         let (response, text) = send(&serving, encoded(plain, line(1))).await;
         assert_eq!(response.status(), StatusCode::OK, "{plain}: {text}");
@@ -80,8 +80,8 @@ async fn compressed_bodies_are_taken() {
 }
 
 #[tokio::test]
-async fn other_codings_are_refused_with_those_that_are_read() {
-    let (serving, world) = world(impatient());
+async fn refuses_other_codings_and_lists_the_supported_ones() {
+    let (serving, world) = world(no_wait_options());
     for coding in [
         "br",
         "deflate",
@@ -104,7 +104,7 @@ async fn other_codings_are_refused_with_those_that_are_read() {
             "{text}"
         );
     }
-    // Two headers are one list.
+    // Two headers count as one list.
     let twice = Request::post(INGEST)
         .header("content-encoding", "gzip")
         .header("content-encoding", "zstd");
@@ -123,29 +123,29 @@ async fn other_codings_are_refused_with_those_that_are_read() {
     assert!(world.appended().is_empty());
 }
 
-/// The answer comes before the rest of the body, and no more of it is held than the limit.
+/// The response is sent before the rest of the body arrives, and at most the limit is in memory.
 #[tokio::test]
-async fn a_body_that_expands_beyond_the_limit_is_refused_at_once() {
+async fn refuses_a_body_that_expands_beyond_the_limit() {
     let (serving, world) = world(ServingOptions {
         body_bytes_max: 3 << 20,
-        ..impatient()
+        ..no_wait_options()
     });
     let bomb = vec![b' '; 8 << 20];
     for coding in ["gzip", "zstd"] {
         let body = compressed(coding, &bomb).await;
         assert!(body.len() < 1 << 20, "{coding}: {}", body.len());
         let (response, text) =
-            send(&serving, encoded(coding, pieces(&body, body.len(), false))).await;
+            send(&serving, encoded(coding, chunked(&body, body.len(), false))).await;
         assert_eq!(
             response.status(),
             StatusCode::PAYLOAD_TOO_LARGE,
             "{coding}: {text}"
         );
-        // Members that hold nothing count as they were sent.
-        let nothing = compressed(coding, b"").await;
-        let many = nothing.repeat((3 << 20) / nothing.len() + 1);
+        // Empty members count with their compressed size.
+        let empty = compressed(coding, b"").await;
+        let many = empty.repeat((3 << 20) / empty.len() + 1);
         let (response, text) =
-            send(&serving, encoded(coding, pieces(&many, 64 << 10, false))).await;
+            send(&serving, encoded(coding, chunked(&many, 64 << 10, false))).await;
         assert_eq!(
             response.status(),
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -156,8 +156,8 @@ async fn a_body_that_expands_beyond_the_limit_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn a_compressed_body_that_is_cut_off_is_no_whole_one() {
-    let (serving, _) = world(impatient());
+async fn refuses_a_truncated_compressed_body() {
+    let (serving, _) = world(no_wait_options());
     for coding in ["gzip", "zstd"] {
         let one = compressed(coding, line(1).as_bytes()).await;
         let two = [one.as_slice(), &one].concat();
@@ -185,7 +185,7 @@ async fn a_compressed_body_that_is_cut_off_is_no_whole_one() {
                 "{coding}: {text}"
             );
         }
-        // What was sent before it broke off says so, and not that it is no such stream.
+        // A broken connection is reported as such, not as an invalid stream.
         let broken = stream::iter([Ok(one), Err(io::Error::other("gone"))]);
         let (response, text) = send(&serving, encoded(coding, Body::from_stream(broken))).await;
         assert_eq!(
@@ -194,16 +194,16 @@ async fn a_compressed_body_that_is_cut_off_is_no_whole_one() {
             "{coding}: {text}"
         );
         assert!(
-            text.contains("broke off") && text.contains("\"accepted\":"),
+            text.contains("ended early") && text.contains("\"accepted\":"),
             "{text}"
         );
     }
 }
 
-/// A frame may make the reader hold as much as it says: 128 MiB here.
+/// A frame decides how much memory its decoder needs: here 128 MiB.
 #[tokio::test]
-async fn a_frame_that_refers_back_too_far_is_refused() {
-    let (serving, _) = world(impatient());
+async fn refuses_a_frame_with_a_large_window() {
+    let (serving, _) = world(no_wait_options());
     let content = line(1).repeat(10);
     for (window, status) in [(23, StatusCode::OK), (27, StatusCode::BAD_REQUEST)] {
         let level = async_compression::Level::Default;
@@ -216,21 +216,21 @@ async fn a_frame_that_refers_back_too_far_is_refused() {
     }
 }
 
-/// Never silent for long, and never there: such a body gives its place back.
+/// A body that never pauses for long and never ends must release its permit.
 #[tokio::test]
-async fn a_body_that_trickles_is_not_waited_for() {
+async fn stops_waiting_for_a_trickling_body() {
     for coding in ["identity", "gzip"] {
         let (serving, _) = world(ServingOptions {
             body_idle_timeout_ms: 300,
             body_bytes_per_second_min: 100_000,
-            ..impatient()
+            ..no_wait_options()
         });
-        // Of its own it would end after a minute.
+        // Without a limit it would end after a minute.
         let trickle = stream::iter(0..6_000).then(|_| async {
             tokio::time::sleep(Duration::from_millis(10)).await;
             Ok::<_, io::Error>(b" ".to_vec())
         });
-        // The head of a gzip member whose file name, of blanks, does not end.
+        // The head of a gzip member with an endless file name of blanks.
         let head = b"\x1f\x8b\x08\x08\x00\x00\x00\x00\x00\xff".to_vec();
         let begin = if coding == "gzip" {
             head
@@ -255,21 +255,21 @@ fn from_address(from: &str, body: impl Into<Body>) -> Request<Body> {
     request.body(body.into()).unwrap()
 }
 
-/// A key that holds its share of bodies open, from any address, leaves room for other keys.
+/// A key that has used its share, from any address, does not block other keys.
 #[tokio::test]
 #[expect(
     clippy::disallowed_methods,
     reason = "a test ends with its runtime, and its tasks with it"
 )]
-async fn one_key_has_a_share_of_the_bodies_that_are_taken() {
+async fn limits_the_concurrent_bodies_of_a_key() {
     let (serving, world) = world(ServingOptions {
         ingests_max: 8,
         ingests_per_key_max: 1,
         key_requests_per_second_max: 0,
         stranger_requests_per_second_max: 0,
-        ..impatient()
+        ..no_wait_options()
     });
-    let [one, other] = [(); 2].map(|()| world.keys.make("ingest", None).reveal().to_owned());
+    let [one, other] = [(); 2].map(|()| world.keys.create("ingest", None).reveal().to_owned());
     let post = |key: &str, from: &str, body: Body| {
         let mut request = from_address(from, body);
         let key = format!("Bearer {key}").parse().unwrap();
@@ -282,7 +282,7 @@ async fn one_key_has_a_share_of_the_bodies_that_are_taken() {
     let router = serving.router();
     let first = tokio::spawn(async move { router.oneshot(first).await.unwrap().status() });
     let mut tries = 0;
-    // Until the first one has its place.
+    // Until the first one has its permit.
     let refused = loop {
         let second = post(&one, "203.0.113.2:1", Body::from(line(2)));
         let (response, text) = send(&serving, second).await;
@@ -293,7 +293,7 @@ async fn one_key_has_a_share_of_the_bodies_that_are_taken() {
         assert!(tries < 1_000, "{text}");
         tokio::task::yield_now().await;
     };
-    assert!(refused.contains("1 bodies of this key"), "{refused}");
+    assert!(refused.contains("1 bodies with this key"), "{refused}");
     let third = post(&other, "203.0.113.1:1", Body::from(line(2)));
     let (response, text) = send(&serving, third).await;
     assert_eq!(response.status(), StatusCode::OK, "{text}");
@@ -301,12 +301,12 @@ async fn one_key_has_a_share_of_the_bodies_that_are_taken() {
     assert_eq!(first.await.unwrap(), StatusCode::OK);
 }
 
-/// A client that sends all of a body before it reads still gets the answer.
+/// A client that sends its whole body before it reads still receives the response.
 #[tokio::test]
-async fn a_refused_body_gets_its_answer() {
-    let (address, shutdown, _tasks) = served(ServingOptions {
+async fn answers_a_refused_body() {
+    let (address, shutdown, _tasks) = start_server(ServingOptions {
         body_bytes_max: 1_000,
-        ..impatient()
+        ..no_wait_options()
     })
     .await;
     let body = "x".repeat(16 << 20);
@@ -325,7 +325,7 @@ async fn a_refused_body_gets_its_answer() {
             "POST /api/v1/{path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{head}"
         );
         let request = format!("{head}{body}{end}");
-        let answer = ask(&mut stream, &request);
+        let answer = exchange(&mut stream, &request);
         let answer = tokio::time::timeout(Duration::from_secs(20), answer).await;
         let answer = answer.expect("an answer in time");
         assert!(
@@ -338,8 +338,8 @@ async fn a_refused_body_gets_its_answer() {
 }
 
 #[tokio::test]
-async fn lines_are_taken_and_bad_ones_named() {
-    let (serving, world) = world(impatient());
+async fn ingests_lines_and_reports_invalid_ones() {
+    let (serving, world) = world(no_wait_options());
     let body = format!("{}\n{{\"a\":1}}\r\n{}nonsense", line(1), line(2));
     let (response, text) = send(
         &serving,
@@ -347,12 +347,12 @@ async fn lines_are_taken_and_bad_ones_named() {
     )
     .await;
     assert_eq!(response.status(), StatusCode::OK, "{text}");
-    let taken: Value = serde_json::from_str(&text).unwrap();
+    let ingested: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(
-        (&taken["accepted"], &taken["rejected_count"]),
+        (&ingested["accepted"], &ingested["rejected_count"]),
         (&json!(2), &json!(2))
     );
-    let lines: Vec<&Value> = taken["rejected"]
+    let lines: Vec<&Value> = ingested["rejected"]
         .as_array()
         .unwrap()
         .iter()
@@ -365,8 +365,8 @@ async fn lines_are_taken_and_bad_ones_named() {
 }
 
 #[tokio::test]
-async fn long_bodies_are_taken_in_pieces_with_the_right_numbers() {
-    let (serving, world) = world(impatient());
+async fn numbers_the_lines_of_long_bodies() {
+    let (serving, world) = world(no_wait_options());
     let mut body = String::new();
     for n in 0..40_000 {
         body.push_str(if n % 10_000 == 9_999 { "bad\n" } else { "" });
@@ -377,9 +377,9 @@ async fn long_bodies_are_taken_in_pieces_with_the_right_numbers() {
         request(Method::POST, "/api/v1/ingest/plays", body),
     )
     .await;
-    let taken: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(taken["accepted"], 40_000);
-    let lines: Vec<i64> = taken["rejected"]
+    let ingested: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(ingested["accepted"], 40_000);
+    let lines: Vec<i64> = ingested["rejected"]
         .as_array()
         .unwrap()
         .iter()
@@ -390,31 +390,31 @@ async fn long_bodies_are_taken_in_pieces_with_the_right_numbers() {
 }
 
 #[tokio::test]
-async fn a_line_without_end_is_one_dead_letter() {
-    let (serving, world) = world(impatient());
-    let pieces = |line: String| {
+async fn an_endless_line_is_one_dead_letter() {
+    let (serving, world) = world(no_wait_options());
+    let halves = |line: String| {
         let (head, tail) = line.split_at(line.len() / 2);
         [head.to_owned(), tail.to_owned()].map(Ok::<_, io::Error>)
     };
-    let mut body = Vec::from(pieces(line(1)));
+    let mut body = Vec::from(halves(line(1)));
     for _ in 0..5 {
         body.push(Ok("x".repeat(700_000)));
     }
     body.push(Ok("yy\n".to_owned()));
-    body.extend(pieces(line(2)));
+    body.extend(halves(line(2)));
     let body = Body::from_stream(stream::iter(body));
     let uri = "/api/v1/ingest/plays";
     let (response, text) = send(&serving, request(Method::POST, uri, body)).await;
     assert_eq!(response.status(), StatusCode::OK, "{text}");
-    let taken: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(taken["accepted"], 2, "{text}");
-    assert_eq!(taken["rejected"][0]["line"], 2, "{text}");
-    assert_eq!(taken["rejected_count"], 1, "{text}");
+    let ingested: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(ingested["accepted"], 2, "{text}");
+    assert_eq!(ingested["rejected"][0]["line"], 2, "{text}");
+    assert_eq!(ingested["rejected_count"], 1, "{text}");
     assert_eq!(world.appended().len(), 3);
 }
 
 #[tokio::test]
-async fn blanks_hide_nothing_of_a_long_line() {
+async fn blanks_count_toward_the_length_of_a_line() {
     let blanks = " ".repeat(2 << 20);
     let event = line(1);
     let event = event.trim();
@@ -424,20 +424,22 @@ async fn blanks_hide_nothing_of_a_long_line() {
         (format!("{blanks}bad\n"), "too long"),
         (blanks.clone(), "too long"),
     ] {
-        // In one piece, and in many.
+        // In one chunk, and in many.
         for size in [usize::MAX, 300_000] {
-            let (serving, world) = world(impatient());
+            let (serving, world) = world(no_wait_options());
             let body = format!("{}{long}", line(2));
-            let pieces: Vec<_> = body.as_bytes().chunks(size.min(body.len())).collect();
-            let pieces = pieces
+            let chunks: Vec<_> = body.as_bytes().chunks(size.min(body.len())).collect();
+            let chunks = chunks
                 .into_iter()
-                .map(|piece| Ok::<_, io::Error>(piece.to_vec()));
-            let body = Body::from_stream(stream::iter(pieces.collect::<Vec<_>>()));
+                .map(|chunk| Ok::<_, io::Error>(chunk.to_vec()));
+            let body = Body::from_stream(stream::iter(chunks.collect::<Vec<_>>()));
             let request = request(Method::POST, "/api/v1/ingest/plays", body);
             let (_, text) = send(&serving, request).await;
-            let taken: Value = serde_json::from_str(&text).unwrap();
-            assert_eq!(taken["accepted"], 1, "{text}");
-            let found = taken["rejected"][0]["reason"].as_str().unwrap_or_default();
+            let ingested: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(ingested["accepted"], 1, "{text}");
+            let found = ingested["rejected"][0]["reason"]
+                .as_str()
+                .unwrap_or_default();
             assert!(found.contains(reason), "{text}");
             assert_eq!(world.appended().len(), 2);
         }

@@ -1,4 +1,5 @@
-//! What goes around every handler: time limits, panics, request ids, metrics, problem documents.
+//! Middleware of every route: time limits, concurrency limits, panics, request ids, metrics,
+//! problem documents.
 
 use std::any::Any;
 use std::num::NonZeroU32;
@@ -17,124 +18,129 @@ use tower_http::cors::CorsLayer;
 use tower_http::request_id::RequestId;
 use tracing::{Instrument, Span};
 
-use super::access::{Caller, X_API_KEY, asking, is_of_own_page};
+use super::access::{Caller, X_API_KEY, client_network, is_same_origin};
 use super::ingest::IDEMPOTENCY_KEY;
-use super::problem::{Kind, Problem};
-use super::{Api, Place, csv};
+use super::problem::{Problem, ProblemKind};
+use super::{Api, Permit, csv};
 use crate::options::ServingOptions;
 use crate::pages::cookie::is_over_tls;
 use crate::pages::refused;
 
-/// Where a process says that it lives.
+/// Path of the liveness check.
 const LIVEZ: &str = "/livez";
-/// Where pages are told that something has moved.
+/// Path of the change events for pages.
 const LIVE: &str = "/live";
-/// The page to which apps send people.
+/// Path of the page that applications show to users that they cannot connect.
 const LIMIT: &str = "/api/v1/applications/{id}/limit";
-/// The route of a request that leads nowhere.
+/// Label of requests to unknown paths.
 const UNKNOWN: &str = "unknown";
-/// What is no page, beside the API.
-const NO_PAGES: [&str; 5] = [LIVEZ, "/readyz", "/metrics", "/openapi.json", UNKNOWN];
-/// The most of an origin that is repeated, in bytes.
+/// Paths outside the API that are not pages.
+const NOT_PAGES: [&str; 5] = [LIVEZ, "/readyz", "/metrics", "/openapi.json", UNKNOWN];
+/// Maximum length of an origin in a problem document.
 const ORIGIN_BYTES_MAX: usize = 200;
-/// Where a request's page is, as its browser says.
+/// Header in which browsers report the relation of a page to the service.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 const X_REQUEST_ID: &str = "x-request-id";
 const REQUEST_ID_BYTES_MAX: usize = 128;
-/// Refusals that are told of in a second.
-const TOLD_PER_SECOND: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
-/// How long browsers keep what pages of others may ask.
-const CORS_KEPT: Duration = Duration::from_secs(600);
+/// Maximum number of logged refusals per second.
+const LOGGED_PER_SECOND: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
+/// How long browsers may cache the result of a preflight request.
+const CORS_MAX_AGE: Duration = Duration::from_secs(600);
 
-/// Gives up on an answer that takes too long.
-pub(crate) async fn time_out(
+/// Applies the time limit of requests.
+pub(crate) async fn apply_timeout(
     State(api): State<Arc<Api>>,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    in_time(&api, next.run(request)).await
+    with_timeout(&api, next.run(request)).await
 }
 
-/// Waits for something no longer than an answer may take.
-pub(crate) async fn in_time<T>(api: &Api, work: impl Future<Output = T>) -> Result<T, Problem> {
+/// Runs a part of a request with the time limit of requests.
+pub(crate) async fn with_timeout<T>(
+    api: &Api,
+    work: impl Future<Output = T>,
+) -> Result<T, Problem> {
     let limit = api.options.request_timeout();
     timeout(limit, work).await.map_err(|_| {
         let limit = limit.as_millis();
-        Kind::TimedOut.with_detail(format!(
-            "no answer within {limit} ms: ask for less (a shorter period, fewer rows), or ask again later"
+        ProblemKind::TimedOut.with_detail(format!(
+            "the request took longer than {limit} ms: request less (a shorter period, fewer rows), or retry later"
         ))
     })
 }
 
-/// Refuses a request where too many are answered already, and one that writes and comes from a page of others.
-pub(crate) async fn within_limits(
+/// Refuses requests beyond the concurrency limit, and writes from pages of other sites.
+pub(crate) async fn limit_requests(
     State(api): State<Arc<Api>>,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
     let path = request.extensions().get::<MatchedPath>();
     let path = path.map_or("", MatchedPath::as_str);
-    // Whether the process lives is told however busy it is. What a page asks for has the page's place: only this process can have
-    // said who asks.
-    let is_free = path == LIVEZ || request.extensions().get::<Caller>().is_some();
-    // There are only so many of these, and they go on.
+    // Liveness is answered under any load. A request that a page makes counts as part of the page;
+    // only this process can have set its caller.
+    let is_exempt = path == LIVEZ || request.extensions().get::<Caller>().is_some();
+    // Streams of change events have their own limit.
     let is_endless = path == LIVE;
-    let place = match is_free {
+    let permit = match is_exempt {
         true => None,
         false => {
-            let detail = "as many requests are answered at once as may be: ask again later";
-            let place = api.requests.take(asking(&api, &request));
-            Some(place.map_err(|_| Kind::Busy.with_detail(detail))?)
+            let detail = "the maximum number of concurrent requests is reached: retry later";
+            let permit = api.request_permits.acquire(client_network(&api, &request));
+            Some(permit.map_err(|_| ProblemKind::Busy.with_detail(detail))?)
         }
     };
     if !request.method().is_safe()
-        && let Some(origin) = stranger_page(&api.options, &request)
+        && let Some(origin) = foreign_origin(&api.options, &request)
     {
-        let detail = format!("pages of {origin:?} may not write here");
-        return Err(Kind::NotPermitted.with_detail(detail));
+        let detail = format!(
+            "pages of {origin:?} may not write: add the origin to serving.cors_origins to allow it"
+        );
+        return Err(ProblemKind::NotPermitted.with_detail(detail));
     }
     let mut response = next.run(request).await;
-    // It is over when the client has taken the answer.
-    if let Some(place) = place.filter(|_| !is_endless) {
-        response.extensions_mut().insert(place);
+    // The permit is released when the client has received the response.
+    if let Some(permit) = permit.filter(|_| !is_endless) {
+        response.extensions_mut().insert(permit);
     }
     Ok(response)
 }
 
-/// The origin of another site's page from which a browser sends a request. Browsers send `Origin` or `Sec-Fetch-Site`
-/// with every request that writes.
-fn stranger_page(options: &ServingOptions, request: &Request) -> Option<String> {
+/// Returns the origin of a request from another site's page, unless it is configured. Browsers send
+/// `Origin` or `Sec-Fetch-Site` with every request that writes.
+fn foreign_origin(options: &ServingOptions, request: &Request) -> Option<String> {
     let headers = request.headers();
     let origin = headers.get(header::ORIGIN);
     let origin = origin.map(|origin| origin.to_str().unwrap_or_default());
-    let is_let_in = |origin: &str| options.cors_origins.iter().any(|known| known == origin);
-    if origin.is_some_and(is_let_in) {
+    let is_allowed = |origin: &str| options.cors_origins.iter().any(|allowed| allowed == origin);
+    if origin.is_some_and(is_allowed) {
         return None;
     }
     let site = headers.get(SEC_FETCH_SITE);
     let is_cross_site = site.is_some_and(|site| site == "cross-site");
-    let is_own = origin.is_none() || is_of_own_page(headers, request.uri());
+    let is_own = origin.is_none() || is_same_origin(headers, request.uri());
     let origin = origin.unwrap_or("another site");
     let shown = &origin[..origin.floor_char_boundary(ORIGIN_BYTES_MAX)];
     (is_cross_site || !is_own).then(|| shown.to_owned())
 }
 
-/// Replaces an `X-Request-Id` that is not one id of 1 to 128 of `[A-Za-z0-9._-]`: a new one is made. The id is
-/// written into logs, traces and answers.
+/// Replaces an `X-Request-Id` that is not a single id of 1 to 128 characters `[A-Za-z0-9._-]`. The
+/// id appears in logs, traces and responses.
 pub(crate) async fn check_request_id(mut request: Request) -> Request {
     let mut sent = request.headers().get_all(X_REQUEST_ID).iter();
     let is_plain = |id: &HeaderValue| {
         let is_in_set = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
         (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.as_bytes().iter().all(is_in_set)
     };
-    let is_used = sent.next().is_some_and(is_plain) && sent.next().is_none();
-    if !is_used {
+    let is_valid = sent.next().is_some_and(is_plain) && sent.next().is_none();
+    if !is_valid {
         request.headers_mut().remove(X_REQUEST_ID);
     }
     request
 }
 
-/// What pages of others may ask: nothing, but for origins that are named.
+/// Allows cross-origin requests from configured origins only.
 pub(crate) fn cors(options: &ServingOptions) -> Option<CorsLayer> {
     let origins = options.cors_origins.iter();
     let origins: Vec<HeaderValue> = origins.filter_map(|origin| origin.parse().ok()).collect();
@@ -156,61 +162,61 @@ pub(crate) fn cors(options: &ServingOptions) -> Option<CorsLayer> {
                 header::RETRY_AFTER,
                 csv::PROVENANCE,
             ])
-            .max_age(CORS_KEPT)
+            .max_age(CORS_MAX_AGE)
     };
     (!options.cors_origins.is_empty()).then(layer)
 }
 
-/// Makes a problem of a panic.
+/// Turns a panic into a problem.
 pub(crate) fn on_panic(panic: Box<dyn Any + Send>) -> Response {
-    let what = panic
+    let panic_message = panic
         .downcast_ref::<String>()
         .map(String::as_str)
         .or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("unknown");
-    tracing::error!(what, "a request handler panicked");
-    Kind::Internal
-        .with_detail("the request met a fault of the service: see the service's log")
+    tracing::error!(panic_message, "a request handler panicked");
+    ProblemKind::Internal
+        .with_detail("the service failed while it handled the request: see the log of the service")
         .into_response()
 }
 
-/// Whose request is measured: those of pages and those that pages make of the API have metrics of their own, so that no error
-/// rate is diluted by the others.
+/// The kind of traffic that a request counts as. Each kind has its own metrics, so that its error
+/// rate is not diluted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Traffic {
     Api,
     Page,
-    /// A request of the API that a page makes within this process.
+    /// An API request that a page makes within this process.
     PageRead,
 }
 
 impl Traffic {
-    fn of(request: &Request, route: &str) -> Self {
-        // Only this process can have said who asks before anything was looked at.
+    fn new(request: &Request, route: &str) -> Self {
+        // Before authentication only this process can have set the caller.
         if request.extensions().get::<Caller>().is_some() {
             return Self::PageRead;
         }
-        match route.starts_with("/api/") || NO_PAGES.contains(&route) {
+        match route.starts_with("/api/") || NOT_PAGES.contains(&route) {
             true => Self::Api,
             false => Self::Page,
         }
     }
 
-    fn note(self, (method, route): (&'static str, String), status: StatusCode, took: Duration) {
+    fn record(self, method: &'static str, route: String, status: StatusCode, took: Duration) {
         let labels = vec![Label::new("method", method), Label::new("route", route)];
-        let mut of_request = labels.clone();
-        of_request.push(Label::new("status", status.as_u16().to_string()));
+        let mut status_labels = labels.clone();
+        status_labels.push(Label::new("status", status.as_u16().to_string()));
         let (count, seconds) = match self {
             Self::Api => (
-                metrics::counter!("backstitch_http_requests_total", of_request),
+                metrics::counter!("backstitch_http_requests_total", status_labels),
                 metrics::histogram!("backstitch_http_request_duration_seconds", labels),
             ),
             Self::Page => (
-                metrics::counter!("backstitch_pages_requests_total", of_request),
+                metrics::counter!("backstitch_pages_requests_total", status_labels),
                 metrics::histogram!("backstitch_pages_request_duration_seconds", labels),
             ),
             Self::PageRead => (
-                metrics::counter!("backstitch_pages_reads_total", of_request),
+                metrics::counter!("backstitch_pages_reads_total", status_labels),
                 metrics::histogram!("backstitch_pages_read_duration_seconds", labels),
             ),
         };
@@ -219,42 +225,42 @@ impl Traffic {
     }
 }
 
-/// Measures a request, and writes its problem document if there is one.
-pub(crate) async fn finish(request: Request, next: Next) -> Response {
-    let begun = Instant::now();
-    // A client can make up a method as long as the head of a request.
+/// Measures a request, and writes its problem document, if any.
+pub(crate) async fn finish_response(request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    // Clients may invent methods, as long as the head of a request.
     let method = method_label(request.method());
     let route = request
         .extensions()
         .get::<MatchedPath>()
         .map_or_else(|| UNKNOWN.to_owned(), |path| path.as_str().to_owned());
-    let traffic = Traffic::of(&request, &route);
+    let traffic = Traffic::new(&request, &route);
     let request_id = request_id(&request);
     let span = tracing::info_span!("request", id = request_id.as_deref(), %method, route);
-    let trace = trace_of(&request, &route, request_id.as_deref());
-    let came_by_tls = is_over_tls(request.headers());
-    let has_page = !request.uri().path().starts_with("/api/") || route == LIMIT;
-    let is_for_people = has_page && super::wants_page(request.headers());
-    let answering = next.run(request).instrument(span.clone());
-    let response = answering.instrument(trace.clone()).await;
+    let trace = trace_span(&request, &route, request_id.as_deref());
+    let is_tls = is_over_tls(request.headers());
+    let may_be_page = !request.uri().path().starts_with("/api/") || route == LIMIT;
+    let is_for_people = may_be_page && super::wants_page(request.headers());
+    let handling = next.run(request).instrument(span.clone());
+    let response = handling.instrument(trace.clone()).await;
     let mut response =
         span.in_scope(|| with_document(response, request_id.as_deref(), is_for_people));
-    if came_by_tls {
-        // Whoever says so without a proxy says it of the own browser alone.
+    if is_tls {
+        // A client that forges the header affects its own browser only.
         response
             .headers_mut()
-            .insert(header::STRICT_TRANSPORT_SECURITY, STAYS_WITH_TLS);
+            .insert(header::STRICT_TRANSPORT_SECURITY, HSTS_ONE_YEAR);
     }
     trace.record("http.response.status_code", response.status().as_u16());
     if response.status().is_server_error() {
         trace.record("otel.status_code", "ERROR");
     }
-    traffic.note((method, route), response.status(), begun.elapsed());
+    traffic.record(method, route, response.status(), started.elapsed());
     response
 }
 
-/// What a trace tells of a request; it goes on from the asker's, where the request says so.
-fn trace_of(request: &Request, route: &str, request_id: Option<&str>) -> Span {
+/// Starts a trace span of a request. It continues the client's trace if the request names one.
+fn trace_span(request: &Request, route: &str, request_id: Option<&str>) -> Span {
     let method = method_label(request.method());
     let span = tracing::info_span!(
         target: traces::TARGET, "request",
@@ -270,41 +276,43 @@ fn trace_of(request: &Request, route: &str, request_id: Option<&str>) -> Span {
     if !span.is_disabled() {
         use tracing_opentelemetry::OpenTelemetrySpanExt;
         let headers = opentelemetry_http::HeaderExtractor(request.headers());
-        let asker = opentelemetry::global::get_text_map_propagator(|known| known.extract(&headers));
-        // Where nobody takes traces there is nothing to go on from.
-        span.set_parent(asker).ok();
+        let parent =
+            opentelemetry::global::get_text_map_propagator(|format| format.extract(&headers));
+        // Fails if no exporter is configured.
+        span.set_parent(parent).ok();
     }
     span
 }
 
-/// The id of a request, which the asker may have given.
+/// Returns the id of a request, which the client may have set.
 pub(crate) fn request_id(request: &Request) -> Option<String> {
     let id = request.extensions().get::<RequestId>()?;
     id.header_value().to_str().ok().map(str::to_owned)
 }
 
-/// Marks a response that is a page for people, whatever its status.
+/// Marks a response that is an HTML page of any status.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Page;
+pub(crate) struct PageResponse;
 
-/// The document of a problem, and one for errors that others answered without; for who reads pages a page.
+/// Writes the document or page of a problem, also for errors that axum answered without one. Adds
+/// security headers.
 fn with_document(
     mut response: Response,
     request_id: Option<&str>,
     is_for_people: bool,
 ) -> Response {
     let status = response.status();
-    let is_page = response.extensions().get::<Page>().is_some();
+    let is_page = response.extensions().get::<PageResponse>().is_some();
     let problem = match response.extensions_mut().remove::<Problem>() {
         Some(problem) => Some(problem),
         None if is_page => None,
         None if status.is_client_error() || status.is_server_error() => {
-            Some(kind_of(status).with_detail("the request was refused"))
+            Some(problem_kind(status).with_detail("the request was refused"))
         }
         None => None,
     };
     if let Some(problem) = problem {
-        note(&problem);
+        log_problem(&problem);
         let mut document = match is_for_people {
             true => refused(response.extensions().get::<Caller>(), &problem, request_id),
             false => problem.render(request_id),
@@ -314,49 +322,51 @@ fn with_document(
                 document.headers_mut().insert(name, value.clone());
             }
         }
-        // The client has not taken this one either.
-        if let Some(place) = response.extensions_mut().remove::<Place>() {
-            document.extensions_mut().insert(place);
+        // The client has not received this response either.
+        if let Some(permit) = response.extensions_mut().remove::<Permit>() {
+            document.extensions_mut().insert(permit);
         }
         response = document;
     }
     let headers = response.headers_mut();
-    for (name, value) in SECURE {
+    for (name, value) in SECURITY_HEADERS {
         let value = HeaderValue::from_static(value);
         headers
             .entry(HeaderName::from_static(name))
             .or_insert(value);
     }
-    // An answer is of its moment.
+    // A response is valid only for its moment.
     headers
         .entry(header::CACHE_CONTROL)
         .or_insert(HeaderValue::from_static("no-store"));
     response
 }
 
-/// Notes why a request was refused, under the id that its asker is told: some of those that come in a second, since strangers
-/// decide how many these are; the service's own failures apart.
-fn note(problem: &Problem) {
-    static REFUSED: LazyLock<DefaultDirectRateLimiter> = LazyLock::new(some_of_a_second);
-    static FAILED: LazyLock<DefaultDirectRateLimiter> = LazyLock::new(some_of_a_second);
+/// Logs why a request was refused, with the id that its client knows. Clients decide how many
+/// refusals there are, so the rate is limited, separately for refusals and failures.
+fn log_problem(problem: &Problem) {
+    static REFUSED: LazyLock<DefaultDirectRateLimiter> = LazyLock::new(log_rate_limit);
+    static FAILED: LazyLock<DefaultDirectRateLimiter> = LazyLock::new(log_rate_limit);
     let kind = problem.kind();
     let (status, title, detail) = (kind.status().as_u16(), kind.title(), problem.detail());
     match status {
-        401 | 403 if REFUSED.check().is_ok() => tracing::info!(status, title, detail, "refused"),
-        500.. if FAILED.check().is_ok() => tracing::warn!(status, title, detail, "not answered"),
-        _ => tracing::debug!(status, title, detail, "refused"),
+        401 | 403 if REFUSED.check().is_ok() => {
+            tracing::info!(status, title, detail, "request refused")
+        }
+        500.. if FAILED.check().is_ok() => tracing::warn!(status, title, detail, "request failed"),
+        _ => tracing::debug!(status, title, detail, "request refused"),
     }
 }
 
-fn some_of_a_second() -> DefaultDirectRateLimiter {
-    RateLimiter::direct(Quota::per_second(TOLD_PER_SECOND))
+fn log_rate_limit() -> DefaultDirectRateLimiter {
+    RateLimiter::direct(Quota::per_second(LOGGED_PER_SECOND))
 }
 
-/// Where TLS was used once it is used for a year.
-const STAYS_WITH_TLS: HeaderValue = HeaderValue::from_static("max-age=31536000");
+/// Browsers that used TLS once keep to it for a year.
+const HSTS_ONE_YEAR: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
-/// What a page that is none may do in a browser: nothing. Pages say themselves what they need.
-const SECURE: [(&str, &str); 5] = [
+/// Forbids browsers to run or embed responses that are not pages. Pages set their own policy.
+const SECURITY_HEADERS: [(&str, &str); 5] = [
     (
         "content-security-policy",
         "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -367,20 +377,21 @@ const SECURE: [(&str, &str); 5] = [
     ("x-frame-options", "DENY"),
 ];
 
-/// The problem that a status without a document tells of.
-fn kind_of(status: StatusCode) -> Kind {
+/// Returns the problem for an error status without a document.
+fn problem_kind(status: StatusCode) -> ProblemKind {
     match status {
-        StatusCode::NOT_FOUND => Kind::UnknownPath,
-        StatusCode::METHOD_NOT_ALLOWED => Kind::MethodNotAllowed,
-        StatusCode::PAYLOAD_TOO_LARGE => Kind::BodyTooLarge,
-        StatusCode::REQUEST_TIMEOUT => Kind::SlowBody,
-        StatusCode::UNSUPPORTED_MEDIA_TYPE => Kind::EncodedBody,
-        _ if status.is_server_error() => Kind::Internal,
-        _ => Kind::BadParameter,
+        StatusCode::NOT_FOUND => ProblemKind::UnknownPath,
+        StatusCode::METHOD_NOT_ALLOWED => ProblemKind::MethodNotAllowed,
+        StatusCode::PAYLOAD_TOO_LARGE => ProblemKind::BodyTooLarge,
+        StatusCode::REQUEST_TIMEOUT => ProblemKind::SlowBody,
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => ProblemKind::EncodedBody,
+        _ if status.is_server_error() => ProblemKind::Internal,
+        _ => ProblemKind::BadParameter,
     }
 }
 
-/// Methods as labels: one for all that nobody serves, since a client can make up any.
+/// Returns the metric label of a method. Methods that are not served share one, because clients may
+/// invent any number.
 fn method_label(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
@@ -404,31 +415,32 @@ mod tests {
     use crate::world::boards;
 
     #[test]
-    fn methods_that_are_served_have_labels_of_their_own() {
+    fn served_methods_have_their_own_labels() {
         for method in ["GET", "HEAD", "POST", "PATCH", "DELETE"] {
-            let asked = Method::from_bytes(method.as_bytes()).unwrap();
-            assert_eq!(method_label(&asked), method);
+            let parsed = Method::from_bytes(method.as_bytes()).unwrap();
+            assert_eq!(method_label(&parsed), method);
         }
         assert_eq!(method_label(&Method::PUT), "other");
     }
 
     #[test]
-    fn every_page_counts_as_one() {
-        let of = |route| Traffic::of(&Request::default(), route);
+    fn every_page_counts_as_page_traffic() {
+        let traffic = |route| Traffic::new(&Request::default(), route);
         for path in crate::pages::paths() {
-            assert_eq!(of(path), Traffic::Page, "{path}");
+            assert_eq!(traffic(path), Traffic::Page, "{path}");
         }
         for route in ["/api/v1/ingest/{source}", LIMIT, "/readyz", UNKNOWN] {
-            assert_eq!(of(route), Traffic::Api, "{route}");
+            assert_eq!(traffic(route), Traffic::Api, "{route}");
         }
         let mut inside = Request::default();
         inside.extensions_mut().insert(Caller::trusted());
-        assert_eq!(Traffic::of(&inside, "/api/v1/overview"), Traffic::PageRead);
+        assert_eq!(Traffic::new(&inside, "/api/v1/overview"), Traffic::PageRead);
     }
 
-    /// What a page shows is asked within the process: that is no request of the API, and errors of the API are not diluted by it.
+    /// Pages call the API within the process. Those calls must not dilute the error rate of API
+    /// requests.
     #[tokio::test]
-    async fn pages_and_what_they_ask_are_counted_apart() {
+    async fn counts_pages_and_their_api_calls_separately() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let handle = recorder.handle();
         let _recorded = metrics::set_default_local_recorder(&recorder);
@@ -443,7 +455,7 @@ mod tests {
             serving.router().oneshot(request).await.unwrap();
         }
         let text = handle.render();
-        let counted = |metric: &str| {
+        let counts_by_route = |metric: &str| {
             let lines = text
                 .lines()
                 .filter(|line| line.starts_with(&format!("{metric}{{")));
@@ -456,24 +468,24 @@ mod tests {
                 .map(|line| (route(line), count(line)))
                 .collect::<BTreeMap<_, _>>()
         };
-        let of_api = [
+        let api_counts = [
             ("/api/v1/boards/{name}/{key}", 1),
             ("/livez", 1),
             ("unknown", 1),
         ];
-        let of_api = of_api.map(|(route, count)| (route.to_owned(), count));
+        let api_counts = api_counts.map(|(route, count)| (route.to_owned(), count));
         assert_eq!(
-            counted("backstitch_http_requests_total"),
-            of_api.into(),
+            counts_by_route("backstitch_http_requests_total"),
+            api_counts.into(),
             "{text}"
         );
-        let of_pages = [("/segments/{segment_id}".to_owned(), 1)];
+        let page_counts = [("/segments/{segment_id}".to_owned(), 1)];
         assert_eq!(
-            counted("backstitch_pages_requests_total"),
-            of_pages.into(),
+            counts_by_route("backstitch_pages_requests_total"),
+            page_counts.into(),
             "{text}"
         );
-        let reads = counted("backstitch_pages_reads_total");
+        let reads = counts_by_route("backstitch_pages_reads_total");
         assert_eq!(reads["/api/v1/boards/{name}/{key}"], 1, "{text}");
         assert_eq!(reads["/api/v1/segments/{segment_id}/counts"], 1, "{text}");
         for name in ["http_request", "pages_request", "pages_read"] {

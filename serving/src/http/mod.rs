@@ -1,4 +1,4 @@
-//! The HTTP edge: routes, and what goes around every one of them.
+//! The HTTP API: its routes, and the middleware around them.
 
 mod access;
 pub(crate) mod achievements;
@@ -8,7 +8,6 @@ pub(crate) mod body;
 mod csv;
 mod cursor;
 pub(crate) mod dead_letters;
-mod described;
 mod etag;
 mod explain;
 mod explain_board;
@@ -17,10 +16,11 @@ mod ingest;
 mod layers;
 pub(crate) mod overview;
 mod params;
-mod places;
+mod permits;
 mod problem;
 mod ranks;
 pub(crate) mod reconciliations;
+mod route_docs;
 pub(crate) mod runs;
 mod stats;
 
@@ -38,7 +38,7 @@ use bytes::Bytes;
 use jobs::{Board, Job};
 use schemas::source::Source;
 use stores::intake::Intake;
-use stores::relay::Relay;
+use stores::relay::OutboxRelay;
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::util::option_layer;
@@ -49,97 +49,101 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::board::cached::Noted;
+use crate::board::cached::RecentBoardReads;
 use crate::board::read::BoardsReading;
-use crate::gather::Gather;
-use crate::kept::Kept;
 use crate::metric::Metric;
 use crate::options::{MetricsText, ServingOptions, ServingPorts};
-use crate::pages::seal::Seal;
-use crate::read::{Memory, Reading};
+use crate::pages::signer::CookieSigner;
+use crate::read::{ReadCaches, Reading};
+use crate::request_coalescer::RequestCoalescer;
+use crate::stale_cache::StaleCache;
+use access::key_cache::KeyCache;
 use access::limits::Limits;
 pub(crate) use access::limits::network;
-use access::ring::KeyRing;
-pub(crate) use access::table::{Need, Needs};
-pub(crate) use access::{Caller, Peer, asked_host, owner_text};
+pub(crate) use access::table::{RequiredScope, RouteScopes};
+pub(crate) use access::{Caller, Peer, request_host, scope_owner};
 pub(crate) use applications::limit::wants_page;
-pub(crate) use layers::{Page, in_time, time_out};
-pub(crate) use overview::{note, note_seen};
-pub(crate) use params::{LIMIT_MAX, Path, integer};
-pub(crate) use places::{Place, Places};
-pub(crate) use problem::{Kind, Problem};
+pub(crate) use layers::{PageResponse, apply_timeout, with_timeout};
+pub(crate) use overview::{record_metrics, record_source_seen};
+pub(crate) use params::{LIMIT_MAX, Path, parse_integer};
+pub(crate) use permits::{Permit, PermitPool};
+pub(crate) use problem::{Problem, ProblemKind};
 
-use Need::{Admin, Application, Asking, Connect, Free, Ingest, Nothing, Open, Owner, Read};
+use RequiredScope::{
+    Admin, AlwaysOpen, Connect, Ingest, OptionalKey, Public, ReadAll, ReadApplication, ReadOwner,
+    RequestCapacity,
+};
 
-/// What plays of an owner need, whom this parameter names.
-const OWNER_ID: Need = Owner("owner_id");
-/// Lists of applications that are read at once: which come first by use, or of one owner, is found by looking through all.
+/// Scope of statistics; the parameter names the owner.
+const OWNER_ID: RequiredScope = ReadOwner("owner_id");
+/// Maximum number of concurrent lists of applications. Some orders and filters scan all
+/// applications.
 const LISTINGS_MAX: usize = 8;
-/// Reads of dead letters that are under way at once: people look at them, and each holds some megabytes.
-const LETTER_READS_MAX: usize = 2;
-/// This part of the reads of statistics may have many values.
+/// Maximum number of concurrent reads of dead letters. Each holds some megabytes.
+const DEAD_LETTER_READS_MAX: usize = 2;
+/// One in this many concurrent reads of statistics may return many values.
 const LARGE_SHARE: usize = 8;
-/// One address has this part of the connections, and of the requests that are answered at once.
+/// One address may use one in this many connections and concurrent requests.
 pub(crate) const ADDRESS_SHARE: usize = 8;
-/// One key has this part of the pages that are followed.
+/// One key may use one in this many streams of change events.
 const FOLLOWERS_SHARE: usize = 8;
-/// Sign-ins whose keys are looked up at once: whoever sends one has no key yet.
+/// Maximum number of concurrent key lookups by sign-ins, which are not authenticated.
 const SIGN_INS_MAX: usize = 32;
-/// Keys that are looked up at once and may be made up: more than these wait for nothing.
-const LOOK_UPS_MAX: usize = 64;
+/// Maximum number of concurrent lookups of keys that are not cached and may be made up.
+const KEY_LOOKUPS_MAX: usize = 64;
 
-/// What the handlers work with.
+/// State of the handlers.
 #[derive(Debug)]
 pub(crate) struct Api {
     pub(crate) ports: ServingPorts,
     pub(crate) options: ServingOptions,
     pub(crate) metrics: BTreeMap<String, Metric>,
     pub(crate) boards: BTreeMap<String, Arc<Job<Board>>>,
-    pub(crate) relay: Relay,
+    pub(crate) relay: OutboxRelay,
     pub(crate) metrics_text: Option<MetricsText>,
-    /// By source: the way into the stores, opened when the first lines come.
+    /// Intake by source, opened by the first request.
     pub(crate) intakes: Mutex<BTreeMap<Source, Arc<OnceCell<Arc<Intake>>>>>,
-    /// Bodies of events that are taken, by writer.
-    pub(crate) ingests: Arc<Places<String>>,
-    /// How many more statistics can be read at once, and of these how many that may have many values.
-    pub(crate) tallies: Semaphore,
-    pub(crate) large_tallies: Semaphore,
-    /// How many more boards can be read at once.
+    /// Permits for ingest requests, by key.
+    pub(crate) ingest_permits: Arc<PermitPool<String>>,
+    /// Permits for reads of statistics, and additional ones for those that may return many values.
+    pub(crate) stats_reads: Semaphore,
+    pub(crate) large_stats_reads: Semaphore,
+    /// Permits for reads of boards.
     pub(crate) board_reads: Semaphore,
-    /// How many more lists of applications can be read at once.
+    /// Permits for lists of applications.
     pub(crate) listings: Semaphore,
-    /// How many more reads of dead letters can be under way at once.
-    pub(crate) letter_reads: Semaphore,
-    /// Held by the request that takes letters once more.
+    /// Permits for reads of dead letters.
+    pub(crate) dead_letter_reads: Semaphore,
+    /// The single permit for replays of dead letters.
     pub(crate) replays: Semaphore,
-    /// Answers of before, for when a store does not answer.
-    pub(crate) kept_tallies: Kept<Reading>,
-    pub(crate) memory: Memory,
-    /// Reads of statistics that are under way.
-    pub(crate) tally_reads: Gather<Result<Arc<Reading>, Problem>>,
-    pub(crate) kept_boards: Kept<BoardsReading>,
-    /// Reads of boards that are under way, and of members that they are asked for of.
-    pub(crate) gathered_boards: Gather<Result<Arc<BoardsReading>, Problem>>,
-    pub(crate) gathered_members: Gather<Result<Arc<[i64]>, Problem>>,
-    /// What was noted of cached boards.
-    pub(crate) noted: Noted,
-    /// Requests that are answered, by address. A request has its place until its answer has left, since what a client does not
-    /// take is in memory.
-    pub(crate) requests: Arc<Places<IpAddr>>,
-    pub(crate) key_ring: KeyRing,
+    /// Earlier results, for use while a store does not answer.
+    pub(crate) stats_cache: StaleCache<Reading>,
+    pub(crate) read_caches: ReadCaches,
+    /// Reads of statistics in progress.
+    pub(crate) stats_coalescer: RequestCoalescer<Result<Arc<Reading>, Problem>>,
+    pub(crate) board_cache: StaleCache<BoardsReading>,
+    /// Reads of boards in progress, and of the members that filter them.
+    pub(crate) board_coalescer: RequestCoalescer<Result<Arc<BoardsReading>, Problem>>,
+    pub(crate) member_coalescer: RequestCoalescer<Result<Arc<[i64]>, Problem>>,
+    /// Recent reads and misses of cached boards.
+    pub(crate) recent_board_reads: RecentBoardReads,
+    /// Permits for requests, by client address. A request keeps its permit until its response is
+    /// sent, because unsent bytes are in memory.
+    pub(crate) request_permits: Arc<PermitPool<IpAddr>>,
+    pub(crate) key_cache: KeyCache,
     pub(crate) limits: Limits,
-    /// What who signs in on pages is known by.
-    pub(crate) seal: Seal,
-    /// Cancelled once the service is asked to end: what would go on for ever ends then.
-    pub(crate) closing: CancellationToken,
-    /// Pages that are told when something moves, by key.
-    pub(crate) following: Arc<Places<String>>,
-    /// Looks at how far sources have moved that are under way.
-    pub(crate) moves: Gather<Result<u128, Problem>>,
-    /// How many more keys of sign-ins can be looked up at once.
+    /// Signs session cookies of pages.
+    pub(crate) cookie_signer: CookieSigner,
+    /// Cancelled at shutdown, which ends streams of change events.
+    pub(crate) shutdown: CancellationToken,
+    /// Permits for streams of change events, by key.
+    pub(crate) follower_permits: Arc<PermitPool<String>>,
+    /// Reads of sources' positions in progress.
+    pub(crate) position_reads: RequestCoalescer<Result<u128, Problem>>,
+    /// Permits for key lookups by sign-ins.
     pub(crate) sign_ins: Semaphore,
-    /// How many more keys that are not kept can be looked up at once.
-    pub(crate) look_ups: Semaphore,
+    /// Permits for lookups of keys that are not cached.
+    pub(crate) key_lookups: Semaphore,
     openapi: OnceLock<Bytes>,
 }
 
@@ -151,41 +155,41 @@ impl Api {
         boards: BTreeMap<String, Arc<Job<Board>>>,
         metrics_text: Option<MetricsText>,
     ) -> Self {
-        let places = |max: usize| Semaphore::new(max.min(Semaphore::MAX_PERMITS));
+        let permits = |max: usize| Semaphore::new(max.min(Semaphore::MAX_PERMITS));
         Self {
-            relay: Relay::new(
-                Arc::clone(&ports.canon) as _,
+            relay: OutboxRelay::new(
+                Arc::clone(&ports.entities) as _,
                 Arc::clone(&ports.ingest),
                 Arc::clone(&ports.clock),
                 options.partitions,
             ),
-            kept_tallies: Kept::new(&options),
-            memory: Memory::new(&options),
-            tally_reads: Gather::new(),
-            kept_boards: Kept::new(&options),
-            gathered_boards: Gather::new(),
-            gathered_members: Gather::new(),
-            noted: Noted::new(),
-            ingests: Places::new(options.ingests_max, options.ingests_share()),
-            tallies: places(options.tally_reads_max),
-            large_tallies: places(options.tally_reads_max.div_ceil(LARGE_SHARE)),
-            board_reads: places(options.board_reads_max),
+            stats_cache: StaleCache::new(&options),
+            read_caches: ReadCaches::new(&options),
+            stats_coalescer: RequestCoalescer::new(),
+            board_cache: StaleCache::new(&options),
+            board_coalescer: RequestCoalescer::new(),
+            member_coalescer: RequestCoalescer::new(),
+            recent_board_reads: RecentBoardReads::new(),
+            ingest_permits: PermitPool::new(options.ingests_max, options.ingests_per_key()),
+            stats_reads: permits(options.tally_reads_max),
+            large_stats_reads: permits(options.tally_reads_max.div_ceil(LARGE_SHARE)),
+            board_reads: permits(options.board_reads_max),
             listings: Semaphore::new(LISTINGS_MAX),
-            letter_reads: Semaphore::new(LETTER_READS_MAX),
+            dead_letter_reads: Semaphore::new(DEAD_LETTER_READS_MAX),
             replays: Semaphore::new(1),
-            requests: Places::new(
+            request_permits: PermitPool::new(
                 options.requests_max,
                 options.requests_max.div_ceil(ADDRESS_SHARE),
             ),
-            key_ring: KeyRing::new(Arc::clone(&ports.keys), &options),
+            key_cache: KeyCache::new(Arc::clone(&ports.keys), &options),
             limits: Limits::new(&options),
-            seal: Seal::of(&options.session_secret),
-            closing: CancellationToken::new(),
-            following: Places::new(
+            cookie_signer: CookieSigner::from_secret(&options.session_secret),
+            shutdown: CancellationToken::new(),
+            follower_permits: PermitPool::new(
                 options.followers_max,
                 (options.followers_max / FOLLOWERS_SHARE).max(1),
             ),
-            moves: Gather::new(),
+            position_reads: RequestCoalescer::new(),
             ports,
             options,
             metrics,
@@ -193,12 +197,12 @@ impl Api {
             metrics_text,
             intakes: Mutex::default(),
             sign_ins: Semaphore::new(SIGN_INS_MAX),
-            look_ups: Semaphore::new(LOOK_UPS_MAX),
+            key_lookups: Semaphore::new(KEY_LOOKUPS_MAX),
             openapi: OnceLock::new(),
         }
     }
 
-    /// The description of the API; empty before there are routes.
+    /// Returns the OpenAPI document, which is empty until the routes are built.
     pub(crate) fn openapi(&self) -> Bytes {
         self.openapi.get().cloned().unwrap_or_default()
     }
@@ -208,103 +212,138 @@ impl Api {
     }
 }
 
-/// The description of the API; paths and schemas come from the handlers.
+/// The OpenAPI document. Paths and schemas come from the handlers.
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Backstitch",
-        description = "Counts of events and boards of athletes that are exact at every moment, and say where they come from. \
-                       Errors are problem documents (RFC 9457). Cells of CSV that begin with =, +, - or @ are data: import them as text."
+        description = "Exact counts of events and leaderboards of athletes. Every response states its provenance. \
+                       Errors are problem documents (RFC 9457). CSV cells that begin with =, +, - or @ are data, not formulas: import them as text."
     ),
     components(schemas(problem::ProblemShape))
 )]
 struct Description;
 
-/// All routes with all that goes around them.
+/// Builds all routes with their middleware.
 pub(crate) fn router(api: &Arc<Api>) -> Router {
-    let mut needs = Needs::default();
-    // Proxies may decode the path.
-    let decoded = "/api/v1/dead-letters/{id}/{place}";
-    needs.add(decoded, Method::GET, Read);
-    let mut of = |need, routes| described::needing(&mut needs, need, routes);
-    let answers = OpenApiRouter::new()
-        .routes(of(OWNER_ID, routes!(stats::total)))
-        .routes(of(OWNER_ID, routes!(stats::series)))
-        .routes(of(OWNER_ID, routes!(stats::breakdown)))
-        .routes(of(OWNER_ID, routes!(stats::uniques)))
-        .routes(of(OWNER_ID, routes!(stats::uniques_series)))
-        .routes(of(Read, routes!(boards::page)))
-        .routes(of(Read, routes!(boards::place)))
-        .routes(of(Read, routes!(boards::counts)))
-        .routes(of(Read, routes!(achievements::of_athlete)))
-        .routes(of(Read, routes!(achievements::of_activity)))
-        .routes(of(Owner("owner"), routes!(applications::list::list)))
-        .routes(of(Application, routes!(applications::admin::audit)))
-        .routes(of(Application, routes!(applications::history::history)))
-        .routes(of(
-            Application,
-            routes!(applications::requests::of_application),
-        ))
-        .routes(of(Read, routes!(applications::requests::all)))
-        .routes(of(
-            Application,
-            routes!(applications::notices::of_application),
-        ))
-        .routes(of(Read, routes!(applications::notices::all)))
-        .routes(of(Application, routes!(applications::show)))
-        .routes(of(Read, routes!(runs::list)))
-        .routes(of(Read, routes!(runs::show)))
-        .routes(of(Read, routes!(reconciliations::list)))
-        .routes(of(OWNER_ID, routes!(explain::explain)))
-        .routes(of(Read, routes!(dead_letters::list)))
-        .routes(of(Read, routes!(dead_letters::counts)))
-        .routes(of(Read, routes!(dead_letters::show)))
-        .route(decoded, get(dead_letters::show_decoded))
-        .routes(of(Read, routes!(overview::overview)))
-        .layer(from_fn(etag::tagged));
-    let timed = answers
-        .routes(of(Read, routes!(ranks::ranks)))
-        .routes(of(Free, routes!(health::livez)))
-        .routes(of(Open, routes!(health::readyz)))
-        .routes(of(Read, routes!(health::metrics)))
-        .routes(of(Nothing, routes!(openapi_json)))
-        .routes(of(Nothing, routes!(applications::limit::limit)))
-        .layer(from_fn_with_state(Arc::clone(api), time_out));
-    // Events are written for as long as they come: a write is not dropped for being slow.
+    let mut scopes = RouteScopes::default();
+    let timed = tagged_routes(&mut scopes)
+        .merge(other_reads(&mut scopes))
+        .layer(from_fn_with_state(Arc::clone(api), apply_timeout));
+    // Writes have no time limit: a slow write must not be aborted.
     let (router, mut openapi) = OpenApiRouter::with_openapi(Description::openapi())
         .merge(timed)
-        .merge(
-            OpenApiRouter::new()
-                .routes(of(Ingest, routes!(ingest::ingest)))
-                .routes(of(Admin, routes!(dead_letters::replay)))
-                .routes(of(Admin, routes!(reconciliations::approve)))
-                .routes(of(Admin, routes!(applications::admin::change)))
-                .routes(of(Asking, routes!(applications::requests::ask)))
-                .routes(of(Admin, routes!(applications::requests::decide)))
-                .routes(of(Connect, routes!(applications::connect)))
-                .routes(of(Connect, routes!(applications::disconnect))),
-        )
+        .merge(writes(&mut scopes))
         .split_for_parts();
-    described::with_keys(&mut openapi);
+    route_docs::add_security_schemes(&mut openapi);
     if let Ok(json) = openapi.to_pretty_json() {
         api.openapi.get_or_init(|| json.into());
     }
     let router = router.with_state(Arc::clone(api));
-    crate::pages::add_needs(&mut needs);
-    let needs = Arc::new(needs);
-    let pages = crate::pages::routes(around(router.clone(), api, &needs), api);
-    around(router.merge(pages), api, &needs)
+    crate::pages::add_scopes(&mut scopes);
+    let scopes = Arc::new(scopes);
+    let pages = crate::pages::routes(with_middleware(router.clone(), api, &scopes), api);
+    with_middleware(router.merge(pages), api, &scopes)
 }
 
-/// What goes around every route.
-fn around(router: Router, api: &Arc<Api>, needs: &Arc<Needs>) -> Router {
-    let guarded = (Arc::clone(api), Arc::clone(needs));
+/// Builds the reads whose responses have an entity tag.
+fn tagged_routes(scopes: &mut RouteScopes) -> OpenApiRouter<Arc<Api>> {
+    use applications::{admin, history, list, notices, requests};
+    // Proxies may decode the slash of an id.
+    let decoded = "/api/v1/dead-letters/{id}/{place}";
+    scopes.add(decoded, Method::GET, ReadAll);
+    let mut scoped = |scope, routes| route_docs::with_scope(scopes, scope, routes);
+    OpenApiRouter::new()
+        .routes(scoped(OWNER_ID, routes!(stats::show_total)))
+        .routes(scoped(OWNER_ID, routes!(stats::show_series)))
+        .routes(scoped(OWNER_ID, routes!(stats::show_breakdown)))
+        .routes(scoped(OWNER_ID, routes!(stats::show_uniques)))
+        .routes(scoped(OWNER_ID, routes!(stats::show_unique_series)))
+        .routes(scoped(ReadAll, routes!(boards::show_board)))
+        .routes(scoped(ReadAll, routes!(boards::show_athlete)))
+        .routes(scoped(ReadAll, routes!(boards::show_counts)))
+        .routes(scoped(
+            ReadAll,
+            routes!(achievements::list_athlete_achievements),
+        ))
+        .routes(scoped(
+            ReadAll,
+            routes!(achievements::list_activity_achievements),
+        ))
+        .routes(scoped(ReadOwner("owner"), routes!(list::list_applications)))
+        .routes(scoped(ReadApplication, routes!(admin::list_changes)))
+        .routes(scoped(ReadApplication, routes!(history::show_history)))
+        .routes(scoped(
+            ReadApplication,
+            routes!(requests::list_application_capacity_requests),
+        ))
+        .routes(scoped(ReadAll, routes!(requests::list_capacity_requests)))
+        .routes(scoped(
+            ReadApplication,
+            routes!(notices::list_application_notices),
+        ))
+        .routes(scoped(ReadAll, routes!(notices::list_capacity_notices)))
+        .routes(scoped(
+            ReadApplication,
+            routes!(applications::show_application),
+        ))
+        .routes(scoped(ReadAll, routes!(runs::list_runs)))
+        .routes(scoped(ReadAll, routes!(runs::show_run)))
+        .routes(scoped(
+            ReadAll,
+            routes!(reconciliations::list_reconciliations),
+        ))
+        .routes(scoped(OWNER_ID, routes!(explain::explain_value)))
+        .routes(scoped(ReadAll, routes!(dead_letters::list_dead_letters)))
+        .routes(scoped(ReadAll, routes!(dead_letters::count_dead_letters)))
+        .routes(scoped(ReadAll, routes!(dead_letters::show_dead_letter)))
+        .route(decoded, get(dead_letters::show_dead_letter_decoded))
+        .routes(scoped(ReadAll, routes!(overview::show_overview)))
+        .layer(from_fn(etag::add_etag))
+}
+
+/// Builds the reads without an entity tag.
+fn other_reads(scopes: &mut RouteScopes) -> OpenApiRouter<Arc<Api>> {
+    let mut scoped = |scope, routes| route_docs::with_scope(scopes, scope, routes);
+    OpenApiRouter::new()
+        .routes(scoped(ReadAll, routes!(ranks::rank_athletes)))
+        .routes(scoped(AlwaysOpen, routes!(health::livez)))
+        .routes(scoped(OptionalKey, routes!(health::readyz)))
+        .routes(scoped(ReadAll, routes!(health::metrics)))
+        .routes(scoped(Public, routes!(openapi_json)))
+        .routes(scoped(
+            Public,
+            routes!(applications::limit::show_limit_page),
+        ))
+}
+
+/// Builds the writes.
+fn writes(scopes: &mut RouteScopes) -> OpenApiRouter<Arc<Api>> {
+    use applications::{admin, requests};
+    let mut scoped = |scope, routes| route_docs::with_scope(scopes, scope, routes);
+    OpenApiRouter::new()
+        .routes(scoped(Ingest, routes!(ingest::ingest)))
+        .routes(scoped(Admin, routes!(dead_letters::replay_dead_letters)))
+        .routes(scoped(
+            Admin,
+            routes!(reconciliations::approve_reconciliation),
+        ))
+        .routes(scoped(Admin, routes!(admin::change_application)))
+        .routes(scoped(RequestCapacity, routes!(requests::request_capacity)))
+        .routes(scoped(Admin, routes!(requests::decide_capacity_request)))
+        .routes(scoped(Connect, routes!(applications::connect_athlete)))
+        .routes(scoped(Connect, routes!(applications::disconnect_athlete)))
+}
+
+/// Adds the middleware of every route.
+fn with_middleware(router: Router, api: &Arc<Api>, scopes: &Arc<RouteScopes>) -> Router {
+    let access = (Arc::clone(api), Arc::clone(scopes));
     router
         .fallback(unknown_path)
-        .layer(from_fn_with_state(guarded, access::guard))
-        .layer(from_fn_with_state(Arc::clone(api), layers::within_limits))
+        .layer(from_fn_with_state(access, access::check_access))
+        .layer(from_fn_with_state(Arc::clone(api), layers::limit_requests))
         .layer(CatchPanicLayer::custom(layers::on_panic))
-        .layer(from_fn(layers::finish))
+        .layer(from_fn(layers::finish_response))
         .layer(option_layer(layers::cors(&api.options)))
         .layer(CompressionLayer::new().gzip(true))
         .layer(PropagateRequestIdLayer::x_request_id())
@@ -312,20 +351,20 @@ fn around(router: Router, api: &Arc<Api>, needs: &Arc<Needs>) -> Router {
         .layer(map_request(layers::check_request_id))
 }
 
-/// The description of this API, in OpenAPI.
+/// The OpenAPI document of this API.
 #[utoipa::path(
     get,
     path = "/openapi.json",
     tag = "service",
-    responses((status = 200, description = "OpenAPI", content_type = "application/json"))
+    responses((status = 200, description = "The document", content_type = "application/json"))
 )]
 async fn openapi_json(State(api): State<Arc<Api>>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], api.openapi())
 }
 
 async fn unknown_path() -> Problem {
-    Kind::UnknownPath.with_detail(
-        "there is nothing under this path: / leads to the pages, and /openapi.json lists what may be asked for",
+    ProblemKind::UnknownPath.with_detail(
+        "no route has this path: / leads to the web pages, and /openapi.json lists the API",
     )
 }
 

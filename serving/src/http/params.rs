@@ -1,4 +1,4 @@
-//! The parameters of a request: each at most once, and none that is not known.
+//! Request parameters. Unknown and repeated parameters are errors.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use utoipa::IntoParams;
 use super::problem::Problem;
 use crate::metric::Metric;
 
-/// Rows of a page unless it is said.
+/// Default number of rows of a page.
 pub(crate) const LIMIT_DEFAULT: usize = 50;
-/// Rows of a page, at most.
+/// Maximum number of rows of a page.
 pub(crate) const LIMIT_MAX: usize = 1_000;
 
-/// The parameters of a path, as axum reads them; what can't be read is a problem that says which.
+/// The parameters of a path. Unlike axum's extractor, it rejects with a [`Problem`].
 #[derive(Debug)]
 pub(crate) struct Path<T>(pub(crate) T);
 
@@ -32,7 +32,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
         match axum::extract::Path::from_request_parts(parts, state).await {
             Ok(axum::extract::Path(path)) => Ok(Self(path)),
             Err(error) => Err(Problem::parameter(format!(
-                "the path can't be read: {}; write percent-encoded UTF-8",
+                "the path is invalid: {}; write percent-encoded UTF-8",
                 error.body_text()
             ))),
         }
@@ -43,20 +43,20 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
 #[derive(Debug)]
 pub(crate) struct Params(BTreeMap<String, String>);
 
-/// A parameter that decides which others are known; the first one of this name, if there is any.
-pub(crate) fn one(uri: &Uri, name: &str) -> Option<String> {
-    all_of(uri, name).into_iter().next()
+/// Reads a parameter that decides which others are known. Of several, the first counts.
+pub(crate) fn first_value(uri: &Uri, name: &str) -> Option<String> {
+    all_values(uri, name).into_iter().next()
 }
 
-/// Each value that a parameter is given, as [`Params::read`] decodes it.
-pub(crate) fn all_of(uri: &Uri, name: &str) -> Vec<String> {
+/// Returns all values of a parameter, decoded as by [`Params::read`].
+pub(crate) fn all_values(uri: &Uri, name: &str) -> Vec<String> {
     let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri);
     let pairs = pairs.map_or_else(|_| Vec::new(), |Query(pairs)| pairs);
-    let of = pairs.into_iter().filter(|(of, _)| of == name);
-    of.map(|(_, value)| value).collect()
+    let matching = pairs.into_iter().filter(|(key, _)| key == name);
+    matching.map(|(_, value)| value).collect()
 }
 
-/// How an answer is written.
+/// The format of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Json,
@@ -64,53 +64,57 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// What is answered in this form.
-    pub(crate) fn answer<T: Serialize>(
+    /// Writes a response in this format.
+    pub(crate) fn respond<T: Serialize>(
         self,
-        of: T,
+        content: T,
         as_csv: impl FnOnce(T) -> Response,
     ) -> Response {
         match self {
-            Self::Json => Json(of).into_response(),
-            Self::Csv => as_csv(of),
+            Self::Json => Json(content).into_response(),
+            Self::Csv => as_csv(content),
         }
     }
 }
 
-/// Which page of a list is asked for, and in which format.
+/// The requested page of a list, and its format.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
-    /// Rows of a page, at most 1,000; 50 if left out
+    /// Rows per page, at most 1,000; default 50
     #[param(value_type = Option<usize>)]
     pub(crate) limit: usize,
-    /// cursor of the page before
+    /// The field `cursor` of the previous page
     pub(crate) cursor: Option<String>,
-    /// json or csv; the header Link leads to the next page
+    /// json (default) or csv; the Link header has the URL of the next page
     #[param(value_type = Option<String>)]
     pub(crate) format: Format,
 }
 
 impl PageQuery {
-    /// Reads the parameters of a list that takes those `own` besides.
-    pub(crate) fn read(uri: &Uri, own: &[&str]) -> Result<(Params, Self), Problem> {
-        Self::read_within(uri, own, LIMIT_DEFAULT, LIMIT_MAX)
+    /// Reads the parameters of a list that also takes those of `others`.
+    pub(crate) fn read(uri: &Uri, others: &[&str]) -> Result<(Params, Self), Problem> {
+        Self::read_within(uri, others, LIMIT_DEFAULT, LIMIT_MAX)
     }
 
     /// As [`Self::read`], for a list whose pages have other limits.
     pub(crate) fn read_within(
         uri: &Uri,
-        own: &[&str],
+        others: &[&str],
         limit_default: usize,
         limit_max: usize,
     ) -> Result<(Params, Self), Problem> {
-        let params = Params::read(uri, &[own, &["limit", "cursor", "format"]].concat())?;
-        let page = Self::of(&params, limit_default, limit_max)?;
+        let params = Params::read(uri, &[others, &["limit", "cursor", "format"]].concat())?;
+        let page = Self::from_params(&params, limit_default, limit_max)?;
         Ok((params, page))
     }
 
-    /// What parameters say that were read with others.
-    pub(crate) fn of(params: &Params, default: usize, max: usize) -> Result<Self, Problem> {
+    /// Takes the page from parameters that were read already.
+    pub(crate) fn from_params(
+        params: &Params,
+        default: usize,
+        max: usize,
+    ) -> Result<Self, Problem> {
         Ok(Self {
             limit: params.limit_within(default, max)?,
             cursor: params.get("cursor").map(str::to_owned),
@@ -118,8 +122,9 @@ impl PageQuery {
         })
     }
 
-    /// Where the page begins, by one of the readers of [`cursor`]; `None` for the first page.
-    pub(crate) fn start<T>(
+    /// Decodes the start of the page with a function of [`super::cursor`]. Returns `None` for the
+    /// first page.
+    pub(crate) fn decode_start<T>(
         &self,
         fingerprint: u64,
         read: impl FnOnce(u64, &str) -> Result<T, Problem>,
@@ -128,8 +133,8 @@ impl PageQuery {
         cursor.map(|cursor| read(fingerprint, cursor)).transpose()
     }
 
-    /// The page as a response, with the link to the page that begins at `next`.
-    pub(crate) fn answer<T: Serialize>(
+    /// Writes the page as a response, with the link to the page that begins at `next`.
+    pub(crate) fn respond<T: Serialize>(
         &self,
         uri: &Uri,
         next: Option<&str>,
@@ -137,22 +142,22 @@ impl PageQuery {
         as_csv: impl FnOnce(T) -> Response,
     ) -> Response {
         let link = next.and_then(|next| link_to_next(uri, next, None));
-        let answer = self.format.answer(page, as_csv);
-        (link.map(|link| [link]), answer).into_response()
+        let response = self.format.respond(page, as_csv);
+        (link.map(|link| [link]), response).into_response()
     }
 }
 
-/// The header that leads to the next page of a list (RFC 8288). Where the page begins is said by the
-/// cursor alone; `besides` is a parameter that the request left open.
+/// Builds the Link header to the next page of a list (RFC 8288). The cursor alone decides where
+/// that page begins. `extra` is a parameter that the request left out.
 pub(crate) fn link_to_next(
     uri: &Uri,
     cursor: &str,
-    besides: Option<&str>,
+    extra: Option<&str>,
 ) -> Option<(HeaderName, HeaderValue)> {
     let pairs = uri.query().unwrap_or_default().split('&');
-    let is_begin = |pair: &str| pair.starts_with("cursor=") || pair.starts_with("offset=");
-    let kept = pairs.filter(|pair| !pair.is_empty() && !is_begin(pair));
-    let mut query: Vec<&str> = kept.chain(besides).collect();
+    let is_start = |pair: &str| pair.starts_with("cursor=") || pair.starts_with("offset=");
+    let others = pairs.filter(|pair| !pair.is_empty() && !is_start(pair));
+    let mut query: Vec<&str> = others.chain(extra).collect();
     let cursor = format!("cursor={cursor}");
     query.push(&cursor);
     let link = format!("<{}?{}>; rel=\"next\"", uri.path(), query.join("&"));
@@ -160,23 +165,22 @@ pub(crate) fn link_to_next(
 }
 
 impl Params {
-    /// Reads the parameters of a request that knows those `known`.
+    /// Reads the parameters of a request. Fails if one is not in `known`.
     pub(crate) fn read(uri: &Uri, known: &[&str]) -> Result<Self, Problem> {
         let raw = uri.query().unwrap_or_default();
-        let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|error| {
-            Problem::parameter(format!("the parameters can't be read: {error}"))
-        })?;
+        let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
+            .map_err(|error| Problem::parameter(format!("the query string is invalid: {error}")))?;
         let mut params = BTreeMap::new();
         for (name, value) in pairs {
             if !known.contains(&name.as_str()) {
                 let known = known.join(", ");
                 return Err(Problem::parameter(if known.is_empty() {
-                    format!("there is no parameter {name:?}: this request takes none")
+                    format!("unknown parameter {name:?}: this request takes none")
                 } else {
-                    format!("there is no parameter {name:?}: this request takes {known}")
+                    format!("unknown parameter {name:?}: this request takes {known}")
                 }));
             }
-            // What is no UTF-8 decodes to a replacement character.
+            // Invalid UTF-8 decodes to a replacement character.
             if value.contains('\u{fffd}') && !raw.to_ascii_uppercase().contains("%EF%BF%BD") {
                 return Err(Problem::parameter(format!(
                     "{name} is not UTF-8: write percent-encoded UTF-8"
@@ -184,7 +188,7 @@ impl Params {
             }
             if params.contains_key(&name) {
                 return Err(Problem::parameter(format!(
-                    "{name} is given twice: give it once"
+                    "{name} is repeated: send it once"
                 )));
             }
             params.insert(name, value);
@@ -196,7 +200,7 @@ impl Params {
         self.0.get(name).map(String::as_str)
     }
 
-    /// The filters, each with the value that its column takes.
+    /// Returns the filters, each as a value of its column's type.
     pub(crate) fn filters(&self, metric: &Metric) -> Result<BTreeMap<String, KeyValue>, Problem> {
         metric
             .columns()
@@ -210,10 +214,10 @@ impl Params {
         self.limit_within(LIMIT_DEFAULT, LIMIT_MAX)
     }
 
-    /// How many rows a page may have at most, which may not be more than `max`.
+    /// Reads the number of rows of a page, which must be from 1 to `max`.
     pub(crate) fn limit_within(&self, default: usize, max: usize) -> Result<usize, Problem> {
         let limit = self.parsed("limit", |_, text| {
-            let limit = integer(text).and_then(|limit| usize::try_from(limit).ok());
+            let limit = parse_integer(text).and_then(|limit| usize::try_from(limit).ok());
             limit
                 .filter(|limit| (1..=max).contains(limit))
                 .ok_or_else(|| {
@@ -228,7 +232,7 @@ impl Params {
         Ok(self.choice("format", &formats)?.unwrap_or(Format::Json))
     }
 
-    /// The value of a parameter that takes some names; `None` if it is left out.
+    /// Reads a parameter that takes one of some names. Returns `None` if it is absent.
     pub(crate) fn choice<T: Copy>(
         &self,
         name: &str,
@@ -245,17 +249,18 @@ impl Params {
             [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
             names => names.join(", "),
         };
-        let detail = format!("{name}={text:?} is unknown: write {names}");
+        let detail = format!("{name}={text:?} is invalid: use {names}");
         Err(Problem::parameter(detail))
     }
 
-    /// A parameter that is true or false; false if it is left out.
+    /// Reads a parameter that is true or false. Returns false if it is absent.
     pub(crate) fn flag(&self, name: &str) -> Result<bool, Problem> {
         let choices = [("true", true), ("false", false)];
         Ok(self.choice(name, &choices)?.unwrap_or(false))
     }
 
-    /// The value of a parameter that `read` parses, which is also given the parameter's name.
+    /// Reads a parameter with a parser that takes the name and the text. Returns `None` if it is
+    /// absent.
     pub(crate) fn parsed<T>(
         &self,
         name: &str,
@@ -264,7 +269,7 @@ impl Params {
         self.get(name).map(|text| read(name, text)).transpose()
     }
 
-    /// The source of the parameter `source`.
+    /// Reads the parameter `source`.
     pub(crate) fn source(&self) -> Result<Option<Source>, Problem> {
         self.parsed("source", |_, text| {
             let source = text.parse();
@@ -272,8 +277,8 @@ impl Params {
         })
     }
 
-    /// What is asked, whatever the page and the form: the same for two requests that a cursor may
-    /// go between.
+    /// Returns a text that is equal for all pages and formats of a list. A cursor is valid only for
+    /// requests with equal text.
     pub(crate) fn question(&self) -> String {
         let mut text = String::new();
         for (name, value) in &self.0 {
@@ -285,8 +290,8 @@ impl Params {
     }
 }
 
-/// An integer of digits with or without a minus: no plus, no blank.
-pub(crate) fn integer(text: &str) -> Option<i64> {
+/// Parses an integer: digits with an optional minus, without plus or blanks.
+pub(crate) fn parse_integer(text: &str) -> Option<i64> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let all_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     all_digits.then(|| text.parse().ok()).flatten()
@@ -294,7 +299,7 @@ pub(crate) fn integer(text: &str) -> Option<i64> {
 
 fn filter_value(name: &str, kind: KeyKind, text: &str) -> Result<KeyValue, Problem> {
     let expected = match (name, kind) {
-        (_, KeyKind::Int) => match integer(text) {
+        (_, KeyKind::Int) => match parse_integer(text) {
             Some(value) => return Ok(KeyValue::Int(value)),
             None => "a 64-bit integer such as 42",
         },
@@ -311,15 +316,16 @@ fn filter_value(name: &str, kind: KeyKind, text: &str) -> Result<KeyValue, Probl
             "play or download; leave it out for both"
         }
         (_, KeyKind::Text) => return Ok(KeyValue::Text(text.to_owned())),
-        (_, KeyKind::Time | KeyKind::Instant) => "something that can be filtered by",
+        (_, KeyKind::Time | KeyKind::Instant) => "a column that supports filters",
     };
     Err(Problem::parameter(format!(
         "{name}={text:?} is not {expected}"
     )))
 }
 
-/// A number that something stored can have: stores have room for those below 2^63, and also look at the one that follows.
-pub(crate) fn stored_number(text: &str) -> Option<u64> {
+/// Parses the number of a stored object. Stores hold numbers below 2^63, and queries also use the
+/// successor.
+pub(crate) fn parse_stored_number(text: &str) -> Option<u64> {
     let number = text.parse::<u64>().ok();
     number.filter(|number| *number < i64::MAX.cast_unsigned())
 }

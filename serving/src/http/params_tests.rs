@@ -1,7 +1,7 @@
 use jobs::Catalog;
 
 use super::*;
-use crate::http::problem::Kind;
+use crate::http::problem::ProblemKind;
 
 fn read(query: &str, known: &[&str]) -> Result<Params, Problem> {
     let uri = Uri::try_from(format!("/x?{query}")).unwrap();
@@ -9,16 +9,16 @@ fn read(query: &str, known: &[&str]) -> Result<Params, Problem> {
 }
 
 #[track_caller]
-fn refused<T: std::fmt::Debug>(result: Result<T, Problem>, words: &[&str]) {
+fn assert_refused<T: std::fmt::Debug>(result: Result<T, Problem>, words: &[&str]) {
     let problem = result.unwrap_err();
-    assert_eq!(problem.kind(), Kind::BadParameter);
+    assert_eq!(problem.kind(), ProblemKind::BadParameter);
     for word in words {
         assert!(problem.detail().contains(word), "{}", problem.detail());
     }
 }
 
 #[test]
-fn parameters_are_decoded() {
+fn decodes_parameters() {
     let params = read(
         "a=x%20y+z&b=%C3%BC&c=&d=%EF%BF%BD",
         &["a", "b", "c", "d", "e"],
@@ -32,15 +32,15 @@ fn parameters_are_decoded() {
 }
 
 #[test]
-fn what_is_unknown_twice_or_no_text_is_named() {
-    refused(read("a=1&colour=red", &["a", "b"]), &["colour", "a, b"]);
-    refused(read("a=1", &[]), &["\"a\"", "none"]);
-    refused(read("a=1&a=1", &["a"]), &["a is given twice"]);
-    refused(read("a=%FF", &["a"]), &["a is not UTF-8"]);
+fn rejects_unknown_repeated_and_non_utf8_parameters() {
+    assert_refused(read("a=1&colour=red", &["a", "b"]), &["colour", "a, b"]);
+    assert_refused(read("a=1", &[]), &["\"a\"", "none"]);
+    assert_refused(read("a=1&a=1", &["a"]), &["a is repeated"]);
+    assert_refused(read("a=%FF", &["a"]), &["a is not UTF-8"]);
 }
 
 #[test]
-fn integers_are_digits() {
+fn parses_integers_of_digits_only() {
     for (text, expected) in [
         ("0", Some(0)),
         ("-7", Some(-7)),
@@ -56,13 +56,13 @@ fn integers_are_digits() {
         ("", None),
         ("٣", None),
     ] {
-        assert_eq!(integer(text), expected, "{text:?}");
+        assert_eq!(parse_integer(text), expected, "{text:?}");
     }
 }
 
 #[test]
-fn filters_take_what_their_columns_hold() {
-    let metric = Metric::all(&Catalog::built_in().unwrap())
+fn parses_filters_by_the_type_of_their_column() {
+    let metric = Metric::from_catalog(&Catalog::built_in().unwrap())
         .remove("plays")
         .unwrap();
     let known: Vec<&str> = metric.columns().keys().map(String::as_str).collect();
@@ -78,35 +78,35 @@ fn filters_take_what_their_columns_hold() {
             ("referrer".to_owned(), text("")),
         ]
     );
-    refused(
+    assert_refused(
         filters("owner_id=abc"),
         &["owner_id=\"abc\"", "64-bit integer"],
     );
-    refused(filters("listener_id="), &["listener_id"]);
-    refused(filters("country=de"), &["country=\"de\"", "ISO 3166"]);
-    refused(filters("country="), &["country"]);
-    refused(
+    assert_refused(filters("listener_id="), &["listener_id"]);
+    assert_refused(filters("country=de"), &["country=\"de\"", "ISO 3166"]);
+    assert_refused(filters("country="), &["country"]);
+    assert_refused(
         filters("kind=stream"),
         &["kind=\"stream\"", "play or download"],
     );
 }
 
 #[test]
-fn limits_and_formats() {
+fn checks_limits_and_formats() {
     let limit = |query: &str| read(query, &["limit"]).unwrap().limit();
     assert_eq!(limit("").unwrap(), 50);
     assert_eq!(limit("limit=1000").unwrap(), 1_000);
     for bad in ["limit=0", "limit=1001", "limit=-1", "limit=x", "limit="] {
-        refused(limit(bad), &["limit", "1 to 1000"]);
+        assert_refused(limit(bad), &["limit", "1 to 1000"]);
     }
     let format = |query: &str| read(query, &["format"]).unwrap().format();
     assert_eq!(format("").unwrap(), Format::Json);
     assert_eq!(format("format=csv").unwrap(), Format::Csv);
-    refused(format("format=xml"), &["xml", "json or csv"]);
+    assert_refused(format("format=xml"), &["xml", "json or csv"]);
 }
 
 #[test]
-fn the_question_is_the_same_on_every_page() {
+fn the_question_is_equal_for_all_pages() {
     let known = ["a", "b", "limit", "cursor", "format"];
     let question = |query: &str| read(query, &known).unwrap().question();
     let one = question("b=2&a=1&limit=5&cursor=x");
@@ -116,7 +116,7 @@ fn the_question_is_the_same_on_every_page() {
 }
 
 #[test]
-fn numbers_of_what_is_stored_leave_room_for_the_next_one() {
+fn stored_numbers_leave_room_for_a_successor() {
     for (text, number) in [
         ("0", Some(0)),
         ("9223372036854775806", Some(9_223_372_036_854_775_806)),
@@ -126,6 +126,6 @@ fn numbers_of_what_is_stored_leave_room_for_the_next_one() {
         ("-1", None),
         ("x", None),
     ] {
-        assert_eq!(stored_number(text), number, "{text}");
+        assert_eq!(parse_stored_number(text), number, "{text}");
     }
 }

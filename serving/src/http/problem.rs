@@ -1,4 +1,4 @@
-//! Problem documents (RFC 9457): the only form in which an error goes out.
+//! Problem documents (RFC 9457), the only form of error responses.
 
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{AppendHeaders, IntoResponse, Response};
@@ -11,24 +11,24 @@ use schemas::key::KeyError;
 use crate::answer::Overflow;
 use crate::read::ReadError;
 
-/// An error as the asker sees it. What only an operator should see is logged instead.
+/// An error as the client sees it. Details meant for operators are logged instead.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
-    kind: Kind,
+    kind: ProblemKind,
     detail: String,
     extensions: Map<String, Value>,
-    /// After how many seconds to ask again, where that is known.
+    /// Seconds after which the client may retry, if known.
     retry_after_s: Option<u64>,
-    /// The codings in which a body is read, where it came in another.
+    /// The supported content codings, for a body in an unsupported one.
     accept_encoding: Option<&'static str>,
 }
 
-/// What kind of problem it is: the `type` of the document and its status.
+/// The kind of a problem. It decides the document's `type`, title and status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    NoKey,
+pub(crate) enum ProblemKind {
+    Unauthenticated,
     NotPermitted,
-    TooOften,
+    RateLimited,
     Busy,
     BadParameter,
     BadBody,
@@ -57,13 +57,13 @@ pub(crate) enum Kind {
     TooManyWriters,
     CountOverflow,
     Internal,
-    NotWhole,
+    SeamMismatch,
     NotReady,
     StoreUnavailable,
     TimedOut,
 }
 
-/// The document, for the API's description.
+/// The document, for the OpenAPI description.
 #[derive(Debug, ToSchema)]
 #[schema(as = Problem)]
 #[expect(
@@ -71,88 +71,80 @@ pub(crate) enum Kind {
     reason = "only describes the schema of a type of another crate"
 )]
 pub(crate) struct ProblemShape {
-    /// What kind of problem it is, as a path: it stays the same from version to version.
+    /// The kind of the problem, as a path that is stable across versions.
     r#type: String,
-    /// The same in a few words.
+    /// The kind in a few words.
     title: String,
     /// The HTTP status.
     status: u16,
-    /// What is wrong this time, and what to do.
+    /// The fault of this request, and the action to take.
     detail: String,
-    /// By what the service's log calls the request.
+    /// The id of the request in the log of the service.
     request_id: String,
 }
 
-/// The problems that any request behind a key can meet, for the API's description: each operation has them, or says more of one.
+/// The problems that every operation with a key may return, for the OpenAPI description. An
+/// operation may describe one in more detail.
 #[derive(Debug, IntoResponses)]
-#[expect(dead_code, reason = "only describes the documents of problems")]
+#[expect(dead_code, reason = "only describes problem documents")]
 pub(crate) enum Problems {
-    /// The body or a parameter can't be used
+    /// The body or a parameter is invalid
     #[response(status = 400, content_type = "application/problem+json")]
     BadRequest(ProblemShape),
-    /// No valid key was sent
+    /// The request has no valid key
     #[response(status = 401, content_type = "application/problem+json")]
-    NoKey(ProblemShape),
-    /// The key does not permit this
+    Unauthenticated(ProblemShape),
+    /// The key does not have the required scope
     #[response(status = 403, content_type = "application/problem+json")]
     NotPermitted(ProblemShape),
-    /// Too many requests of this key or address: ask again after Retry-After seconds
+    /// Too many requests with this key or from this address: retry after Retry-After seconds
     #[response(status = 429, content_type = "application/problem+json")]
-    TooOften(ProblemShape),
-    /// Not whole yet, busy, or a store does not answer: ask again after Retry-After seconds
+    RateLimited(ProblemShape),
+    /// Data is incomplete, the service is busy, or a store does not answer: retry after Retry-After
+    /// seconds
     #[response(status = 503, content_type = "application/problem+json")]
     Unavailable(ProblemShape),
 }
 
-impl Kind {
-    /// The status, the last part of the document's `type`, and its title.
+impl ProblemKind {
+    /// The status, the last segment of the document's `type`, and the title.
     const fn parts(self) -> (u16, &'static str, &'static str) {
         match self {
-            Self::NoKey => (401, "no-key", "Nobody knows who is asking"),
-            Self::NotPermitted => (403, "not-permitted", "This is not permitted"),
-            Self::TooOften => (429, "too-often", "This was asked too often"),
-            Self::Busy => (503, "busy", "Too many are asking at once"),
-            Self::BadParameter => (400, "bad-parameter", "A parameter can't be used"),
-            Self::BadBody => (400, "bad-body", "The body can't be read"),
-            Self::UnknownPath => (404, "unknown-path", "There is nothing here"),
-            Self::UnknownMetric => (404, "unknown-metric", "There is no such metric"),
-            Self::UnknownSource => (404, "unknown-source", "There is no such source"),
-            Self::UnknownRun => (404, "unknown-run", "There is no such run"),
-            Self::UnknownBoard => (404, "unknown-board", "There is no such board"),
-            Self::UnknownApplication => {
-                (404, "unknown-application", "There is no such application")
-            }
-            Self::UnknownRequest => (404, "unknown-request", "There is no such request"),
-            Self::UnknownDeadLetter => (404, "unknown-dead-letter", "There is no such dead letter"),
-            Self::UnknownComparison => (404, "unknown-comparison", "There is no such comparison"),
-            Self::NotOnBoard => (404, "not-on-board", "The athlete is not on the board"),
-            Self::AthleteDeleted => (409, "athlete-deleted", "The athlete was deleted"),
-            Self::AthleteErased => (409, "athlete-erased", "The athlete was erased"),
-            Self::CapacityExceeded => (403, "capacity-exceeded", "The application is full"),
-            Self::RequestOpen => (409, "request-open", "A request is open already"),
-            Self::AlreadyDecided => (409, "already-decided", "The request is decided already"),
-            Self::NothingToApprove => (409, "nothing-to-approve", "There is nothing to approve"),
-            Self::ManagedElsewhere => (409, "managed-elsewhere", "The app changes this itself"),
-            Self::NotCollected => (404, "not-collected", "Metrics are not collected here"),
-            Self::MethodNotAllowed => (405, "method-not-allowed", "The method is not allowed here"),
-            Self::SlowBody => (408, "slow-body", "The body came too slowly"),
-            Self::BodyTooLarge => (413, "body-too-large", "The body is too large"),
-            Self::EncodedBody => (
-                415,
-                "encoded-body",
-                "The body is encoded in a way that is not read here",
-            ),
-            Self::TooManyWriters => (429, "too-many-writers", "Too many are writing at once"),
-            Self::CountOverflow => (500, "count-overflow", "The count is too large"),
-            Self::Internal => (500, "internal", "The service failed"),
-            Self::NotWhole => (
-                503,
-                "not-whole",
-                "Live state and batch rows do not join yet",
-            ),
-            Self::NotReady => (503, "not-ready", "The service is not ready"),
-            Self::StoreUnavailable => (503, "store-unavailable", "A store could not be used"),
-            Self::TimedOut => (503, "timed-out", "The answer took too long"),
+            Self::Unauthenticated => (401, "no-key", "Authentication required"),
+            Self::NotPermitted => (403, "not-permitted", "Not permitted"),
+            Self::RateLimited => (429, "too-often", "Rate limit exceeded"),
+            Self::Busy => (503, "busy", "Too many concurrent requests"),
+            Self::BadParameter => (400, "bad-parameter", "Invalid parameter"),
+            Self::BadBody => (400, "bad-body", "Invalid body"),
+            Self::UnknownPath => (404, "unknown-path", "Path not found"),
+            Self::UnknownMetric => (404, "unknown-metric", "Metric not found"),
+            Self::UnknownSource => (404, "unknown-source", "Source not found"),
+            Self::UnknownRun => (404, "unknown-run", "Batch run not found"),
+            Self::UnknownBoard => (404, "unknown-board", "Board not found"),
+            Self::UnknownApplication => (404, "unknown-application", "Application not found"),
+            Self::UnknownRequest => (404, "unknown-request", "Capacity request not found"),
+            Self::UnknownDeadLetter => (404, "unknown-dead-letter", "Dead letter not found"),
+            Self::UnknownComparison => (404, "unknown-comparison", "Comparison not found"),
+            Self::NotOnBoard => (404, "not-on-board", "Athlete not on the board"),
+            Self::AthleteDeleted => (409, "athlete-deleted", "Athlete deleted"),
+            Self::AthleteErased => (409, "athlete-erased", "Athlete erased"),
+            Self::CapacityExceeded => (403, "capacity-exceeded", "Application at capacity"),
+            Self::RequestOpen => (409, "request-open", "A capacity request is already open"),
+            Self::AlreadyDecided => (409, "already-decided", "Capacity request already decided"),
+            Self::NothingToApprove => (409, "nothing-to-approve", "Nothing to approve"),
+            Self::ManagedElsewhere => (409, "managed-elsewhere", "Managed in another database"),
+            Self::NotCollected => (404, "not-collected", "Metrics not collected"),
+            Self::MethodNotAllowed => (405, "method-not-allowed", "Method not allowed"),
+            Self::SlowBody => (408, "slow-body", "Request body too slow"),
+            Self::BodyTooLarge => (413, "body-too-large", "Request body too large"),
+            Self::EncodedBody => (415, "encoded-body", "Unsupported content encoding"),
+            Self::TooManyWriters => (429, "too-many-writers", "Too many concurrent writers"),
+            Self::CountOverflow => (500, "count-overflow", "Count out of range"),
+            Self::Internal => (500, "internal", "Internal error"),
+            Self::SeamMismatch => (503, "not-whole", "Data temporarily incomplete"),
+            Self::NotReady => (503, "not-ready", "Service not ready"),
+            Self::StoreUnavailable => (503, "store-unavailable", "Store unavailable"),
+            Self::TimedOut => (503, "timed-out", "Request timed out"),
         }
     }
 
@@ -171,7 +163,7 @@ impl Kind {
         StatusCode::from_u16(self.parts().0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// A problem of this kind. The text says what is wrong this time, and what to do.
+    /// Creates a problem of this kind. The text names the fault and the action to take.
     pub(crate) fn with_detail(self, detail: impl Into<String>) -> Problem {
         Problem {
             kind: self,
@@ -184,53 +176,54 @@ impl Kind {
 }
 
 impl Problem {
-    /// A parameter that can't be used; the text says which, and what is expected.
+    /// Reports an invalid parameter. The text names it and the expected value.
     pub(crate) fn parameter(detail: impl Into<String>) -> Self {
-        Kind::BadParameter.with_detail(detail)
+        ProblemKind::BadParameter.with_detail(detail)
     }
 
-    /// The same of what stands in a body.
-    pub(crate) fn of_body(mut self) -> Self {
-        self.kind = Kind::BadBody;
+    /// Reports the fault as one of the body.
+    pub(crate) fn in_body(mut self) -> Self {
+        self.kind = ProblemKind::BadBody;
         self
     }
 
+    /// Adds an extension field.
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.extensions.insert(name.to_owned(), value.into());
         self
     }
 
-    /// The same, with when to ask again.
+    /// Sets the delay after which the client may retry.
     pub(crate) const fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after_s = Some(seconds);
         self
     }
 
-    /// The same, with the codings in which a body is read.
+    /// Sets the supported content codings.
     pub(crate) const fn accepting(mut self, codings: &'static str) -> Self {
         self.accept_encoding = Some(codings);
         self
     }
 
-    pub(crate) const fn kind(&self) -> Kind {
+    pub(crate) const fn kind(&self) -> ProblemKind {
         self.kind
     }
 
-    /// What is wrong this time, and what to do.
+    /// The fault of this request, and the action to take.
     pub(crate) fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// After how many seconds to ask again, where that may help.
-    pub(crate) fn ask_again(&self) -> Option<HeaderValue> {
-        let may_help = matches!(
+    /// Returns the value of `Retry-After`, if a retry may succeed.
+    pub(crate) fn retry_after_header(&self) -> Option<HeaderValue> {
+        let is_temporary = matches!(
             self.kind.status(),
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS
         );
-        may_help.then(|| HeaderValue::from(self.retry_after_s.unwrap_or(1)))
+        is_temporary.then(|| HeaderValue::from(self.retry_after_s.unwrap_or(1)))
     }
 
-    /// The document as a response, with the id of the request.
+    /// Renders the document, with the id of the request.
     pub(crate) fn render(&self, request_id: Option<&str>) -> Response {
         let status = self.kind.status();
         let mut extensions = self.extensions.clone();
@@ -245,7 +238,7 @@ impl Problem {
         let bearer = HeaderValue::from_static("Bearer realm=\"backstitch\"");
         let codings = self.accept_encoding.map(HeaderValue::from_static);
         let headers = [
-            (header::RETRY_AFTER, self.ask_again()),
+            (header::RETRY_AFTER, self.retry_after_header()),
             (header::ACCEPT_ENCODING, codings),
             (
                 header::WWW_AUTHENTICATE,
@@ -259,7 +252,7 @@ impl Problem {
 }
 
 impl IntoResponse for Problem {
-    /// The body is written later, when the id of the request is at hand.
+    /// Defers the body, because the id of the request is not available here.
     fn into_response(self) -> Response {
         let mut response = self.kind.status().into_response();
         response.extensions_mut().insert(self);
@@ -272,21 +265,21 @@ impl From<ReadError> for Problem {
         match error {
             ReadError::Plan(error) => Self::parameter(error.to_string()),
             ReadError::Series(error) => Self::parameter(error.to_string()),
-            ReadError::NotWhole(not_whole) => Kind::NotWhole
+            ReadError::SeamMismatch(not_whole) => ProblemKind::SeamMismatch
                 .with_detail(not_whole.to_string())
                 .with("partition", not_whole.partition)
                 .with("view", not_whole.view.clone()),
             ReadError::Store(error) => (&*error).into(),
-            ReadError::Replaced => Kind::NotWhole.with_detail(error.to_string()),
-            ReadError::DamagedBoard(what) => {
-                tracing::error!(what, "a stored board can't be read");
-                Kind::StoreUnavailable
-                    .with_detail("stored rows could not be read: see the service's log")
+            ReadError::Replaced => ProblemKind::SeamMismatch.with_detail(error.to_string()),
+            ReadError::DamagedBoard(fault) => {
+                tracing::error!(fault, "a stored board is damaged");
+                ProblemKind::StoreUnavailable
+                    .with_detail("stored rows could not be read: see the log of the service")
             }
             ReadError::Damaged(error) => {
-                tracing::error!(%error, "a stored key does not decode");
-                Kind::StoreUnavailable
-                    .with_detail("stored rows could not be read: see the service's log")
+                tracing::error!(%error, "cannot decode a stored key");
+                ProblemKind::StoreUnavailable
+                    .with_detail("stored rows could not be read: see the log of the service")
             }
         }
     }
@@ -300,15 +293,16 @@ impl From<stores::Error> for Problem {
 
 impl From<&stores::Error> for Problem {
     fn from(error: &stores::Error) -> Self {
-        tracing::error!(%error, "a store could not be used");
+        tracing::error!(%error, "a store operation failed");
         match error.kind() {
             stores::ErrorKind::Retry => {
-                Kind::StoreUnavailable.with_detail("a store did not answer in time: ask again")
+                ProblemKind::StoreUnavailable.with_detail("a store did not answer in time: retry")
             }
-            stores::ErrorKind::Fatal => Kind::StoreUnavailable
-                .with_detail("a store is damaged, full or not accessible: see the service's log"),
-            stores::ErrorKind::Reject => Kind::Internal
-                .with_detail("a store refused what it was asked for: see the service's log"),
+            stores::ErrorKind::Fatal => ProblemKind::StoreUnavailable.with_detail(
+                "a store is damaged, full or not accessible: see the log of the service",
+            ),
+            stores::ErrorKind::Reject => ProblemKind::Internal
+                .with_detail("a store rejected the request: see the log of the service"),
         }
     }
 }
@@ -321,6 +315,6 @@ impl From<KeyError> for Problem {
 
 impl From<Overflow> for Problem {
     fn from(error: Overflow) -> Self {
-        Kind::CountOverflow.with_detail(error.to_string())
+        ProblemKind::CountOverflow.with_detail(error.to_string())
     }
 }

@@ -9,126 +9,126 @@ use axum::response::Response;
 use jobs::{Board, Job};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use stores::board_cache::BoardWant;
+use stores::board_cache::BoardSelection;
 use utoipa::ToSchema;
 
-use super::boards::{date, find, members, read_boards, today};
+use super::boards::{find_board, matching_members, parse_date, read_boards, today};
 use super::params::{Params, Path};
-use super::problem::{Kind, Problem, ProblemShape};
+use super::problem::{Problem, ProblemKind, ProblemShape};
 use super::{Api, body, csv};
-use crate::board::answer::{BoardRanks, field_names, of_reading};
+use crate::board::answer::{BoardRanks, field_names, provenance_of_readings};
 use crate::board::entries::{Entry, entries};
-use crate::board::question::{Section, has_sections, named, section, window};
-use crate::board::read::{BoardQuestion, BoardReading, encoded_members};
-use crate::read::Standing;
+use crate::board::question::{Section, has_sections, parse_division, parse_window, section};
+use crate::board::read::{BoardQuestion, BoardReading, encode_members};
+use crate::read::ReadPosition;
 
-/// Boards that may be asked for at once, athletes, and pairs of both.
+/// Maximum numbers of boards, athletes, and pairs of both per request.
 const KEYS_MAX: usize = 1_000;
 const ATHLETES_MAX: usize = 1_000;
 const PAIRS_MAX: usize = 10_000;
-/// Boards of one consistent read: bounds how many live states are in memory.
+/// Maximum number of boards per consistent read, which bounds the live states in memory.
 const KEYS_READ: usize = 100;
 
 const EXAMPLE: &str = "{\"segments\": [229781], \"athletes\": [227615, 42]}";
 
-/// Whose ranks are asked for, and on which boards.
+/// The athletes and boards of a request for ranks.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct RanksAsked {
-    /// The segments, at most 1,000; of other boards what these are asked for by. It may also be called
-    /// `keys`. What is given twice is answered once.
+pub(crate) struct RanksRequest {
+    /// The segments, or the keys of another board, at most 1,000. `keys` is an alias. Duplicates
+    /// are answered once.
     #[serde(alias = "keys")]
     segments: Vec<i64>,
-    /// The athletes, at most 1,000; with the segments at most 10,000 pairs.
+    /// The athletes, at most 1,000. At most 10,000 pairs of segment and athlete.
     athletes: Vec<i64>,
-    /// overall, gender:F, age:35-44 or weight:75-84; overall if left out.
+    /// overall, gender:F, age:35-44 or weight:75-84; default overall.
     #[serde(default)]
     board: Option<String>,
-    /// all, year, month or day; all if left out.
+    /// all, year, month or day; default all.
     #[serde(default)]
     window: Option<String>,
-    /// The day whose year, month or day it is; today in UTC if left out.
+    /// A day in the window; default today (UTC).
     #[serde(default)]
     date: Option<String>,
-    /// Ranks among the athletes of this club only.
+    /// Only ranks among athletes of this club.
     #[serde(default)]
     club_id: Option<i64>,
-    /// Ranks among this athlete and those that this athlete follows.
+    /// Only ranks among this athlete and the athletes that this athlete follows.
     #[serde(default)]
     following: Option<i64>,
 }
 
-/// The ranks of many athletes on the boards of many segments. Up to 100 segments are read as of one
-/// moment; of more, provenance says what all of them hold at least.
+/// The ranks of many athletes on the boards of many segments. Up to 100 segments are read at one
+/// position. For more, the provenance has the lowest position of all reads.
 #[utoipa::path(
     post,
     path = "/api/v1/boards/{name}/ranks",
     tag = "boards",
     params(
         ("name" = String, Path, description = "segments, or the name of another board"),
-        ("format" = Option<String>, Query, description = "json or csv")
+        ("format" = Option<String>, Query, description = "json (default) or csv")
     ),
-    request_body = RanksAsked,
+    request_body = RanksRequest,
     responses(
-        (status = 200, description = "The rows of those who are on a board", body = BoardRanks),
-        (status = 404, description = "No such kind of board", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 200, description = "A row for each athlete on each board", body = BoardRanks),
+        (status = 404, description = "Unknown board name", body = ProblemShape, content_type = "application/problem+json"),
         (status = 413, description = "The body is too large", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn ranks(
+pub(crate) async fn rank_athletes(
     State(api): State<Arc<Api>>,
     Path(name): Path<String>,
     uri: Uri,
     request: Request,
 ) -> Result<Response, Problem> {
-    let job = find(&api, &name)?;
+    let job = find_board(&api, &name)?;
     let format = Params::read(&uri, &["format"])?.format()?;
-    let asked: RanksAsked =
+    let ranks_request: RanksRequest =
         body::object_up_to(&api, request, body::LISTS_BYTES_MAX, EXAMPLE).await?;
-    let section = section_of(&api, job, &asked)?;
-    let keys = each_once(asked.segments);
-    let athletes = each_once(asked.athletes);
+    let section = requested_section(&api, job, &ranks_request)?;
+    let keys = deduplicate(ranks_request.segments);
+    let athletes = deduplicate(ranks_request.athletes);
     check_bounds(&keys, &athletes)?;
-    let mut athletes = encoded_members(job, &athletes)?;
+    let mut athletes = encode_members(job, &athletes)?;
     athletes.sort_unstable();
-    let members = members(&api, asked.club_id, asked.following).await?;
+    let members = matching_members(&api, ranks_request.club_id, ranks_request.following).await?;
     let mut rows = Vec::new();
     let mut boards = Vec::with_capacity(keys.len());
-    let mut reach: Option<Standing> = None;
-    for some in keys.chunks(KEYS_READ) {
-        let asked = BoardQuestion {
-            keys: some.to_vec(),
+    let mut position: Option<ReadPosition> = None;
+    for chunk in keys.chunks(KEYS_READ) {
+        let question = BoardQuestion {
+            keys: chunk.to_vec(),
             section: section.clone(),
             members: members.clone(),
-            want: BoardWant::Places(athletes.clone()),
+            want: BoardSelection::MembersWithIndexes(athletes.clone()),
             explains: false,
         };
-        let reading = read_boards(&api, job, asked).await?;
-        reach = Some(match reach {
-            None => reading.standing.clone(),
-            Some(reach) => reach.least(&reading.standing),
+        let reading = read_boards(&api, job, question).await?;
+        position = Some(match position {
+            None => reading.read_position.clone(),
+            Some(position) => position.min_with(&reading.read_position),
         });
-        for (key, board) in some.iter().zip(&reading.boards) {
+        for (key, board) in chunk.iter().zip(&reading.boards) {
             let entries = entries(job, board, None)?;
             let entries = entries.iter();
             rows.extend(entries.map(|entry| row(job, *key, board.sum.count, entry)));
-            // Only where it is from is told of yet.
+            // Only the provenance is still needed.
             boards.push(BoardReading {
                 layers: board.layers,
                 ..BoardReading::default()
             });
         }
     }
-    let reach = reach.unwrap_or_else(|| Standing::nothing(job.source(), 0));
-    let provenance = of_reading(&boards, reach);
+    let position = position.unwrap_or_else(|| ReadPosition::empty(job.source(), 0));
+    let provenance = provenance_of_readings(&boards, position);
     let ranks = BoardRanks { rows, provenance };
-    Ok(format.answer(ranks, |ranks| {
+    Ok(format.respond(ranks, |ranks| {
         let names = [vec![key_name(job)], field_names(job), vec!["total"]].concat();
-        csv::objects(&names.join(","), &ranks.rows, Some(&ranks.provenance))
+        csv::write_objects(&names.join(","), &ranks.rows, Some(&ranks.provenance))
     }))
 }
 
-/// What the key is called in rows.
+/// Returns the name of the key in rows.
 fn key_name(job: &Job<Board>) -> &str {
     let column = job.key().0.first();
     column.map_or("key", |column| &column.name)
@@ -138,31 +138,37 @@ fn row(job: &Job<Board>, key: i64, total: u64, entry: &Entry) -> Map<String, Val
     let mut row = Map::new();
     row.insert(key_name(job).to_owned(), key.into());
     row.insert("total".to_owned(), total.into());
-    entry.put_into(&mut row);
+    entry.insert_into(&mut row);
     row
 }
 
-fn section_of(api: &Api, job: &Job<Board>, asked: &RanksAsked) -> Result<Section, Problem> {
-    let is_named = asked.board.is_some() || asked.window.is_some() || asked.date.is_some();
-    if is_named && !has_sections(job) {
-        return Err(wrong(format!(
-            "board, window and date: {} have one board each; leave them out",
+fn requested_section(
+    api: &Api,
+    job: &Job<Board>,
+    request: &RanksRequest,
+) -> Result<Section, Problem> {
+    let has_selection =
+        request.board.is_some() || request.window.is_some() || request.date.is_some();
+    if has_selection && !has_sections(job) {
+        return Err(invalid_body(format!(
+            "{} have a single board each: leave out board, window and date",
             job.board()
         )));
     }
-    let named = named(asked.board.as_deref().unwrap_or("overall")).map_err(wrong)?;
-    let window = window(asked.window.as_deref().unwrap_or("all")).map_err(wrong)?;
-    let date = match &asked.date {
+    let division =
+        parse_division(request.board.as_deref().unwrap_or("overall")).map_err(invalid_body)?;
+    let window = parse_window(request.window.as_deref().unwrap_or("all")).map_err(invalid_body)?;
+    let date = match &request.date {
         None => today(api),
-        Some(text) => date("date", text).map_err(Problem::of_body)?,
+        Some(text) => parse_date("date", text).map_err(Problem::in_body)?,
     };
-    Ok(section(job, named, window, date))
+    Ok(section(job, division, window, date))
 }
 
-/// The ids in their order, each where it comes first.
-fn each_once(ids: Vec<i64>) -> Vec<i64> {
-    let mut seen = HashSet::with_capacity(ids.len());
-    ids.into_iter().filter(|id| seen.insert(*id)).collect()
+/// Removes repeated ids, and keeps the order.
+fn deduplicate(ids: Vec<i64>) -> Vec<i64> {
+    let mut known = HashSet::with_capacity(ids.len());
+    ids.into_iter().filter(|id| known.insert(*id)).collect()
 }
 
 fn check_bounds(keys: &[i64], athletes: &[i64]) -> Result<(), Problem> {
@@ -171,16 +177,16 @@ fn check_bounds(keys: &[i64], athletes: &[i64]) -> Result<(), Problem> {
         ("athletes", athletes, ATHLETES_MAX),
     ] {
         if ids.is_empty() || ids.len() > max {
-            return Err(wrong(format!(
-                "{name}: {} ids are given; from 1 to {max} can be asked for at a time",
+            return Err(invalid_body(format!(
+                "{name}: the list has {} ids; send 1 to {max}",
                 ids.len()
             )));
         }
     }
     let pairs = keys.len() * athletes.len();
     if pairs > PAIRS_MAX {
-        return Err(wrong(format!(
-            "segments and athletes: {} by {} are {pairs} pairs; at most {PAIRS_MAX} can be asked for at a time",
+        return Err(invalid_body(format!(
+            "segments and athletes: {} by {} are {pairs} pairs; send at most {PAIRS_MAX}",
             keys.len(),
             athletes.len()
         )));
@@ -188,8 +194,8 @@ fn check_bounds(keys: &[i64], athletes: &[i64]) -> Result<(), Problem> {
     Ok(())
 }
 
-fn wrong(why: String) -> Problem {
-    Kind::BadBody.with_detail(why)
+fn invalid_body(why: String) -> Problem {
+    ProblemKind::BadBody.with_detail(why)
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use crate::world::World;
-use crate::world::boards::{self, Best};
+use crate::world::boards::{self, BoardTime};
 use crate::{Serving, ServingOptions};
 
 const RANKS: &str = "/api/v1/boards/segments/ranks";
 
-fn of_period(period: i64, member: i64) -> Best {
-    Best {
+fn best_of_period(period: i64, member: i64) -> BoardTime {
+    BoardTime {
         member,
         time: 100 + member,
         period,
@@ -20,29 +20,30 @@ fn of_period(period: i64, member: i64) -> Best {
     }
 }
 
-/// Segment 1 has athletes 0 to 19, segment 2 those from 10 to 29, and 3 nobody.
+/// Segment 1 has athletes 0 to 19, segment 2 athletes 10 to 29, and segment 3 none.
 fn fixture() -> (Serving, Arc<World>) {
     let (serving, world) = boards::serving(ServingOptions::default());
     {
         let job = boards::job("segments");
         let mut boards = world.boards.lock().unwrap();
         for (segment, members) in [(1, 0..20), (2, 10..30)] {
-            let rows = members.flat_map(|member| [0, 2013].map(|of| of_period(of, member)));
+            let rows =
+                members.flat_map(|member| [0, 2013].map(|period| best_of_period(period, member)));
             boards.publish(&job, segment, &rows.collect::<Vec<_>>());
         }
-        // One who is gone, one who is faster now, one who is new.
-        boards.put(&job, 1, 2, &[]);
-        let fast = |period| Best {
+        // One athlete was removed, one is faster now, and one is new.
+        boards.set_state(&job, 1, 2, &[]);
+        let fast = |period| BoardTime {
             time: 1,
-            ..of_period(period, 15)
+            ..best_of_period(period, 15)
         };
-        boards.put(&job, 1, 15, &[fast(0), fast(2013)]);
-        boards.put(&job, 2, 0, &[of_period(0, 0)]);
+        boards.set_state(&job, 1, 15, &[fast(0), fast(2013)]);
+        boards.set_state(&job, 2, 0, &[best_of_period(0, 0)]);
     }
     (serving, world)
 }
 
-async fn ask(serving: &Serving, query: &str, body: &Value) -> (StatusCode, String) {
+async fn post(serving: &Serving, query: &str, body: &Value) -> (StatusCode, String) {
     let request = Request::post(format!("{RANKS}{query}"));
     let request = request.body(Body::from(body.to_string())).unwrap();
     let response = serving.router().oneshot(request).await.unwrap();
@@ -52,7 +53,7 @@ async fn ask(serving: &Serving, query: &str, body: &Value) -> (StatusCode, Strin
 }
 
 async fn rows(serving: &Serving, body: &Value) -> Vec<(i64, i64, i64, i64)> {
-    let (status, text) = ask(serving, "", body).await;
+    let (status, text) = post(serving, "", body).await;
     assert_eq!(status, StatusCode::OK, "{body}: {text}");
     let answer: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(answer["provenance"]["complete"], true);
@@ -70,14 +71,14 @@ async fn rows(serving: &Serving, body: &Value) -> Vec<(i64, i64, i64, i64)> {
 }
 
 #[tokio::test]
-async fn ranks_are_those_of_the_boards() {
+async fn ranks_equal_those_of_the_boards() {
     let (serving, _world) = fixture();
     for (body, expected) in [
         (
             json!({"segments": [1], "athletes": [0, 19, 2, 15, 77]}),
             vec![(1, 15, 1, 19), (1, 0, 2, 19), (1, 19, 19, 19)],
         ),
-        // In the order of the segments that are asked for, each pair once.
+        // In the order of the requested segments, each pair once.
         (
             json!({"keys": [2, 3, 1, 2], "athletes": [10, 0, 10, 10]}),
             vec![
@@ -106,19 +107,19 @@ async fn ranks_are_those_of_the_boards() {
 }
 
 #[tokio::test]
-async fn many_segments_are_read_a_part_at_a_time() {
+async fn reads_many_segments_in_steps() {
     let (serving, world) = fixture();
     let segments: Vec<i64> = (1..=250).collect();
     let found = rows(&serving, &json!({"segments": segments, "athletes": [15]})).await;
     assert_eq!(found, [(1, 15, 1, 19), (2, 15, 7, 21)]);
-    assert_eq!(world.boards.lock().unwrap().asked, [100, 100, 50]);
+    assert_eq!(world.boards.lock().unwrap().keys_per_read, [100, 100, 50]);
 }
 
 #[tokio::test]
-async fn ranks_come_as_csv() {
+async fn writes_ranks_as_csv() {
     let (serving, _world) = fixture();
     let body = json!({"segments": [1], "athletes": [0]});
-    let (status, text) = ask(&serving, "?format=csv", &body).await;
+    let (status, text) = post(&serving, "?format=csv", &body).await;
     assert_eq!(status, StatusCode::OK);
     let mut lines = text.lines();
     let names = "segment_id,rank,athlete_id,elapsed_time,effort_id,activity_id,started_at,total";
@@ -128,7 +129,7 @@ async fn ranks_come_as_csv() {
 }
 
 #[tokio::test]
-async fn odd_questions_are_refused_with_what_is_wrong() {
+async fn refuses_invalid_requests_with_a_reason() {
     let (serving, _world) = fixture();
     let ids = |count: i64| (0..count).collect::<Vec<_>>();
     for (body, words) in [
@@ -137,20 +138,23 @@ async fn odd_questions_are_refused_with_what_is_wrong() {
         (json!({"segments": [1], "athletes": []}), "athletes: 0 ids"),
         (
             json!({"segments": ids(1_001), "athletes": [1]}),
-            "from 1 to 1000",
+            "send 1 to 1000",
         ),
         (
             json!({"segments": [1], "athletes": ids(1_001)}),
-            "from 1 to 1000",
+            "send 1 to 1000",
         ),
         (
             json!({"segments": ids(101), "athletes": ids(100)}),
             "10100 pairs",
         ),
-        (json!({"segments": [1], "athletes": ["1"]}), "i64"),
+        (
+            json!({"segments": [1], "athletes": ["1"]}),
+            "athletes[0] must be an integer",
+        ),
         (
             json!({"segments": [1], "athletes": [1], "athlete": 2}),
-            "unknown field",
+            "the field athlete is unknown",
         ),
         (
             json!({"segments": [1], "athletes": [1], "board": "all"}),
@@ -165,14 +169,14 @@ async fn odd_questions_are_refused_with_what_is_wrong() {
             "2026-11-21",
         ),
     ] {
-        let (status, text) = ask(&serving, "", &body).await;
+        let (status, text) = post(&serving, "", &body).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{text}");
         assert!(text.contains(words), "{text} without {words}");
     }
     let body = json!({"segments": [1], "athletes": [1]});
-    let (status, _) = ask(&serving, "?limit=5", &body).await;
+    let (status, _) = post(&serving, "?limit=5", &body).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
-    // What is given more than once counts once.
+    // Duplicates are answered once.
     let twice: Vec<i64> = ids(600).into_iter().chain(ids(600)).collect();
     let body = json!({"segments": [1], "athletes": twice});
     assert_eq!(rows(&serving, &body).await.len(), 19);

@@ -11,49 +11,51 @@ use schemas::seam::{Epoch, Runs};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stores::views::RunStory;
+use stores::views::RunDetails;
 use utoipa::ToSchema;
 
-use super::params::{PageQuery, Params, Path, stored_number};
-use super::problem::{Kind, Problem, ProblemShape};
+use super::params::{PageQuery, Params, Path, parse_stored_number};
+use super::problem::{Problem, ProblemKind, ProblemShape};
 use super::{Api, csv, cursor};
-use crate::answer::{ProvenanceShape, shown_ms};
-use crate::read::Reach;
+use crate::answer::{ProvenanceShape, format_ms};
+use crate::read::Watermark;
 
 /// A batch run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct RunShown {
+pub(crate) struct RunResponse {
     #[schema(value_type = String)]
     pub(crate) source: Source,
-    /// The epoch that the run ends, which is also its number.
+    /// The epoch that the run closes, which is also its number.
     pub(crate) epoch: u64,
     /// proposed, sealed, complete or abandoned.
     pub(crate) state: String,
-    /// By partition: the offset below which the run covers every event.
+    /// By partition: the run covers every event below this offset.
     pub(crate) cuts: Vec<i64>,
-    /// When it was first proposed, in UTC.
+    /// Time of the first proposal, in UTC.
     pub(crate) started_at: String,
-    /// When it was completed or abandoned, in UTC; null while it is neither.
+    /// Time of completion or abandonment, in UTC. Null while the run is open.
     pub(crate) ended_at: Option<String>,
-    /// Why it is not published: what its check found, or what stopped the last try; null where it is published.
+    /// Why the run is not published: the failed check, or the error of the last attempt. Null if it
+    /// is published.
     pub(crate) reason: Option<String>,
-    /// What to do about it; null where it is published, or a later run holds its events.
+    /// The action to take. Null if the run is published, or a later run covers its events.
     pub(crate) to_do: Option<String>,
-    /// Rows of events that were read.
+    /// Number of events read.
     #[schema(value_type = Option<u64>)]
     pub(crate) rows_read: Value,
-    /// Rows of views that were written.
+    /// Number of rows written.
     #[schema(value_type = Option<u64>)]
     pub(crate) rows_written: Value,
-    /// Rows of views that had not changed.
+    /// Number of unchanged rows.
     #[schema(value_type = Option<u64>)]
     pub(crate) rows_skipped: Value,
-    /// How long it took, in all.
+    /// Total duration in seconds.
     pub(crate) seconds: Option<f64>,
-    /// What had been counted live and was another number in the run: 0 in a healthy system; null where the run did not come to it.
+    /// The difference between live counts and the run: 0 in a healthy system, null if the run ended
+    /// before it was measured.
     #[schema(value_type = Option<Object>)]
     pub(crate) drift: Value,
-    /// All that the batch layer told of it; only where one run is asked for.
+    /// The complete report of the batch layer. Only in the response for a single run.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub(crate) report: Option<Value>,
@@ -64,36 +66,39 @@ pub(crate) struct RunShown {
 #[schema(as = Runs)]
 pub(crate) struct RunsPage {
     /// Newest first.
-    runs: Vec<RunShown>,
-    /// Where the next page begins; null on the last one.
+    runs: Vec<RunResponse>,
+    /// The cursor of the next page; null on the last one.
     cursor: Option<String>,
-    /// Where the newest complete run ends.
+    /// The end of the newest complete run.
     #[schema(value_type = ProvenanceShape)]
     provenance: Provenance,
 }
 
-/// One run, with where the newest complete one ends.
+/// One run with its report.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct RunTold {
+pub(crate) struct RunReportResponse {
     #[serde(flatten)]
-    run: RunShown,
+    run: RunResponse,
     #[schema(value_type = ProvenanceShape)]
     provenance: Provenance,
 }
 
-/// What is told of runs comes from: the newest complete run of each source; of several sources the oldest epoch.
-pub(super) fn of_runs<'a>(seen: impl IntoIterator<Item = (Source, &'a Runs)>) -> Provenance {
+/// Returns the provenance of batch results: each source's newest complete run. Of several sources
+/// the lowest epoch counts.
+pub(super) fn provenance_of_runs<'a>(
+    sources: impl IntoIterator<Item = (Source, &'a Runs)>,
+) -> Provenance {
     let (mut epoch, mut as_of_ms, mut position) = (None, None, BTreeMap::new());
-    for (source, runs) in seen {
+    for (source, runs) in sources {
         let newest = runs.newest();
-        let reach = Reach::of(runs, newest);
-        as_of_ms = as_of_ms.max(reach.as_of_ms);
+        let watermark = Watermark::from_run(runs, newest);
+        as_of_ms = as_of_ms.max(watermark.as_of_ms);
         epoch = Some(epoch.map_or(newest, |epoch: Epoch| epoch.min(newest)));
-        position.insert(source.name().to_owned(), reach.position);
+        position.insert(source.name().to_owned(), watermark.position);
     }
     Provenance {
         source: Origin::Batch,
-        as_of: as_of_ms.map(shown_ms),
+        as_of: as_of_ms.map(format_ms),
         epoch: epoch.unwrap_or_default(),
         complete: true,
         position,
@@ -101,93 +106,103 @@ pub(super) fn of_runs<'a>(seen: impl IntoIterator<Item = (Source, &'a Runs)>) ->
     }
 }
 
-impl RunShown {
-    /// A run, where the newest complete one of its source is known.
-    pub(crate) fn of(source: Source, story: &RunStory, newest: Epoch) -> Self {
-        let (reason, to_do) = story.outcome(newest).map_or((None, None), |outcome| {
-            (Some(outcome.reason), outcome.to_do)
-        });
-        let told = |name: &str| story.report.get(name).cloned().unwrap_or(Value::Null);
+impl RunResponse {
+    /// Builds the response for a run. `newest` is the newest complete run of the source.
+    pub(crate) fn new(source: Source, details: &RunDetails, newest: Epoch) -> Self {
+        let (reason, to_do) = details
+            .unpublished_reason(newest)
+            .map_or((None, None), |outcome| {
+                (Some(outcome.reason), outcome.to_do)
+            });
+        let field = |name: &str| details.report.get(name).cloned().unwrap_or(Value::Null);
         Self {
             source,
-            epoch: story.run.epoch,
-            state: story.run.state.name().to_owned(),
-            cuts: story.run.cuts.iter().map(|cut| cut.next_offset).collect(),
-            started_at: shown_ms(story.started_at_ms),
-            ended_at: story.ended_at_ms.map(shown_ms),
+            epoch: details.run.epoch,
+            state: details.run.state.name().to_owned(),
+            cuts: details.run.cuts.iter().map(|cut| cut.next_offset).collect(),
+            started_at: format_ms(details.started_at_ms),
+            ended_at: details.ended_at_ms.map(format_ms),
             reason,
             to_do,
-            rows_read: told("rows_read"),
-            rows_written: told("rows_written"),
-            rows_skipped: told("rows_skipped"),
-            seconds: seconds(&told("seconds")),
-            drift: told("drift"),
+            rows_read: field("rows_read"),
+            rows_written: field("rows_written"),
+            rows_skipped: field("rows_skipped"),
+            seconds: total_seconds(&field("seconds")),
+            drift: field("drift"),
             report: None,
         }
     }
 }
 
-/// How much the run found that live state had counted otherwise, in all; `None` where that is not known.
-pub(super) fn drift_total(story: &RunStory) -> Option<u64> {
-    story.report.get("drift")?.get("total")?.as_u64()
+/// Returns the total difference between live counts and the run. Returns `None` if unknown.
+pub(super) fn drift_total(details: &RunDetails) -> Option<u64> {
+    details.report.get("drift")?.get("total")?.as_u64()
 }
 
-/// The seconds of all stages together; they come by the stage's name.
-fn seconds(told: &Value) -> Option<f64> {
-    let stages = told.as_object()?.values().filter_map(Value::as_f64);
-    stages.reduce(|all, one| all + one)
+/// Returns the total of the seconds by stage.
+fn total_seconds(by_stage: &Value) -> Option<f64> {
+    let stages = by_stage.as_object()?.values().filter_map(Value::as_f64);
+    stages.reduce(|total, seconds| total + seconds)
 }
 
-/// The batch runs, newest first.
+/// Batch runs, newest first.
 #[utoipa::path(
     get,
     path = "/api/v1/batch/runs",
     tag = "batch",
     params(
-        ("source" = Option<String>, Query, description = "plays, also if left out"),
+        ("source" = Option<String>, Query, description = "The source; default plays"),
         PageQuery
     ),
     responses(
         (status = 200, description = "A page of runs", body = RunsPage)
     )
 )]
-pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
+pub(crate) async fn list_runs(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
     let (params, query) = PageQuery::read(&uri, &["source"])?;
     let source = params.source()?.unwrap_or(Source::Plays);
     let fingerprint = cursor::fingerprint(&format!("runs {source}"));
-    let (before, limit) = (query.start(fingerprint, cursor::run)?, query.limit);
-    let mut stories = api.ports.views.stories(source, before, limit + 1).await?;
-    let after = |last: &RunStory| cursor::after(fingerprint, &last.run.epoch);
-    let next = cursor::page(&mut stories, limit, after);
-    let seen = api.ports.views.runs(source).await?.runs;
-    let provenance = of_runs([(source, &seen)]);
-    let runs = stories.iter();
-    let runs = runs.map(|story| RunShown::of(source, story, seen.newest()));
+    let (before, limit) = (
+        query.decode_start(fingerprint, cursor::decode_run)?,
+        query.limit,
+    );
+    let mut run_details = api
+        .ports
+        .views
+        .list_run_details(source, before, limit + 1)
+        .await?;
+    let after = |last: &RunDetails| cursor::encode(fingerprint, &last.run.epoch);
+    let next = cursor::truncate_page(&mut run_details, limit, after);
+    let all_runs = api.ports.views.runs(source).await?.runs;
+    let provenance = provenance_of_runs([(source, &all_runs)]);
+    let runs = run_details
+        .iter()
+        .map(|details| RunResponse::new(source, details, all_runs.newest()));
     let page = RunsPage {
         runs: runs.collect(),
         cursor: next.clone(),
         provenance,
     };
     let as_csv = |page: RunsPage| as_csv(&page.runs, &page.provenance);
-    Ok(query.answer(&uri, next.as_deref(), page, as_csv))
+    Ok(query.respond(&uri, next.as_deref(), page, as_csv))
 }
 
-/// One batch run, with all that is told of it.
+/// One batch run, with its complete report.
 #[utoipa::path(
     get,
     path = "/api/v1/batch/runs/{epoch}",
     tag = "batch",
     params(
-        ("epoch" = u64, Path, description = "The number of the run"),
-        ("source" = Option<String>, Query, description = "plays, also if left out"),
-        ("format" = Option<String>, Query, description = "json or csv")
+        ("epoch" = u64, Path, description = "The epoch of the run"),
+        ("source" = Option<String>, Query, description = "The source; default plays"),
+        ("format" = Option<String>, Query, description = "json (default) or csv")
     ),
     responses(
-        (status = 200, description = "The run", body = RunTold),
-        (status = 404, description = "No such run", body = ProblemShape, content_type = "application/problem+json")
+        (status = 200, description = "The run", body = RunReportResponse),
+        (status = 404, description = "Unknown run", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn show(
+pub(crate) async fn show_run(
     State(api): State<Arc<Api>>,
     Path(epoch): Path<String>,
     uri: Uri,
@@ -197,28 +212,30 @@ pub(crate) async fn show(
     let format = params.format()?;
     let unknown = || {
         let detail =
-            format!("there is no run {epoch:?} of {source}: /api/v1/batch/runs lists them");
-        Kind::UnknownRun.with_detail(detail)
+            format!("source {source} has no run {epoch:?}: list them at /api/v1/batch/runs");
+        ProblemKind::UnknownRun.with_detail(detail)
     };
-    let number = stored_number(&epoch).ok_or_else(unknown)?;
-    let story = api.ports.views.story(source, number).await?;
-    let story = story.ok_or_else(unknown)?;
-    let seen = api.ports.views.runs(source).await?.runs;
-    let provenance = of_runs([(source, &seen)]);
-    let mut run = RunShown::of(source, &story, seen.newest());
-    run.report = Some(story.report);
-    Ok(format.answer(RunTold { run, provenance }, |told| {
-        as_csv(&[told.run], &told.provenance)
-    }))
+    let number = parse_stored_number(&epoch).ok_or_else(unknown)?;
+    let details = api.ports.views.run_details(source, number).await?;
+    let details = details.ok_or_else(unknown)?;
+    let all_runs = api.ports.views.runs(source).await?.runs;
+    let provenance = provenance_of_runs([(source, &all_runs)]);
+    let mut run = RunResponse::new(source, &details, all_runs.newest());
+    run.report = Some(details.report);
+    Ok(
+        format.respond(RunReportResponse { run, provenance }, |response| {
+            as_csv(&[response.run], &response.provenance)
+        }),
+    )
 }
 
-fn as_csv(runs: &[RunShown], provenance: &Provenance) -> Response {
+fn as_csv(runs: &[RunResponse], provenance: &Provenance) -> Response {
     let header = "source,epoch,state,started_at,ended_at,rows_read,rows_written,rows_skipped,seconds,drift,cuts,reason,to_do";
-    let rows = runs.iter().map(|run| RunShown {
+    let rows = runs.iter().map(|run| RunResponse {
         drift: run.drift["total"].clone(),
         ..run.clone()
     });
-    csv::objects(header, rows, Some(provenance))
+    csv::write_objects(header, rows, Some(provenance))
 }
 
 #[cfg(test)]
@@ -228,9 +245,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_seconds_of_stages_add_up() {
-        assert_eq!(seconds(&json!({"roll": 1.5, "plan": 2})), Some(3.5));
-        assert_eq!(seconds(&json!({})), None);
-        assert_eq!(seconds(&Value::Null), None);
+    fn adds_up_the_seconds_of_stages() {
+        assert_eq!(total_seconds(&json!({"roll": 1.5, "plan": 2})), Some(3.5));
+        assert_eq!(total_seconds(&json!({})), None);
+        assert_eq!(total_seconds(&Value::Null), None);
     }
 }

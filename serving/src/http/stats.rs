@@ -1,25 +1,26 @@
-//! Totals, series and breakdowns of a metric.
+//! Totals, series, breakdowns and unique counts of a metric.
 
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
-use schemas::time::{Interval, PeriodQuery, Range, Resolved, points, resolve};
+use schemas::time::{Interval, PeriodQuery, Range, ResolvedPeriod, points, resolve};
 
 use super::params::{LIMIT_DEFAULT, LIMIT_MAX, PageQuery, Params, Path};
-use super::problem::{Kind, Problem, ProblemShape};
+use super::problem::{Problem, ProblemKind, ProblemShape};
 use super::{Api, csv, cursor};
-use crate::answer::{self, Breakdown, Frame, Series, Total, Uniques, UniquesSeries};
-use crate::gather::key_of;
-use crate::metric::{Metric, by_name};
-use crate::question::{Open, Prefer, Question, Segments, Time};
+use crate::answer::{self, AnswerSpec, Breakdown, Series, Total, Uniques, UniquesSeries};
+use crate::metric::{Metric, parameter_name};
+use crate::question::{OpenSeries, Prefer, Question, Segments, Time};
 use crate::read::{Reading, read};
+use crate::request_coalescer::seeded_hash;
 
-/// Parameters that say which time a question is about.
-const TIME: [&str; 5] = ["period", "from", "to", "tz", "date"];
+/// Parameters that select the period.
+const PERIOD_PARAMS: [&str; 5] = ["period", "from", "to", "tz", "date"];
 
-/// Which events are counted. At least `owner_id` or `track_id`, or `kind` alone for those of all owners; filters combine.
+/// Filters of events, which combine. `owner_id`, `track_id` or `kind` is required; `kind` alone
+/// counts events of all owners.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(
@@ -27,9 +28,9 @@ const TIME: [&str; 5] = ["period", "from", "to", "tz", "date"];
     reason = "only describes parameters, of which a metric may have others"
 )]
 pub(super) struct Filters {
-    /// Only this owner; this, track_id or kind is needed
+    /// Only this owner. One of owner_id, track_id and kind is required
     owner_id: Option<i64>,
-    /// Only this track; this, owner_id or kind is needed
+    /// Only this track. One of owner_id, track_id and kind is required
     track_id: Option<i64>,
     /// Only this country (ISO 3166 alpha-2)
     country: Option<String>,
@@ -39,11 +40,11 @@ pub(super) struct Filters {
     app_id: Option<i64>,
     /// Only this listener
     listener_id: Option<i64>,
-    /// play or download; both if left out
+    /// play or download; default both
     kind: Option<String>,
 }
 
-/// The time that a question is about.
+/// The selected period.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(
@@ -51,21 +52,22 @@ pub(super) struct Filters {
     reason = "only describes parameters, which are read together"
 )]
 pub(super) struct Times {
-    /// today, 7d, 30d, month, year, all or custom; all if left out
+    /// today, 7d, 30d, month, year, all or custom; default all
     period: Option<String>,
-    /// Beginning, included: a date, or an instant on a quarter of an hour
+    /// Start, inclusive: a date, or an instant on a quarter of an hour
     from: Option<String>,
-    /// End, excluded: a date, or an instant on a quarter of an hour
+    /// End, exclusive: a date, or an instant on a quarter of an hour
     to: Option<String>,
-    /// IANA time zone of hours, days, weeks and months; UTC if left out
+    /// IANA time zone of hours, days, weeks and months; default UTC
     tz: Option<String>,
-    /// The day that the period is about; today if left out
+    /// A day in the period; default today
     date: Option<String>,
-    /// previous: also the period before, of a running period the same elapsed part of it
+    /// previous: compare with the previous period. A running period is compared with the same
+    /// elapsed part of the previous one
     compare: Option<String>,
 }
 
-/// One number: the sum of the amounts of all events that the filters let through.
+/// The sum of the amounts of all events that match the filters.
 #[utoipa::path(
     get,
     path = "/api/v1/stats/{metric}/total",
@@ -74,66 +76,66 @@ pub(super) struct Times {
         ("metric" = String, Path, description = "plays"),
         Filters,
         Times,
-        ("prefer" = Option<String>, Query, description = "batch: the batch layer's value where there is one, else what was counted live; realtime: what was counted live, also of what a run has covered since; merged: both, if left out"),
+        ("prefer" = Option<String>, Query, description = "batch: batch rows where they exist, else live counts; realtime: live counts, also where a batch run has covered them; merged (default): batch rows and newer live counts"),
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
         (status = 200, description = "The total", body = Total),
-        (status = 304, description = "The same as the answer that If-None-Match names"),
-        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
+        (status = 304, description = "Not modified since the response that If-None-Match names"),
+        (status = 404, description = "Unknown metric", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn total(
+pub(crate) async fn show_total(
     State(api): State<Arc<Api>>,
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let asked = Asked::read(&api, &metric, &uri, &["compare", "prefer", "format"])?;
-    let (format, frame) = (asked.params.format()?, asked.frame()?);
-    let reading = asked.whole(&api, Counted::Amounts).await?;
-    let total = answer::total(reading, &frame)?;
-    Ok(format.answer(total, |total| csv::total(&total)))
+    let request = StatsRequest::read(&api, &metric, &uri, &["compare", "prefer", "format"])?;
+    let (format, spec) = (request.params.format()?, request.answer_spec()?);
+    let reading = request.read_whole(&api, Aggregate::Sum).await?;
+    let total = answer::total(reading, &spec)?;
+    Ok(format.respond(total, |total| csv::write_total(&total)))
 }
 
-/// A chart: the total of each local hour, day, week or month. One page of at most 10,000 points;
-/// buckets at the ends are cut to the range. Without a beginning or an end it reaches as far as
-/// there are events.
+/// The totals by local hour, day, week or month, as one page of at most 10,000 points. Buckets at
+/// the ends are clipped to the range. A range without start or end reaches as far as there are
+/// events.
 #[utoipa::path(
     get,
     path = "/api/v1/stats/{metric}/series",
     tag = "stats",
     params(
         ("metric" = String, Path, description = "plays"),
-        ("interval" = Option<String>, Query, description = "hour, day, week or month; day if left out"),
+        ("interval" = Option<String>, Query, description = "hour, day, week or month; default day"),
         Filters,
         Times,
-        ("prefer" = Option<String>, Query, description = "batch, realtime or merged, at each point"),
+        ("prefer" = Option<String>, Query, description = "batch, realtime or merged, for each point; default merged"),
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
         (status = 200, description = "The points", body = Series),
-        (status = 304, description = "The same as the answer that If-None-Match names"),
-        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
+        (status = 304, description = "Not modified since the response that If-None-Match names"),
+        (status = 404, description = "Unknown metric", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn series(
+pub(crate) async fn show_series(
     State(api): State<Arc<Api>>,
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let asked = Asked::read(
+    let request = StatsRequest::read(
         &api,
         &metric,
         &uri,
         &["compare", "interval", "prefer", "format"],
     )?;
-    let (format, frame) = (asked.params.format()?, asked.frame()?);
-    let (time, previous) = asked.points()?;
-    let reading = asked.answer(&api, Counted::Amounts, time).await?;
-    let series = answer::series(reading, &frame, previous)?;
-    Ok(format.answer(series, |series| {
+    let (format, spec) = (request.params.format()?, request.answer_spec()?);
+    let (time, previous) = request.points()?;
+    let reading = request.read_ranges(&api, Aggregate::Sum, time).await?;
+    let series = answer::series(reading, &spec, previous)?;
+    Ok(format.respond(series, |series| {
         let previous = series.previous.as_deref();
-        csv::points(
+        csv::write_points(
             "at,count,source",
             &series.points,
             previous,
@@ -142,8 +144,8 @@ pub(crate) async fn series(
     }))
 }
 
-/// A ranking: the total of each track, listener, country, referrer or application. Where periods
-/// are compared, rows are those of the period that was asked for.
+/// The totals by track, listener, country, referrer or application, largest first. Comparisons have
+/// only rows of the selected period.
 #[utoipa::path(
     get,
     path = "/api/v1/stats/{metric}/breakdown",
@@ -153,49 +155,51 @@ pub(crate) async fn series(
         ("by" = String, Query, description = "track, listener, country, referrer, app, owner or kind"),
         Filters,
         Times,
-        ("prefer" = Option<String>, Query, description = "batch, realtime or merged, in each row"),
+        ("prefer" = Option<String>, Query, description = "batch, realtime or merged, for each row; default merged"),
         PageQuery
     ),
     responses(
-        (status = 200, description = "A page of the ranking", body = Breakdown),
-        (status = 304, description = "The same as the answer that If-None-Match names"),
-        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
+        (status = 200, description = "A page of the breakdown", body = Breakdown),
+        (status = 304, description = "Not modified since the response that If-None-Match names"),
+        (status = 404, description = "Unknown metric", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn breakdown(
+pub(crate) async fn show_breakdown(
     State(api): State<Arc<Api>>,
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let own = ["compare", "by", "prefer", "limit", "cursor", "format"];
-    let asked = Asked::read(&api, &metric, &uri, &own)?;
-    let query = PageQuery::of(&asked.params, LIMIT_DEFAULT, LIMIT_MAX)?;
-    let (by, frame) = (asked.by()?, asked.frame()?);
+    let others = ["compare", "by", "prefer", "limit", "cursor", "format"];
+    let request = StatsRequest::read(&api, &metric, &uri, &others)?;
+    let query = PageQuery::from_params(&request.params, LIMIT_DEFAULT, LIMIT_MAX)?;
+    let (by, spec) = (request.by()?, request.answer_spec()?);
     let fingerprint = cursor::fingerprint(&format!(
         "breakdown {} {} {:?}",
-        asked.metric.name,
-        asked.params.question(),
-        asked.resolved.range
+        request.metric.name,
+        request.params.question(),
+        request.resolved.range
     ));
-    let after = query.start(fingerprint, cursor::place)?;
-    let reading = asked.whole(&api, Counted::By(by.to_owned())).await?;
-    let page = answer::breakdown(reading, &frame, after.as_ref(), query.limit)?;
+    let after = query.decode_start(fingerprint, cursor::decode_breakdown_row)?;
+    let reading = request
+        .read_whole(&api, Aggregate::SumBy(by.to_owned()))
+        .await?;
+    let page = answer::breakdown(reading, &spec, after.as_ref(), query.limit)?;
     let last = page.last.as_ref();
-    let next = last.map(|place| cursor::after_place(fingerprint, place));
+    let next = last.map(|row| cursor::encode_breakdown_row(fingerprint, row));
     let breakdown = Breakdown {
         rows: page.rows,
         total: page.total,
         cursor: next.clone(),
-        range: frame.shown(),
+        range: spec.answer_range(),
         provenance: page.provenance,
     };
-    Ok(query.answer(&uri, next.as_deref(), breakdown, |page| {
-        csv::rows(&page.rows, &page.provenance, frame.compared)
+    Ok(query.respond(&uri, next.as_deref(), breakdown, |page| {
+        csv::write_rows(&page.rows, &page.provenance, spec.compared)
     }))
 }
 
-/// How many different listeners there are, about: a sketch of fixed size, whose error the answer states.
-/// Such numbers are never added up: whoever comes on two days is one.
+/// The estimated number of unique listeners, with its relative error. A listener of several days
+/// counts once, so these numbers cannot be added.
 #[utoipa::path(
     get,
     path = "/api/v1/stats/{metric}/uniques",
@@ -209,23 +213,25 @@ pub(crate) async fn breakdown(
     ),
     responses(
         (status = 200, description = "The number", body = Uniques),
-        (status = 304, description = "The same as the answer that If-None-Match names"),
-        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
+        (status = 304, description = "Not modified since the response that If-None-Match names"),
+        (status = 404, description = "Unknown metric", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn uniques(
+pub(crate) async fn show_uniques(
     State(api): State<Arc<Api>>,
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let asked = Asked::read(&api, &metric, &uri, &["compare", "of", "format"])?;
-    let (format, (name, column)) = (asked.params.format()?, asked.of()?);
-    let reading = asked.whole(&api, Counted::Distinct(column)).await?;
-    let uniques = answer::uniques(reading, &asked.frame()?, &name);
-    Ok(format.answer(uniques, |uniques| csv::unique(&uniques)))
+    let request = StatsRequest::read(&api, &metric, &uri, &["compare", "of", "format"])?;
+    let (format, (name, column)) = (request.params.format()?, request.distinct_column()?);
+    let reading = request
+        .read_whole(&api, Aggregate::Distinct(column))
+        .await?;
+    let uniques = answer::uniques(reading, &request.answer_spec()?, &name);
+    Ok(format.respond(uniques, |uniques| csv::write_unique_count(&uniques)))
 }
 
-/// A chart of how many different listeners each local hour, day, week or month has, about. At most 1,000
+/// The estimated number of unique listeners by local hour, day, week or month. At most 1,000
 /// points.
 #[utoipa::path(
     get,
@@ -234,55 +240,62 @@ pub(crate) async fn uniques(
     params(
         ("metric" = String, Path, description = "plays"),
         ("of" = Option<String>, Query, description = "listener"),
-        ("interval" = Option<String>, Query, description = "hour, day, week or month; day if left out"),
+        ("interval" = Option<String>, Query, description = "hour, day, week or month; default day"),
         Filters,
         Times,
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
         (status = 200, description = "The points", body = UniquesSeries),
-        (status = 304, description = "The same as the answer that If-None-Match names"),
-        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json")
+        (status = 304, description = "Not modified since the response that If-None-Match names"),
+        (status = 404, description = "Unknown metric", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn uniques_series(
+pub(crate) async fn show_unique_series(
     State(api): State<Arc<Api>>,
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let asked = Asked::read(
+    let request = StatsRequest::read(
         &api,
         &metric,
         &uri,
         &["compare", "of", "interval", "format"],
     )?;
-    let (format, frame) = (asked.params.format()?, asked.frame()?);
-    let (name, column) = asked.of()?;
-    let (time, previous) = asked.points()?;
-    let reading = asked.answer(&api, Counted::Distinct(column), time).await?;
-    let series = answer::uniques_series(reading, &frame, &name, previous);
-    Ok(format.answer(series, |series| {
+    let (format, spec) = (request.params.format()?, request.answer_spec()?);
+    let (name, column) = request.distinct_column()?;
+    let (time, previous) = request.points()?;
+    let reading = request
+        .read_ranges(&api, Aggregate::Distinct(column), time)
+        .await?;
+    let series = answer::uniques_series(reading, &spec, &name, previous);
+    Ok(format.respond(series, |series| {
         let (header, previous) = ("at,count,relative_error,source", series.previous.as_deref());
-        csv::points(header, &series.points, previous, &series.provenance)
+        csv::write_points(header, &series.points, previous, &series.provenance)
     }))
 }
 
-fn unknown(api: &Api, name: &str) -> Problem {
+fn unknown_metric(api: &Api, name: &str) -> Problem {
     let known: Vec<&str> = api.metrics.keys().map(String::as_str).collect();
     let known = known.join(", ");
-    Kind::UnknownMetric.with_detail(format!("there is no metric {name:?}; there is: {known}"))
+    ProblemKind::UnknownMetric
+        .with_detail(format!("unknown metric {name:?}: the metrics are {known}"))
 }
 
-/// What is counted: amounts, amounts by the values of a column, or different values of one.
-enum Counted {
-    Amounts,
-    By(String),
+/// The requested aggregate.
+enum Aggregate {
+    /// The sum of amounts.
+    Sum,
+    /// The sum of amounts by the values of a column.
+    SumBy(String),
+    /// The number of distinct values of a column.
     Distinct(String),
-    /// Amounts, with the rows that they are made of.
-    Rows,
+    /// The sum of amounts, with the rows that it adds up.
+    Explained,
 }
 
-/// Whether a read may have many values, each with a count or a sketch: few of these are in memory at once.
+/// Returns whether a read may return many values, each with a count or a sketch. Few such results
+/// fit in memory.
 fn has_many(question: &Question) -> bool {
     let is_series = match &question.time {
         Time::Segments(segments) => segments.len() > 2,
@@ -291,19 +304,27 @@ fn has_many(question: &Question) -> bool {
     question.by.is_some() || question.explains || (question.distinct.is_some() && is_series)
 }
 
-/// A request for statistics, read but not yet answered.
-pub(super) struct Asked<'a> {
+/// A parsed request for statistics.
+pub(super) struct StatsRequest<'a> {
     pub(super) metric: &'a Metric,
     pub(super) params: Params,
-    resolved: Resolved,
+    resolved: ResolvedPeriod,
 }
 
-impl<'a> Asked<'a> {
-    pub(super) fn read(api: &'a Api, name: &str, uri: &Uri, own: &[&str]) -> Result<Self, Problem> {
-        let metric = api.metrics.get(name).ok_or_else(|| unknown(api, name))?;
+impl<'a> StatsRequest<'a> {
+    pub(super) fn read(
+        api: &'a Api,
+        name: &str,
+        uri: &Uri,
+        others: &[&str],
+    ) -> Result<Self, Problem> {
+        let metric = api
+            .metrics
+            .get(name)
+            .ok_or_else(|| unknown_metric(api, name))?;
         let columns = metric.columns().keys().map(String::as_str);
-        let known: Vec<&str> = columns.chain(TIME).chain(own.iter().copied()).collect();
-        let params = Params::read(uri, &known)?;
+        let known = columns.chain(PERIOD_PARAMS).chain(others.iter().copied());
+        let params = Params::read(uri, &known.collect::<Vec<_>>())?;
         let query = PeriodQuery {
             period: params.get("period"),
             from: params.get("from"),
@@ -331,44 +352,46 @@ impl<'a> Asked<'a> {
         Ok(prefer.unwrap_or(Prefer::Newest))
     }
 
-    pub(super) fn frame(&self) -> Result<Frame, Problem> {
-        Ok(Frame {
+    pub(super) fn answer_spec(&self) -> Result<AnswerSpec, Problem> {
+        Ok(AnswerSpec {
             range: self.resolved.range,
-            running: self.resolved.running,
+            running: self.resolved.is_running,
             compared: self.params.get("compare").is_some(),
             prefer: self.prefer()?,
         })
     }
 
-    /// What different values are counted of: its name and its column.
-    fn of(&self) -> Result<(String, String), Problem> {
-        let of = self.params.get("of");
-        let column = self.metric.distinct_column(of).ok_or_else(|| {
+    /// Returns the name and the column of the distinct values.
+    fn distinct_column(&self) -> Result<(String, String), Problem> {
+        let name = self.params.get("of");
+        let column = self.metric.distinct_column(name).ok_or_else(|| {
             let names = self.metric.distinct_names().join(", ");
-            let given = of.map_or_else(|| "of is left out".to_owned(), |of| format!("of={of:?}"));
-            Problem::parameter(if names.is_empty() {
-                format!("no different values are counted of {}", self.metric.name)
-            } else {
-                format!("{given}: write one of {names}")
+            Problem::parameter(match name {
+                _ if names.is_empty() => {
+                    format!("the metric {} has no unique counts", self.metric.name)
+                }
+                Some(name) => format!("of={name:?} is invalid: use one of {names}"),
+                None => format!("of is required: use one of {names}"),
             })
         })?;
-        Ok((by_name(column).to_owned(), column.to_owned()))
+        Ok((parameter_name(column).to_owned(), column.to_owned()))
     }
 
-    /// What the rows are that the total is made of.
-    pub(super) async fn rows(&self, api: &Arc<Api>) -> Result<Reading, Problem> {
+    /// Reads the rows that the total adds up.
+    pub(super) async fn read_rows(&self, api: &Arc<Api>) -> Result<Reading, Problem> {
         let segments = Segments::new(vec![self.resolved.range]);
-        self.answer(api, Counted::Rows, Time::Segments(segments))
+        self.read_ranges(api, Aggregate::Explained, Time::Segments(segments))
             .await
     }
 
-    /// Reads the period, and the one before if it was asked for, each as a whole.
-    async fn whole(&self, api: &Arc<Api>, counted: Counted) -> Result<Reading, Problem> {
+    /// Reads the whole period and, if requested, the whole previous one.
+    async fn read_whole(&self, api: &Arc<Api>, aggregate: Aggregate) -> Result<Reading, Problem> {
         let segments = Segments::new(self.ranges().collect());
-        self.answer(api, counted, Time::Segments(segments)).await
+        self.read_ranges(api, aggregate, Time::Segments(segments))
+            .await
     }
 
-    /// The period before, if it was asked for, and the period.
+    /// Returns the previous period, if requested, and the period.
     fn ranges(&self) -> impl Iterator<Item = Range> {
         self.resolved
             .previous
@@ -376,17 +399,17 @@ impl<'a> Asked<'a> {
             .chain([self.resolved.range])
     }
 
-    /// The points of a series, and how many of them are of the period before.
+    /// Returns the points of a series, and the number of them that belong to the previous period.
     fn points(&self) -> Result<(Time, Option<usize>), Problem> {
-        let refused = |error: schemas::time::SeriesError| Problem::parameter(error.to_string());
+        let invalid = |error: schemas::time::SeriesError| Problem::parameter(error.to_string());
         let interval: Interval = match self.params.get("interval") {
             None => Interval::Day,
-            Some(name) => name.parse().map_err(refused)?,
+            Some(name) => name.parse().map_err(invalid)?,
         };
         let zone = &self.resolved.zone;
         let range = self.resolved.range;
         if range.from.is_none() || range.to.is_none() {
-            let open = Open {
+            let open = OpenSeries {
                 zone: zone.clone(),
                 interval,
                 range,
@@ -399,37 +422,37 @@ impl<'a> Asked<'a> {
             let (Some(from), Some(to)) = (range.from, range.to) else {
                 continue;
             };
-            let points = points(zone, interval, from, to).map_err(refused)?;
+            let points = points(zone, interval, from, to).map_err(invalid)?;
             if self.resolved.previous.is_some() && index == 0 {
                 previous = Some(points.len());
             }
-            all.extend_from_slice(Segments::of(&points).ranges());
+            all.extend_from_slice(Segments::from_points(&points).ranges());
         }
         Ok((Time::Segments(Segments::new(all)), previous))
     }
 
     fn by(&self) -> Result<&str, Problem> {
-        let names = || self.metric.by_names().join(", ");
+        let names = || self.metric.grouping_names().join(", ");
         let by = self
             .params
             .get("by")
-            .ok_or_else(|| Problem::parameter(format!("by is needed: write one of {}", names())))?;
+            .ok_or_else(|| Problem::parameter(format!("by is required: use one of {}", names())))?;
         self.metric.by_column(by).ok_or_else(|| {
-            Problem::parameter(format!("by={by:?} is unknown: write one of {}", names()))
+            Problem::parameter(format!("by={by:?} is invalid: use one of {}", names()))
         })
     }
 
-    async fn answer(
+    async fn read_ranges(
         &self,
         api: &Arc<Api>,
-        counted: Counted,
+        aggregate: Aggregate,
         time: Time,
     ) -> Result<Reading, Problem> {
-        let explains = matches!(counted, Counted::Rows);
-        let (by, distinct) = match counted {
-            Counted::Amounts | Counted::Rows => (None, None),
-            Counted::By(column) => (Some(column), None),
-            Counted::Distinct(column) => (None, Some(column)),
+        let explains = matches!(aggregate, Aggregate::Explained);
+        let (by, distinct) = match aggregate {
+            Aggregate::Sum | Aggregate::Explained => (None, None),
+            Aggregate::SumBy(column) => (Some(column), None),
+            Aggregate::Distinct(column) => (None, Some(column)),
         };
         let question = Question {
             filters: self.params.filters(self.metric)?,
@@ -440,22 +463,25 @@ impl<'a> Asked<'a> {
             time,
         };
         let has_many = has_many(&question);
-        let key = key_of(&(&self.metric.name, format!("{question:?}")));
+        let key = seeded_hash(&(&self.metric.name, format!("{question:?}")));
         let (api, name) = (Arc::clone(api), self.metric.name.clone());
-        let gathered = Arc::clone(&api);
+        let caller_api = Arc::clone(&api);
         let read = async move {
-            let metric = api.metrics.get(&name).ok_or_else(|| unknown(&api, &name))?;
-            // Those wait for their own, so that others do not wait behind them.
-            let _large = match has_many {
-                true => Some(api.large_tallies.acquire().await),
+            let metric = api
+                .metrics
+                .get(&name)
+                .ok_or_else(|| unknown_metric(&api, &name))?;
+            // Large reads have their own permits, so that small ones do not wait behind them.
+            let _large_permit = match has_many {
+                true => Some(api.large_stats_reads.acquire().await),
                 false => None,
             };
-            let _place = api.tallies.acquire().await;
-            let stores = (&api.ports, &api.memory);
-            let reading = read(stores, metric, &question, api.options.whole_wait()).await;
-            Ok(Arc::new(api.kept_tallies.or_kept(key, reading)?))
+            let _permit = api.stats_reads.acquire().await;
+            let retry_for = api.options.live_state_wait();
+            let reading = read(&api.ports, &api.read_caches, metric, &question, retry_for).await;
+            Ok(Arc::new(api.stats_cache.or_stale(key, reading)?))
         };
-        let reading = gathered.tally_reads.read(key, read).await?;
+        let reading = caller_api.stats_coalescer.read(key, read).await?;
         Ok(Arc::unwrap_or_clone(reading))
     }
 }

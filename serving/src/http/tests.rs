@@ -33,13 +33,13 @@ fn world(options: ServingOptions) -> (Serving, std::sync::Arc<World>) {
     let progress = Progress {
         cuts: vec![2, 4],
         newest: 2,
-        dropped: 2,
-        loaded: 0,
+        pruned: 2,
+        loaded_remainder: 0,
     };
-    World::of(&catalog, &plays(), 2, &progress).serving(&catalog, options)
+    World::new(&catalog, &plays(), 2, &progress).serving(&catalog, options)
 }
 
-fn impatient() -> ServingOptions {
+fn no_wait_options() -> ServingOptions {
     ServingOptions {
         whole_wait_ms: 0,
         ..ServingOptions::default()
@@ -76,11 +76,11 @@ async fn problem(serving: &Serving, method: Method, uri: &str) -> (StatusCode, V
 }
 
 #[tokio::test]
-async fn every_error_is_a_problem_document() {
-    let (serving, _) = world(impatient());
+async fn answers_errors_with_problem_documents() {
+    let (serving, _) = world(no_wait_options());
     let total = "/api/v1/stats/plays/total";
     for (uri, status, words) in [
-        ("/nowhere", 404, "nothing"),
+        ("/nowhere", 404, "no route"),
         ("/api/v1/stats/likes/total?owner_id=1", 404, "likes"),
         ("/api/v1/stats/%FF/total", 400, "UTF-8"),
         ("/api/v1/boards/%FF/1", 400, "UTF-8"),
@@ -92,7 +92,7 @@ async fn every_error_is_a_problem_document() {
         (
             &format!("{total}?owner_id=1&owner_id=1"),
             400,
-            "owner_id is given twice",
+            "owner_id is repeated",
         ),
         (&format!("{total}?owner_id=1&limit=1"), 400, "\"limit\""),
         (&format!("{total}?owner_id=x"), 400, "owner_id=\"x\""),
@@ -122,7 +122,7 @@ async fn every_error_is_a_problem_document() {
         (
             "/api/v1/stats/plays/breakdown?owner_id=1",
             400,
-            "by is needed",
+            "by is required",
         ),
         (
             "/api/v1/stats/plays/breakdown?owner_id=1&by=colour",
@@ -164,8 +164,8 @@ async fn every_error_is_a_problem_document() {
 }
 
 #[tokio::test]
-async fn methods_that_are_not_allowed_are_a_problem_too() {
-    let (serving, _) = world(impatient());
+async fn refuses_unsupported_methods() {
+    let (serving, _) = world(no_wait_options());
     let total = "/api/v1/stats/plays/total";
     let (status, document) = problem(&serving, Method::DELETE, total).await;
     assert_eq!(
@@ -179,12 +179,12 @@ async fn methods_that_are_not_allowed_are_a_problem_too() {
 }
 
 #[tokio::test]
-async fn what_is_not_whole_is_waited_for_and_then_refused() {
+async fn waits_for_incomplete_data_and_then_fails() {
     let (serving, world) = world(ServingOptions {
         whole_wait_ms: 300,
         ..ServingOptions::default()
     });
-    *world.blind.lock().unwrap() = 2;
+    *world.missing_state_reads.lock().unwrap() = 2;
     let uri = "/api/v1/stats/plays/total?owner_id=1";
     let (status, total) = get(&serving, uri).await;
     assert_eq!((status, &total["count"]), (StatusCode::OK, &json!(6)));
@@ -192,7 +192,7 @@ async fn what_is_not_whole_is_waited_for_and_then_refused() {
     assert_eq!(total["provenance"]["epoch"], 2);
     assert_eq!(total["provenance"]["as_of"], "1970-01-01T00:00:00.006Z");
 
-    *world.blind.lock().unwrap() = usize::MAX;
+    *world.missing_state_reads.lock().unwrap() = usize::MAX;
     let (status, document) = problem(&serving, Method::GET, uri).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(
@@ -215,21 +215,21 @@ async fn what_is_not_whole_is_waited_for_and_then_refused() {
         "{document}"
     );
 
-    *world.blind.lock().unwrap() = 0;
+    *world.missing_state_reads.lock().unwrap() = 0;
     assert_eq!(get(&serving, "/readyz").await.0, StatusCode::OK);
     assert_eq!(get(&serving, "/livez").await.0, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn a_missing_slot_of_another_partition_does_not_matter_to_an_owner() {
-    let (serving, world) = world(impatient());
+async fn an_owner_does_not_need_the_state_of_another_partition() {
+    let (serving, world) = world(no_wait_options());
     let mine = schemas::partition::partition_of(b"1", 2) as usize;
-    let offset = world.slots.lock().unwrap()[mine]
+    let offset = world.states.lock().unwrap()[mine]
         .as_ref()
         .unwrap()
         .position
         .next_offset;
-    world.slots.lock().unwrap()[1 - mine] = None;
+    world.states.lock().unwrap()[1 - mine] = None;
     let (status, total) = get(&serving, "/api/v1/stats/plays/total?owner_id=1").await;
     assert_eq!(status, StatusCode::OK, "{total}");
     let mut position = [json!(0), json!(0)];
@@ -240,9 +240,9 @@ async fn a_missing_slot_of_another_partition_does_not_matter_to_an_owner() {
 }
 
 #[tokio::test]
-async fn a_view_that_is_new_is_gone_around_where_finer_ones_hold_the_same() {
-    let (serving, world) = world(impatient());
-    for slot in world.slots.lock().unwrap().iter_mut().flatten() {
+async fn replaces_a_new_view_by_finer_ones() {
+    let (serving, world) = world(no_wait_options());
+    for slot in world.states.lock().unwrap().iter_mut().flatten() {
         slot.since
             .retain(|view, _| !view.starts_with("plays_owner_all"));
     }
@@ -252,7 +252,7 @@ async fn a_view_that_is_new_is_gone_around_where_finer_ones_hold_the_same() {
         (StatusCode::OK, &json!(6)),
         "{total}"
     );
-    for slot in world.slots.lock().unwrap().iter_mut().flatten() {
+    for slot in world.states.lock().unwrap().iter_mut().flatten() {
         slot.since.clear();
     }
     let (status, document) = get(&serving, "/api/v1/stats/plays/total?owner_id=1").await;
@@ -260,10 +260,10 @@ async fn a_view_that_is_new_is_gone_around_where_finer_ones_hold_the_same() {
 }
 
 #[tokio::test]
-async fn without_a_log_there_is_nothing_and_that_is_known() {
+async fn answers_without_a_log() {
     let catalog = Catalog::built_in().unwrap();
-    let empty = World::of(&catalog, &[], 0, &Progress::default());
-    let (serving, _) = empty.serving(&catalog, impatient());
+    let empty = World::new(&catalog, &[], 0, &Progress::default());
+    let (serving, _) = empty.serving(&catalog, no_wait_options());
     let (status, total) = get(&serving, "/api/v1/stats/plays/total?track_id=1").await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(total["count"], 0);
@@ -281,8 +281,8 @@ async fn without_a_log_there_is_nothing_and_that_is_known() {
 }
 
 #[tokio::test]
-async fn pages_of_a_breakdown_are_linked() {
-    let (serving, _) = world(impatient());
+async fn links_the_pages_of_a_breakdown() {
+    let (serving, _) = world(no_wait_options());
     let uri = "/api/v1/stats/plays/breakdown?owner_id=1&by=track&limit=2";
     let (response, text) = send(&serving, request(Method::GET, uri, Body::empty())).await;
     let page: Value = serde_json::from_str(&text).unwrap();
@@ -305,7 +305,7 @@ async fn pages_of_a_breakdown_are_linked() {
         document["detail"]
             .as_str()
             .unwrap()
-            .contains("another question")
+            .contains("another request")
     );
     let csv = format!("{next}&format=csv");
     let (response, text) = send(&serving, request(Method::GET, &csv, Body::empty())).await;
@@ -324,8 +324,8 @@ async fn pages_of_a_breakdown_are_linked() {
 }
 
 #[tokio::test]
-async fn runs_are_listed_newest_first() {
-    let (serving, _) = world(impatient());
+async fn lists_runs_newest_first() {
+    let (serving, _) = world(no_wait_options());
     let (_, page) = get(&serving, "/api/v1/batch/runs?limit=1").await;
     assert_eq!(page["runs"][0]["epoch"], 2);
     assert_eq!(page["runs"][0]["seconds"], 1.5);
@@ -373,10 +373,10 @@ fn line(n: usize) -> String {
 }
 
 #[tokio::test]
-async fn bodies_that_are_too_large_or_encoded_are_refused() {
+async fn refuses_bodies_that_are_too_large_or_encoded() {
     let (serving, world) = world(ServingOptions {
         body_bytes_max: 100,
-        ..impatient()
+        ..no_wait_options()
     });
     let uri = "/api/v1/ingest/plays";
     let sized = Request::post(uri)
@@ -406,8 +406,8 @@ async fn bodies_that_are_too_large_or_encoded_are_refused() {
 }
 
 #[tokio::test]
-async fn the_description_has_every_path() {
-    let (serving, _) = world(impatient());
+async fn the_openapi_document_has_every_path() {
+    let (serving, _) = world(no_wait_options());
     let (status, document) = get(&serving, "/openapi.json").await;
     assert_eq!(status, StatusCode::OK);
     let paths: Vec<&str> = document["paths"]
@@ -472,18 +472,18 @@ async fn the_description_has_every_path() {
         "BoardPlace",
         "BoardEntry",
         "Counts",
-        "ApplicationShown",
+        "ApplicationResponse",
         "Achievement",
-        "LettersPage",
-        "LetterCounts",
-        "LetterShown",
+        "DeadLettersPage",
+        "DeadLetterCounts",
+        "DeadLetterResponse",
     ] {
         assert!(schemas.contains_key(name), "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_panic_is_a_problem() {
+async fn a_panic_becomes_a_problem() {
     use axum::Router;
     use axum::middleware::from_fn;
     use axum::routing::get;
@@ -495,7 +495,7 @@ async fn a_panic_is_a_problem() {
         .layer(tower_http::catch_panic::CatchPanicLayer::custom(
             super::layers::on_panic,
         ))
-        .layer(from_fn(super::layers::finish));
+        .layer(from_fn(super::layers::finish_response));
     let response = router
         .oneshot(request(Method::GET, "/", Body::empty()))
         .await
@@ -507,8 +507,8 @@ async fn a_panic_is_a_problem() {
     );
 }
 
-/// A served socket: its address, how to stop it, and the task.
-async fn served(
+/// Starts a server. Returns its address, its shutdown token, and its task.
+async fn start_server(
     options: ServingOptions,
 ) -> (
     std::net::SocketAddr,
@@ -525,7 +525,7 @@ async fn served(
     (address, shutdown, tasks)
 }
 
-async fn ask(stream: &mut TcpStream, text: &str) -> String {
+async fn exchange(stream: &mut TcpStream, text: &str) -> String {
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
@@ -533,10 +533,10 @@ async fn ask(stream: &mut TcpStream, text: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_socket_is_served_and_drained() {
-    let (address, shutdown, mut tasks) = served(impatient()).await;
+async fn serves_and_drains_a_socket() {
+    let (address, shutdown, mut tasks) = start_server(no_wait_options()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let answer = ask(
+    let answer = exchange(
         &mut stream,
         "GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
     )
@@ -551,38 +551,40 @@ async fn a_socket_is_served_and_drained() {
 }
 
 #[tokio::test]
-async fn silent_and_slow_clients_are_let_go() {
-    let (address, shutdown, _tasks) = served(ServingOptions {
+async fn disconnects_silent_and_slow_clients() {
+    let (address, shutdown, _tasks) = start_server(ServingOptions {
         head_timeout_ms: 100,
-        ..impatient()
+        ..no_wait_options()
     })
     .await;
     for begin in ["", "PRI * HT", "GET /livez HTTP/1.1\r\nhost:"] {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let ended = tokio::time::timeout(Duration::from_secs(5), ask(&mut stream, begin)).await;
-        assert!(ended.is_ok(), "{begin:?} still has its connection");
+        let ended =
+            tokio::time::timeout(Duration::from_secs(5), exchange(&mut stream, begin)).await;
+        assert!(ended.is_ok(), "{begin:?}: the connection is still open");
     }
-    // One that has asked is waited for, but not for the rest of what it begins to ask.
+    // A connection may idle after a request, but the head of its next request has a time limit.
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let asked = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n";
+    let request = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n";
     let mut answer = [0; 4_096];
     for _ in 0..2 {
-        stream.write_all(asked).await.unwrap();
+        stream.write_all(request).await.unwrap();
         let read = stream.read(&mut answer).await.unwrap();
         assert!(answer[..read].starts_with(b"HTTP/1.1 200"));
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    let ended = tokio::time::timeout(Duration::from_secs(5), ask(&mut stream, "GET /li")).await;
-    assert!(ended.is_ok(), "it still has its connection");
+    let ended =
+        tokio::time::timeout(Duration::from_secs(5), exchange(&mut stream, "GET /li")).await;
+    assert!(ended.is_ok(), "the connection is still open");
     shutdown.cancel();
 }
 
-/// A body that was announced and does not come, wholly or at the end.
+/// The body is announced, but all of it or its end is missing.
 #[tokio::test]
-async fn a_body_that_does_not_come_is_not_waited_for() {
-    let (address, shutdown, _tasks) = served(ServingOptions {
+async fn stops_waiting_for_a_missing_body() {
+    let (address, shutdown, _tasks) = start_server(ServingOptions {
         body_idle_timeout_ms: 100,
-        ..impatient()
+        ..no_wait_options()
     })
     .await;
     for head in [
@@ -594,7 +596,7 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
             let mut stream = TcpStream::connect(address).await.unwrap();
             let text =
                 format!("{head} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20\r\n\r\n{begin}");
-            let answer = tokio::time::timeout(Duration::from_secs(5), ask(&mut stream, &text));
+            let answer = tokio::time::timeout(Duration::from_secs(5), exchange(&mut stream, &text));
             let answer = answer.await.expect("an answer");
             assert!(answer.starts_with("HTTP/1.1 408"), "{head}: {answer}");
             assert!(answer.contains("/problems/slow-body"), "{head}: {answer}");
@@ -604,32 +606,32 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn an_earlier_answer_is_given_again_while_a_store_does_not_answer() {
+async fn repeats_an_earlier_response_while_a_store_is_down() {
     let (serving, world) = world(ServingOptions {
-        // What is in memory needs no store.
+        // Without caches, each request reads the store.
         row_cache_bytes_max: 0,
         runs_kept_for_ms: 0,
-        ..impatient()
+        ..no_wait_options()
     });
-    let asked = "/api/v1/stats/plays/total?owner_id=1&period=all";
-    let (_, before) = get(&serving, asked).await;
+    let uri = "/api/v1/stats/plays/total?owner_id=1&period=all";
+    let (_, before) = get(&serving, uri).await;
     assert_eq!(before["provenance"]["complete"], true);
     *world.is_down.lock().unwrap() = true;
-    let (_, mut again) = get(&serving, asked).await;
+    let (_, mut again) = get(&serving, uri).await;
     assert_eq!(again["provenance"]["complete"], false);
     again["provenance"]["complete"] = json!(true);
-    // Also the layers that had a part in it, and the position, are those of before.
+    // The layers and the position are those of the earlier response, too.
     assert_eq!(again, before);
     let other = "/api/v1/stats/plays/total?owner_id=2&period=all";
     let (status, problem) = problem(&serving, Method::GET, other).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{problem}");
     *world.is_down.lock().unwrap() = false;
-    assert_eq!(get(&serving, asked).await.1, before);
+    assert_eq!(get(&serving, uri).await.1, before);
 }
 
 #[tokio::test]
-async fn an_answer_that_is_the_same_costs_no_body() {
-    let (serving, world) = world(impatient());
+async fn sends_no_body_for_an_unchanged_response() {
+    let (serving, world) = world(no_wait_options());
     for uri in [
         "/api/v1/stats/plays/total?owner_id=1",
         "/api/v1/stats/plays/breakdown?owner_id=1&by=track&format=csv",
@@ -663,13 +665,13 @@ async fn an_answer_that_is_the_same_costs_no_body() {
         )
     };
     let (before, _) = send(&serving, total()).await;
-    for slot in world.slots.lock().unwrap().iter_mut().flatten() {
+    for slot in world.states.lock().unwrap().iter_mut().flatten() {
         slot.position.next_offset += 1;
     }
-    // The same count at another position is another answer.
+    // The same count at another position is another response.
     let (after, _) = send(&serving, total()).await;
     assert_ne!(before.headers()["etag"], after.headers()["etag"]);
-    // What is no answer has no tag.
+    // Errors have no tag.
     let uri = "/api/v1/stats/plays/total";
     let (refused, _) = send(&serving, request(Method::GET, uri, Body::empty())).await;
     assert!(!refused.headers().contains_key("etag"));
@@ -677,48 +679,48 @@ async fn an_answer_that_is_the_same_costs_no_body() {
 }
 
 #[tokio::test]
-async fn who_asks_the_same_at_the_same_time_is_answered_by_few_reads() {
-    let (serving, world) = world(impatient());
+async fn concurrent_equal_requests_share_reads() {
+    let (serving, world) = world(no_wait_options());
     world
         .is_slow
         .store(true, std::sync::atomic::Ordering::Relaxed);
     let uri = "/api/v1/stats/plays/series?owner_id=1&period=7d&interval=day";
-    let asks = (0..50).map(|_| get(&serving, uri));
-    let answers = futures::future::join_all(asks).await;
+    let requests = (0..50).map(|_| get(&serving, uri));
+    let answers = futures::future::join_all(requests).await;
     assert!(
         answers.iter().all(|answer| *answer == answers[0]),
         "{answers:?}"
     );
     assert_eq!(answers[0].0, StatusCode::OK);
     let reads = *world.live_reads.lock().unwrap();
-    assert_eq!(reads, 2, "for 50 askers");
+    assert_eq!(reads, 2, "for 50 requests");
 }
 
 #[tokio::test]
-async fn batch_rows_are_read_once_for_each_run() {
-    let (serving, world) = world(impatient());
+async fn reads_batch_rows_once_per_run() {
+    let (serving, world) = world(no_wait_options());
     let uri = "/api/v1/stats/plays/total?owner_id=1";
     let first = get(&serving, uri).await;
     let reads = || *world.row_reads.lock().unwrap();
     let before = reads();
     assert!(before > 0);
     assert_eq!(get(&serving, uri).await, first);
-    assert_eq!(reads(), before, "they were in memory");
-    let none = ServingOptions {
+    assert_eq!(reads(), before, "the rows are cached");
+    let without_cache = ServingOptions {
         row_cache_bytes_max: 0,
-        ..impatient()
+        ..no_wait_options()
     };
-    let (serving, world) = self::world(none);
+    let (serving, world) = self::world(without_cache);
     get(&serving, uri).await;
     get(&serving, uri).await;
     assert_eq!(*world.row_reads.lock().unwrap(), 2 * before);
 }
 
 #[tokio::test]
-async fn no_more_bodies_are_taken_at_once_than_may_be() {
+async fn limits_concurrent_ingest_requests() {
     let (serving, world) = world(ServingOptions {
         ingests_max: 1,
-        ..impatient()
+        ..no_wait_options()
     });
     let uri = "/api/v1/ingest/plays";
     let (sender, receiver) = futures::channel::mpsc::unbounded::<Result<String, std::io::Error>>();
@@ -740,8 +742,8 @@ async fn no_more_bodies_are_taken_at_once_than_may_be() {
 }
 
 #[tokio::test]
-async fn a_body_with_a_name_leaves_the_same_dead_letters_each_time() {
-    let (serving, world) = world(impatient());
+async fn an_idempotency_key_makes_dead_letters_repeatable() {
+    let (serving, world) = world(no_wait_options());
     let post = |key: &str| {
         let request = Request::post("/api/v1/ingest/plays").header("idempotency-key", key);
         request.body(Body::from("bad\n")).unwrap()

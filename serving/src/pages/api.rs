@@ -1,49 +1,50 @@
-//! Answers of the API that pages show: the API's own types, but for lists whose columns views decide.
+//! Types of the API responses that pages show: the API's own types, except for lists whose columns
+//! depend on the view.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-pub(crate) use crate::answer::{Breakdown, Point, Row, RowKey, Series, Total, Uniques};
-pub(crate) use crate::board::answer::{Counts, EntryShape, GapShape, PreviousBoard, PreviousPlace};
+pub(crate) use crate::answer::{Breakdown, BreakdownRow, Point, RowKey, Series, Total, Uniques};
+pub(crate) use crate::board::answer::{Counts, EntryShape, GapShape, PreviousBoard, PreviousRank};
 pub(crate) use crate::http::achievements::AchievementShape;
-pub(crate) use crate::http::applications::ApplicationShown;
-pub(crate) use crate::http::applications::history::HistoryShown;
+pub(crate) use crate::http::applications::ApplicationResponse;
+pub(crate) use crate::http::applications::history::ApplicationHistory;
 pub(crate) use crate::http::applications::list::Applications;
 pub(crate) use crate::http::dead_letters::{
-    LetterCounts, LetterKind, LettersPage, LettersReplayed,
+    CountsResponse, DeadLetterKind, DeadLettersPage, ReplayResponse,
 };
-pub(crate) use crate::http::overview::{Overview, PartitionShown, SourceShown};
+pub(crate) use crate::http::overview::{Overview, PartitionOverview, SourceOverview};
 pub(crate) use crate::http::reconciliations::{
-    ApprovalShown, ReconciliationShown, Reconciliations,
+    ApprovalResponse, ReconciliationResponse, Reconciliations,
 };
-pub(crate) use crate::http::runs::RunShown;
+pub(crate) use crate::http::runs::RunResponse;
 pub(crate) use schemas::provenance::{Origin, Provenance};
 
-/// A page of a board of segments.
+/// Page of a segment board.
 #[derive(Debug, Deserialize)]
 pub(crate) struct BoardPage {
     pub(crate) total: u64,
     pub(crate) entries: Vec<EntryShape>,
     pub(crate) cursor: Option<String>,
-    /// The day that changes are since.
+    /// The earlier day that ranks are compared with.
     pub(crate) previous: Option<PreviousBoard>,
     pub(crate) provenance: Provenance,
 }
 
-/// One athlete on a board of segments.
+/// One athlete on a segment board.
 #[derive(Debug, Deserialize)]
-pub(crate) struct BoardPlace {
+pub(crate) struct SegmentRank {
     pub(crate) total: u64,
     pub(crate) entry: EntryShape,
     pub(crate) neighbours: Vec<EntryShape>,
     pub(crate) percentile: Option<f64>,
     pub(crate) gap: Option<GapShape>,
-    pub(crate) previous: Option<PreviousPlace>,
+    pub(crate) previous: Option<PreviousRank>,
     pub(crate) change: Option<i64>,
     pub(crate) provenance: Provenance,
 }
 
-/// A page of achievements.
+/// Page of achievements.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Achievements {
     pub(crate) achievements: Vec<AchievementShape>,
@@ -51,7 +52,8 @@ pub(crate) struct Achievements {
     pub(crate) provenance: Provenance,
 }
 
-/// The record of a change, where numbers of owners are not told from capacities.
+/// Entry of the audit log; its values are not typed, since owners and capacities have different
+/// types.
 #[derive(Debug, Deserialize)]
 pub(crate) struct AuditEntry {
     pub(crate) at: String,
@@ -62,7 +64,7 @@ pub(crate) struct AuditEntry {
     pub(crate) reason: Option<String>,
 }
 
-/// What was changed of an application.
+/// Audit log of an application.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Audit {
     pub(crate) entries: Vec<AuditEntry>,

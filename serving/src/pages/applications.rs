@@ -1,4 +1,5 @@
-//! Applications: which there are, how much of their capacity is in use, and one of them with its history.
+//! The pages of applications: the list with their use of capacity, and one application with its
+//! history.
 
 use askama::Template;
 use axum::response::Response;
@@ -6,14 +7,14 @@ use jiff::tz::TimeZone;
 use schemas::time::Interval;
 use serde_json::Value;
 
-use super::ask::{Answer, ApiClient, path};
 use super::chart::Chart;
-use super::parts::{Choice, Frame, From, Tools, answered, choices};
-use super::plays::SeriesShown;
+use super::client::{ApiClient, ApiResult, path_with_query};
+use super::components::{Choice, ExportLinks, PageContext, ProvenanceLabel, choices, render_page};
+use super::formatting::{self, Moment, number};
+use super::plays::SeriesPart;
 use super::query::Query;
-use super::shown::{self, Moment, number};
-use super::{Number, api, found};
-use crate::http::owner_text;
+use super::{Number, api, search};
+use crate::http::scope_owner;
 
 const SORTS: [(&str, &str); 4] = [
     ("usage", "Most in use"),
@@ -21,7 +22,7 @@ const SORTS: [(&str, &str); 4] = [
     ("name", "Name"),
     ("id", "Number"),
 ];
-const PARTS: [(&str, &str); 4] = [
+const USAGE_FILTERS: [(&str, &str); 4] = [
     ("", "any use"),
     ("0.8", "80 % in use"),
     ("0.9", "90 % in use"),
@@ -31,39 +32,39 @@ const PARTS: [(&str, &str); 4] = [
 #[derive(Debug, Template)]
 #[template(path = "applications.html")]
 struct ApplicationsPage {
-    frame: Frame,
+    context: PageContext,
     query: Query,
     owner: String,
     sorts: Vec<Choice>,
-    parts: Vec<Choice>,
-    page: Answer<api::Applications>,
+    usage_filters: Vec<Choice>,
+    page: ApiResult<api::Applications>,
     more: Option<String>,
-    tools: Tools,
+    export: ExportLinks,
 }
 
-fn name(of: &api::ApplicationShown) -> String {
-    match of.name.trim() {
-        "" => format!("Application {}", of.id),
+fn display_name(application: &api::ApplicationResponse) -> String {
+    match application.name.trim() {
+        "" => format!("Application {}", application.id),
         name => name.to_owned(),
     }
 }
 
-fn is_full(of: &api::ApplicationShown) -> bool {
-    let capacity = u64::try_from(of.athlete_capacity).unwrap_or_default();
-    of.enforced && of.connected_athletes >= capacity
+fn is_full(application: &api::ApplicationResponse) -> bool {
+    let capacity = u64::try_from(application.athlete_capacity).unwrap_or_default();
+    application.enforced && application.connected_athletes >= capacity
 }
 
-/// How much of a capacity is in use, for a meter.
+/// Meter value of a capacity's use.
 fn meter(usage: f64) -> String {
     format!("{:.4}", usage.min(1.0))
 }
 
 pub(super) async fn list(client: ApiClient, query: Query) -> Response {
-    let of = "/api/v1/applications";
-    // A key of one owner has to say whose it asks for.
+    let api_path = "/api/v1/applications";
+    // A key that may read a single owner has to name it.
     let owner = query.get("owner").or_else(|| client.caller.only_owner());
     if owner.is_none() && !client.caller.may_read_all() {
-        return found::own(&client, query).await;
+        return search::own_owners(&client, query).await;
     }
     let sort = query.get("sort").unwrap_or("usage");
     let parameters = [
@@ -75,99 +76,100 @@ pub(super) async fn list(client: ApiClient, query: Query) -> Response {
     let mut with_cursor = parameters.to_vec();
     with_cursor.push(("cursor", query.get("cursor")));
     let page = client
-        .get::<api::Applications>(&path(of, &with_cursor))
+        .get::<api::Applications>(&path_with_query(api_path, &with_cursor))
         .await;
     let next = page.as_ref().ok().and_then(|page| page.cursor.as_deref());
     let page = ApplicationsPage {
-        frame: Frame::new("Applications", "applications", &client.caller)
-            .following("authorizations")
-            .of_kind("application"),
+        context: PageContext::new("Applications", "applications", &client.caller)
+            .follow("authorizations")
+            .with_kind("application"),
         owner: owner.unwrap_or_default().to_owned(),
         sorts: choices(&SORTS, sort),
-        parts: choices(&PARTS, query.text("usage_from")),
-        more: next.map(|next| query.at("/applications", next)),
-        tools: client.tools(&path(of, &parameters), true),
+        usage_filters: choices(&USAGE_FILTERS, query.text("usage_from")),
+        more: next.map(|next| query.next_page("/applications", next)),
+        export: client.export_links(&path_with_query(api_path, &parameters), true),
         page,
         query,
     };
-    answered(&page, page.page.as_ref().err())
+    render_page(&page, page.page.as_ref().err())
 }
 
 #[derive(Debug, Template)]
 #[template(path = "application.html")]
 struct ApplicationPage {
-    frame: Frame,
+    context: PageContext,
     id: String,
-    shown: Answer<api::ApplicationShown>,
-    tools: Tools,
+    application: ApiResult<api::ApplicationResponse>,
+    export: ExportLinks,
     query: Query,
-    history: Answer<SeriesShown>,
-    audit: Answer<api::Audit>,
-    audit_tools: Tools,
+    history: ApiResult<SeriesPart>,
+    audit: ApiResult<api::Audit>,
+    audit_export: ExportLinks,
 }
 
-/// Whether more athletes are connected than the capacity permits.
-fn is_over(of: &api::ApplicationShown) -> bool {
-    i64::try_from(of.connected_athletes).is_ok_and(|connected| connected > of.athlete_capacity)
+/// True if more athletes are connected than the capacity permits.
+fn exceeds_capacity(application: &api::ApplicationResponse) -> bool {
+    i64::try_from(application.connected_athletes)
+        .is_ok_and(|connected| connected > application.athlete_capacity)
 }
 
-/// How the connected athletes of an application are counted.
-fn strategy(of: &api::ApplicationShown) -> &'static str {
-    match of.counting.strategy.as_str() {
-        "recount" => "Anew, now and then",
-        _ => "With each change, at once",
+/// How the connected athletes are counted.
+fn counting_text(application: &api::ApplicationResponse) -> &'static str {
+    match application.counting.strategy.as_str() {
+        "recount" => "Recounted periodically",
+        _ => "Updated with each change",
     }
 }
 
-/// A setting of the audit log as text.
-fn setting(changed: &str, value: &Value) -> String {
+/// Text of a value in the audit log.
+fn audit_value(changed: &str, value: &Value) -> String {
     match value {
-        _ if changed == "owner" => owner_text(value),
+        _ if changed == "owner" => scope_owner(value),
         Value::Bool(is_on) => if *is_on { "on" } else { "off" }.to_owned(),
-        Value::Number(of) => of.as_i64().map_or_else(|| of.to_string(), number),
+        Value::Number(n) => n.as_i64().map_or_else(|| n.to_string(), number),
         other => other.to_string(),
     }
 }
 
-fn history_shown(history: &api::HistoryShown, tools: Tools) -> SeriesShown {
+fn history_part(history: &api::ApplicationHistory, export: ExportLinks) -> SeriesPart {
     let points = history.days.iter().map(|day| api::Point {
         at: format!("{}T00:00:00Z", day.date),
         count: i64::try_from(day.connected_athletes).unwrap_or(i64::MAX),
         source: history.provenance.source,
     });
     let points: Vec<api::Point> = points.collect();
-    SeriesShown {
-        chart: Chart::of(&points, None, (Interval::Day, &TimeZone::UTC)),
-        from: From::of(&history.provenance),
-        tools,
+    SeriesPart {
+        chart: Chart::new(&points, None, Interval::Day, &TimeZone::UTC),
+        provenance: ProvenanceLabel::new(&history.provenance),
+        export,
     }
 }
 
 pub(super) async fn page(client: ApiClient, Number(id): Number, query: Query) -> Response {
-    let of = format!("/api/v1/applications/{id}");
+    let api_path = format!("/api/v1/applications/{id}");
     let days = ["from", "to"].map(|name| (name, query.get(name)));
-    let history_path = path(&format!("{of}/history"), &days);
-    let audit_path = format!("{of}/audit");
-    let (shown, history, audit) = tokio::join!(
-        client.get::<api::ApplicationShown>(&of),
-        client.get::<api::HistoryShown>(&history_path),
+    let history_path = path_with_query(&format!("{api_path}/history"), &days);
+    let audit_path = format!("{api_path}/audit");
+    let (application, history, audit) = tokio::join!(
+        client.get::<api::ApplicationResponse>(&api_path),
+        client.get::<api::ApplicationHistory>(&history_path),
         client.get::<api::Audit>(&audit_path),
     );
-    let tools = client.tools(&history_path, true);
-    let history = history.map(|found| history_shown(&found, tools));
-    let title = shown.as_ref().map(name);
+    let export = client.export_links(&history_path, true);
+    let history = history.map(|found| history_part(&found, export));
+    let title = application.as_ref().map(display_name);
     let title = title.unwrap_or_else(|_| format!("Application {id}"));
     let page = ApplicationPage {
-        frame: Frame::new(title, "applications", &client.caller)
-            .following("authorizations")
-            .of_kind("application"),
+        context: PageContext::new(title, "applications", &client.caller)
+            .follow("authorizations")
+            .with_kind("application"),
         id,
-        shown,
-        tools: client.tools(&of, false),
+        application,
+        export: client.export_links(&api_path, false),
         query,
         history,
-        audit_tools: client.tools(&audit_path, true),
+        audit_export: client.export_links(&audit_path, true),
         audit,
     };
-    answered(&page, page.shown.as_ref().err())
+    render_page(&page, page.application.as_ref().err())
 }

@@ -1,4 +1,5 @@
-//! Styles, script and picture of the pages: in the binary, under names that change with what they hold, so browsers keep them.
+//! Style, script and icon of the pages, embedded in the binary. Their paths contain a hash of the
+//! content, so browsers can cache them forever.
 
 use std::sync::LazyLock;
 
@@ -11,7 +12,7 @@ const STYLE: &str = include_str!("../../assets/style.css");
 const SCRIPT: &str = include_str!("../../assets/live.js");
 const ICON: &str = include_str!("../../assets/icon.svg");
 
-/// Where they are.
+/// Paths of the assets.
 #[derive(Debug)]
 pub(crate) struct Assets {
     pub(crate) style: String,
@@ -19,7 +20,7 @@ pub(crate) struct Assets {
     pub(crate) icon: String,
 }
 
-/// Where they are in this build.
+/// Paths of the assets of this build.
 pub(crate) static ASSETS: LazyLock<Assets> = LazyLock::new(|| Assets {
     style: named("style", STYLE, "css"),
     script: named("live", SCRIPT, "js"),
@@ -33,7 +34,7 @@ fn named(name: &str, content: &str, ending: &str) -> String {
     )
 }
 
-/// One of them.
+/// Serves an asset.
 pub(crate) async fn asset(Path(name): Path<String>) -> Response {
     let path = format!("/assets/{name}");
     let (kind, content) = if path == ASSETS.style {

@@ -1,13 +1,13 @@
-//! What an athlete has achieved.
+//! The page of an athlete: achievements.
 
 use askama::Template;
 use axum::response::Response;
-use stores::names::Named;
+use stores::names::NamedKind;
 
-use super::ask::{Answer, ApiClient, Called, path};
-use super::parts::{Choice, Frame, From, Tools, answered, tabs};
+use super::client::{ApiClient, ApiResult, EntityNames, path_with_query};
+use super::components::{Choice, ExportLinks, PageContext, ProvenanceLabel, render_page, tabs};
+use super::formatting::{Moment, duration, number};
 use super::query::Query;
-use super::shown::{Moment, duration, number};
 use super::{Number, api};
 
 const KINDS: [(&str, &str); 5] = [
@@ -21,74 +21,85 @@ const KINDS: [(&str, &str); 5] = [
 #[derive(Debug, Template)]
 #[template(path = "athlete.html")]
 struct AthletePage {
-    frame: Frame,
+    context: PageContext,
     athlete: String,
-    /// What the athlete is called, if so.
+    /// The athlete's name, if known.
     name: Option<String>,
     heading: String,
     kinds: Vec<Choice>,
-    page: Answer<api::Achievements>,
+    page: ApiResult<api::Achievements>,
     more: Option<String>,
-    tools: Tools,
-    /// Names of athletes and segments.
-    people: Called,
-    segments: Called,
+    export: ExportLinks,
+    /// Names of the athletes on the page.
+    athletes: EntityNames,
+    segments: EntityNames,
 }
 
 impl AthletePage {
-    fn what(&self, of: &api::AchievementShape) -> String {
-        match (of.kind.as_str(), of.taken_by) {
+    fn title(&self, achievement: &api::AchievementShape) -> String {
+        match (achievement.kind.as_str(), achievement.taken_by) {
             ("crown", _) => "Crown".to_owned(),
             ("top_ten", _) => "Top ten".to_owned(),
             ("personal_record", _) => "Personal record".to_owned(),
-            ("crown_lost", Some(by)) => format!("Crown lost to {}", self.people.or_number(by)),
+            ("crown_lost", Some(by)) => format!("Crown lost to {}", self.athletes.or_number(by)),
             ("crown_lost", None) => "Crown lost".to_owned(),
             (other, _) => other.to_owned(),
         }
     }
 
-    /// The board on which it was achieved, with the athlete's place.
-    fn board(&self, of: &api::AchievementShape) -> String {
+    /// Link to the board of an achievement, with the athlete's rank.
+    fn board_link(&self, achievement: &api::AchievementShape) -> String {
         let parameters = [
-            ("board", Some(of.board.as_str())),
+            ("board", Some(achievement.board.as_str())),
             ("athlete", Some(&self.athlete)),
         ];
-        path(&format!("/segments/{}", of.segment_id), &parameters)
+        path_with_query(
+            &format!("/segments/{}", achievement.segment_id),
+            &parameters,
+        )
     }
 }
 
 pub(super) async fn page(client: ApiClient, Number(athlete): Number, query: Query) -> Response {
-    let of = format!("/api/v1/athletes/{athlete}/achievements");
+    let api_path = format!("/api/v1/athletes/{athlete}/achievements");
     let kind = query.get("kind");
-    let asked = path(&of, &[("kind", kind), ("cursor", query.get("cursor"))]);
-    let this = format!("/athletes/{athlete}");
-    let page = client.get::<api::Achievements>(&asked).await;
+    let page_path = path_with_query(
+        &api_path,
+        &[("kind", kind), ("cursor", query.get("cursor"))],
+    );
+    let page_url = format!("/athletes/{athlete}");
+    let page = client.get::<api::Achievements>(&page_path).await;
     let found = page.as_ref().ok();
     let achieved = || found.iter().flat_map(|page| &page.achievements);
-    let own = found.and_then(|_| crate::http::integer(&athlete));
-    let (people, segments) = tokio::join!(
+    let own_id = found.and_then(|_| crate::http::parse_integer(&athlete));
+    let (athletes, segments) = tokio::join!(
         client.names(
-            Named::Athlete,
-            achieved().filter_map(|of| of.taken_by).chain(own)
+            NamedKind::Athlete,
+            achieved()
+                .filter_map(|achievement| achievement.taken_by)
+                .chain(own_id)
         ),
-        client.names(Named::Segment, achieved().map(|of| of.segment_id))
+        client.names(
+            NamedKind::Segment,
+            achieved().map(|achievement| achievement.segment_id)
+        )
     );
-    let name = own.and_then(|id| people.get(id).map(str::to_owned));
+    let name = own_id.and_then(|id| athletes.get(id).map(str::to_owned));
     let heading = name.clone().unwrap_or_else(|| format!("Athlete {athlete}"));
     let next = found.and_then(|page| page.cursor.as_deref());
     let page = AthletePage {
-        frame: Frame::new(heading.clone(), "boards", &client.caller)
-            .following("efforts")
-            .of_kind("athlete"),
+        context: PageContext::new(heading.clone(), "boards", &client.caller)
+            .follow("efforts")
+            .with_kind("athlete"),
         athlete,
         name,
         heading,
-        kinds: tabs((&query, &this, "kind"), KINDS.iter(), query.text("kind")),
-        more: next.map(|next| query.at(&this, next)),
-        tools: client.tools(&path(&of, &[("kind", kind)]), true),
+        kinds: tabs(&query, &page_url, "kind", KINDS.iter(), query.text("kind")),
+        more: next.map(|next| query.next_page(&page_url, next)),
+        export: client.export_links(&path_with_query(&api_path, &[("kind", kind)]), true),
         page,
-        people,
+        athletes,
         segments,
     };
-    answered(&page, page.page.as_ref().err())
+    render_page(&page, page.page.as_ref().err())
 }

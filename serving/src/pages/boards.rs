@@ -1,113 +1,114 @@
-//! The leaderboards of a segment, with the place of an athlete whom somebody looks for.
+//! The page of a segment: its leaderboards, and the rank of a requested athlete.
 
 use askama::Template;
 use axum::response::Response;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
-use stores::names::Named;
+use stores::names::NamedKind;
 
-use super::ask::{Answer, ApiClient, ApiError, Called, path};
-use super::parts::{Choice, Frame, From, Tools, answered, choices};
+use super::client::{ApiClient, ApiError, ApiResult, EntityNames, path_with_query};
+use super::components::{Choice, ExportLinks, PageContext, ProvenanceLabel, choices, render_page};
+use super::formatting::{self, Moment, duration, number};
 use super::query::Query;
-use super::shown::{self, Moment, duration, number};
 use super::{Number, api};
 use crate::board::question::{DIVISIONS, WINDOWS};
 
-/// Names that are shown where several athletes are called so.
+/// Maximum names listed if several athletes match.
 const NAMES_MAX: usize = 10;
-/// Places of a page.
-const LIMIT: u64 = 50;
-/// Asks for places of an earlier day.
-const HISTORY: (&str, Option<&str>) = ("history", Some("true"));
-/// What decides which rows count.
-const SHARED: [&str; 5] = ["board", "window", "date", "club_id", "following"];
+/// Entries per page.
+const ENTRIES_PER_PAGE: u64 = 50;
+/// Requests the ranks of an earlier day.
+const WITH_HISTORY: (&str, Option<&str>) = ("history", Some("true"));
+/// Parameters that select the board.
+const BOARD_PARAMETERS: [&str; 5] = ["board", "window", "date", "club_id", "following"];
 
 #[derive(Debug, Template)]
 #[template(path = "board.html")]
 struct BoardPage {
-    frame: Frame,
+    context: PageContext,
     segment: String,
-    /// What the segment is called, if it is.
+    /// The segment's name, if known.
     name: Option<String>,
     heading: String,
     query: Query,
-    counts: Answer<api::Counts>,
-    counts_tools: Tools,
+    counts: ApiResult<api::Counts>,
+    counts_export: ExportLinks,
     boards: Vec<Choice>,
     windows: Vec<Choice>,
-    /// The athlete whom somebody looks for, by number.
+    /// Number of the requested athlete.
     athlete: Option<i64>,
-    place: Option<Answer<api::BoardPlace>>,
-    place_tools: Tools,
+    rank: Option<ApiResult<api::SegmentRank>>,
+    rank_export: ExportLinks,
     board_title: String,
-    page: Answer<api::BoardPage>,
-    tools: Tools,
-    /// Whether the page begins with the first place.
+    page: ApiResult<api::BoardPage>,
+    export: ExportLinks,
+    /// True if the page begins with rank 1.
     is_first: bool,
-    /// The day of the board, in links to further pages.
+    /// Date of the board, for links to further pages.
     date: Option<String>,
     /// Names of athletes.
-    called: Called,
+    names: EntityNames,
 }
 
 impl BoardPage {
-    /// What an athlete is called.
-    fn person(&self, id: i64) -> String {
-        let name = self.called.get(id).map(str::to_owned);
+    /// Name of an athlete, or its number.
+    fn athlete_name(&self, id: i64) -> String {
+        let name = self.names.get(id).map(str::to_owned);
         name.unwrap_or_else(|| format!("Athlete {id}"))
     }
 
-    /// The address of this page with changes.
-    fn with(&self, changes: &[(&str, Option<&str>)]) -> String {
-        let this = format!("/segments/{}", self.segment);
-        self.query.with(&this, changes)
+    /// URL of this page with changed parameters.
+    fn url_with(&self, changes: &[(&str, Option<&str>)]) -> String {
+        let page_url = format!("/segments/{}", self.segment);
+        self.query.with(&page_url, changes)
     }
 
-    /// This page with an athlete's place.
-    fn of_athlete(&self, id: i64) -> String {
-        self.with(&[("athlete", Some(&id.to_string()))])
+    /// URL of this page with an athlete's rank.
+    fn athlete_url(&self, id: i64) -> String {
+        self.url_with(&[("athlete", Some(&id.to_string()))])
     }
 
-    /// The page that begins at an offset or after a cursor.
-    fn at(&self, offset: Option<u64>, cursor: Option<&str>) -> String {
+    /// URL of the page that begins at an offset or after a cursor.
+    fn url_at(&self, offset: Option<u64>, cursor: Option<&str>) -> String {
         let offset = offset.map(|offset| offset.to_string());
         let begin = [
             ("offset", offset.as_deref()),
             ("cursor", cursor),
             ("date", self.date.as_deref()),
         ];
-        self.with(&begin)
+        self.url_with(&begin)
     }
 
-    /// The page after this one.
-    fn after(&self, cursor: &str) -> String {
-        self.at(None, Some(cursor))
+    /// URL of the next page.
+    fn next_url(&self, cursor: &str) -> String {
+        self.url_at(None, Some(cursor))
     }
 
-    /// The page before this one, if there is any.
-    fn back(&self, page: &api::BoardPage) -> Option<String> {
-        // A page that begins after a row may begin at any place.
+    /// URL of the previous page, if there is one.
+    fn previous_url(&self, page: &api::BoardPage) -> Option<String> {
+        // A page that begins after a cursor may begin at any rank.
         let first = page.entries.first();
         let first = first.map_or(page.total, |entry| entry.rank.saturating_sub(1));
-        (!self.is_first && first > 0).then(|| self.at(first.checked_sub(LIMIT), None))
+        (!self.is_first && first > 0)
+            .then(|| self.url_at(first.checked_sub(ENTRIES_PER_PAGE), None))
     }
 
-    /// The earlier day with which places are compared.
-    fn since(&self) -> Option<Date> {
+    /// The earlier day that ranks are compared with.
+    fn compared_date(&self) -> Option<Date> {
         let page = self.page.as_ref().ok()?;
         page.previous.as_ref().map(|before| before.date)
     }
 
-    /// The same for the place of an athlete.
-    fn since_of(&self, place: &api::BoardPlace) -> Option<Date> {
-        let before = place.previous.as_ref();
-        self.since().or(before.map(|before| before.date))
+    /// The earlier day that an athlete's rank is compared with.
+    fn rank_compared_date(&self, rank: &api::SegmentRank) -> Option<Date> {
+        let before = rank.previous.as_ref();
+        self.compared_date().or(before.map(|before| before.date))
     }
 }
 
-/// How far an entry is behind the first of some.
-fn behind(entries: &[api::EntryShape], entry: &api::EntryShape) -> String {
+/// Time behind the first of `entries`.
+fn time_behind(entries: &[api::EntryShape], entry: &api::EntryShape) -> String {
     let first = entries.first().map_or(0, |first| first.elapsed_time);
     match entry.elapsed_time.saturating_sub(first) {
         0 => "–".to_owned(),
@@ -115,35 +116,35 @@ fn behind(entries: &[api::EntryShape], entry: &api::EntryShape) -> String {
     }
 }
 
-/// How a place has moved.
+/// Change of a rank since an earlier day.
 #[derive(Debug, Clone, Template)]
-#[template(path = "moved.html")]
-struct Moved {
-    /// Also the class.
-    way: Option<&'static str>,
+#[template(path = "rank_change.html")]
+struct RankChange {
+    /// `up` or `down`, also the CSS class.
+    direction: Option<&'static str>,
     text: String,
 }
 
-impl Moved {
-    /// How a place has moved since a day of which places are kept; there was none then if there is no change.
-    fn of(change: Option<i64>) -> Self {
-        let (way, text) = match change {
+impl RankChange {
+    /// Formats a change; `None` means that there was no earlier rank.
+    fn new(change: Option<i64>) -> Self {
+        let (direction, text) = match change {
             None => (None, "new".to_owned()),
             Some(0) => (None, "unchanged".to_owned()),
             Some(up) if up > 0 => (Some("up"), number(up)),
             Some(down) => (Some("down"), number(down.saturating_neg())),
         };
-        Self { way, text }
+        Self { direction, text }
     }
 }
 
-/// What a board is called, with its window.
+/// Title of a board and its window.
 fn board_title(board: &str, window: &str) -> String {
     let division = DIVISIONS.iter().find(|(name, ..)| *name == board);
     format!("{}{window}", division.map_or(board, |(_, title, _)| *title))
 }
 
-/// Which year, month or day a board is of, as it is said after the board's name.
+/// Suffix for the title of a board: its year, month or day.
 fn window_title(window: &str, date: Option<&str>, now: Timestamp) -> String {
     let today = now.to_zoned(TimeZone::UTC).date();
     let date = date.map_or(Some(today), |date| date.parse::<Date>().ok());
@@ -156,13 +157,13 @@ fn window_title(window: &str, date: Option<&str>, now: Timestamp) -> String {
     date.map_or_else(String::new, |date| format!(", {}", date.strftime(format)))
 }
 
-/// What the athletes of a page are called, and the segment; nothing is told to who does not read the page.
-async fn names(
+/// Names of the page's athletes and of the segment, if the caller may read the page.
+async fn read_names(
     client: &ApiClient,
     segment: &str,
     page: Option<&api::BoardPage>,
-    found: Option<&api::BoardPlace>,
-) -> (Called, Option<String>) {
+    found: Option<&api::SegmentRank>,
+) -> (EntityNames, Option<String>) {
     let entries = page.iter().flat_map(|page| &page.entries);
     let mut ids: Vec<i64> = entries.map(|entry| entry.athlete_id).collect();
     if let Some(found) = found {
@@ -170,40 +171,51 @@ async fn names(
         ids.extend(found.gap.iter().map(|gap| gap.athlete_id));
         ids.extend(found.neighbours.iter().map(|entry| entry.athlete_id));
     }
-    let id = page.and_then(|_| crate::http::integer(segment));
+    let id = page.and_then(|_| crate::http::parse_integer(segment));
     let (athletes, segments) = tokio::join!(
-        client.names(Named::Athlete, ids),
-        client.names(Named::Segment, id)
+        client.names(NamedKind::Athlete, ids),
+        client.names(NamedKind::Segment, id)
     );
     let name = id.and_then(|id| segments.get(id).map(str::to_owned));
     (athletes, name)
 }
 
-/// What is asked of the API: a page of the board, and the place of an athlete whom somebody looks for.
-fn paths(
+/// API paths of the board page and of the requested athlete's rank.
+fn api_paths(
     segment: &str,
     query: &Query,
     offset: u64,
     athlete: Option<&str>,
 ) -> (String, Option<String>) {
-    let shared: Vec<(&str, Option<&str>)> =
-        SHARED.iter().map(|name| (*name, query.get(name))).collect();
-    let of_board = format!("/api/v1/boards/segments/{segment}");
-    let (limit, from) = (LIMIT.to_string(), offset.to_string());
-    let mut of_page = shared.clone();
-    of_page.push(("limit", Some(&limit)));
-    of_page.push(match query.get("cursor") {
+    let shared: Vec<(&str, Option<&str>)> = BOARD_PARAMETERS
+        .iter()
+        .map(|name| (*name, query.get(name)))
+        .collect();
+    let board_path = format!("/api/v1/boards/segments/{segment}");
+    let (limit, from) = (ENTRIES_PER_PAGE.to_string(), offset.to_string());
+    let mut page_parameters = shared.clone();
+    page_parameters.push(("limit", Some(&limit)));
+    page_parameters.push(match query.get("cursor") {
         Some(cursor) => ("cursor", Some(cursor)),
         None => ("offset", (offset > 0).then_some(from.as_str())),
     });
-    let mut of_place = shared;
-    of_place.extend([("around", Some("5")), HISTORY]);
-    let place = |athlete| path(&format!("{of_board}/athletes/{athlete}"), &of_place);
-    (path(&of_board, &of_page), athlete.map(place))
+    let mut rank_parameters = shared;
+    rank_parameters.extend([("around", Some("5")), WITH_HISTORY]);
+    let rank = |athlete| {
+        path_with_query(
+            &format!("{board_path}/athletes/{athlete}"),
+            &rank_parameters,
+        )
+    };
+    (
+        path_with_query(&board_path, &page_parameters),
+        athlete.map(rank),
+    )
 }
 
-/// A page of the board, with the places of an earlier day if these can be told; `path` is what was asked for then.
-async fn board_page(client: &ApiClient, path: &mut String) -> Answer<api::BoardPage> {
+/// Reads a board page, with earlier ranks if they are available; `path` becomes the path that was
+/// used.
+async fn board_page(client: &ApiClient, path: &mut String) -> ApiResult<api::BoardPage> {
     let with_history = format!("{path}&history=true");
     match client.get(&with_history).await {
         Err(error) if error.status >= 500 => client.get(path).await,
@@ -214,32 +226,29 @@ async fn board_page(client: &ApiClient, path: &mut String) -> Answer<api::BoardP
     }
 }
 
-/// The athlete whom somebody looks for, by number or by a part of the name.
-async fn looked_for(client: &ApiClient, query: &Query) -> Answer<Option<String>> {
+/// Resolves the requested athlete, by number or by a part of the name.
+async fn find_athlete(client: &ApiClient, query: &Query) -> ApiResult<Option<String>> {
     let text = query.get("athlete").map(str::trim).unwrap_or_default();
-    if text.is_empty() || crate::http::integer(text).is_some() {
+    if text.is_empty() || crate::http::parse_integer(text).is_some() {
         return Ok(Some(text.to_owned()).filter(|text| !text.is_empty()));
     }
-    let none = |title: &str, detail: String| Err(ApiError::own(404, title, detail));
+    let not_found = |title: &str, detail: String| Err(ApiError::new(404, title, detail));
     if !client.caller.may_read_all() || text.contains(char::is_control) {
-        return none(
-            "No athlete is called so",
-            "Write the athlete's number.".to_owned(),
-        );
+        return not_found("No athlete found", "Enter the athlete's number.".to_owned());
     }
-    let found = client.find(Named::Athlete, text, NAMES_MAX).await?;
+    let found = client.find(NamedKind::Athlete, text, NAMES_MAX).await?;
     match found.as_slice() {
-        [] => none(
-            "No athlete is called so",
-            "Write another part of the name, or the number.".to_owned(),
+        [] => not_found(
+            "No athlete found",
+            "Enter another part of the name, or the number.".to_owned(),
         ),
         [(id, _)] => Ok(Some(id.to_string())),
         several => {
             let names = several.iter().map(|(id, name)| format!("{name} ({id})"));
-            none(
-                "Several athletes are called so",
+            not_found(
+                "Several athletes found",
                 format!(
-                    "Write the number of one: {}.",
+                    "Enter the number of one of them: {}.",
                     names.collect::<Vec<_>>().join(", ")
                 ),
             )
@@ -247,7 +256,7 @@ async fn looked_for(client: &ApiClient, query: &Query) -> Answer<Option<String>>
     }
 }
 
-/// The day that links to further pages name, so that they show the same day's board after midnight, too.
+/// Date for links to further pages, so that they show the same board after midnight.
 fn board_date(query: &Query, window: &str, now: Timestamp) -> Option<String> {
     match query.get("date") {
         None if window != "all" => Some(now.to_zoned(TimeZone::UTC).date().to_string()),
@@ -260,51 +269,51 @@ pub(super) async fn page(client: ApiClient, Number(segment): Number, query: Quer
     let board = query.get("board").unwrap_or("overall");
     let window = query.get("window").unwrap_or("all");
     let offset: u64 = query.text("offset").parse().unwrap_or(0);
-    let athlete = looked_for(client, &query).await;
-    let known = athlete.as_ref().ok().and_then(Option::as_deref);
-    let (mut page_path, place_path) = paths(&segment, &query, offset, known);
+    let athlete = find_athlete(client, &query).await;
+    let athlete_number = athlete.as_ref().ok().and_then(Option::as_deref);
+    let (mut page_path, rank_path) = api_paths(&segment, &query, offset, athlete_number);
     let counts_path = format!("/api/v1/segments/{segment}/counts");
-    let place = async {
-        match (&athlete, &place_path) {
+    let rank = async {
+        match (&athlete, &rank_path) {
             (Err(error), _) => Some(Err(error.clone())),
-            (Ok(_), Some(path)) => Some(client.get::<api::BoardPlace>(path).await),
+            (Ok(_), Some(path)) => Some(client.get::<api::SegmentRank>(path).await),
             (Ok(_), None) => None,
         }
     };
-    let (page, place, counts) = tokio::join!(
+    let (page, rank, counts) = tokio::join!(
         board_page(client, &mut page_path),
-        place,
+        rank,
         client.get::<api::Counts>(&counts_path)
     );
-    let found = place.as_ref().and_then(|place| place.as_ref().ok());
-    let (called, name) = names(client, &segment, page.as_ref().ok(), found).await;
+    let found = rank.as_ref().and_then(|rank| rank.as_ref().ok());
+    let (names, name) = read_names(client, &segment, page.as_ref().ok(), found).await;
     let heading = name.clone().unwrap_or_else(|| format!("Segment {segment}"));
-    let frame = Frame::new(heading.clone(), "boards", &client.caller)
-        .following("efforts")
-        .of_kind("segment")
-        .with_keys(&[("b", "board"), ("w", "window"), ("f", "find an athlete")]);
+    let context = PageContext::new(heading.clone(), "boards", &client.caller)
+        .follow("efforts")
+        .with_kind("segment")
+        .with_shortcuts(&[("b", "board"), ("w", "window"), ("f", "find an athlete")]);
     let window_title = window_title(window, query.get("date"), now);
     let page = BoardPage {
-        frame,
+        context,
         segment,
         name,
         heading,
         counts,
-        counts_tools: client.tools(&counts_path, false),
+        counts_export: client.export_links(&counts_path, false),
         boards: choices(&DIVISIONS.map(|(name, title, _)| (name, title)), board),
         windows: choices(&WINDOWS.map(|(name, title, _)| (name, title)), window),
-        athlete: known.and_then(|athlete| athlete.parse().ok()),
-        place,
-        place_tools: client.tools(&place_path.unwrap_or_default(), false),
+        athlete: athlete_number.and_then(|athlete| athlete.parse().ok()),
+        rank,
+        rank_export: client.export_links(&rank_path.unwrap_or_default(), false),
         board_title: board_title(board, &window_title),
         page,
-        tools: client.tools(&page_path, true),
+        export: client.export_links(&page_path, true),
         is_first: offset == 0 && query.get("cursor").is_none(),
         date: board_date(&query, window, now),
-        called,
+        names,
         query,
     };
-    answered(&page, page.page.as_ref().err())
+    render_page(&page, page.page.as_ref().err())
 }
 
 #[cfg(test)]
@@ -312,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_says_which_one_it_is() {
+    fn titles_contain_the_window() {
         let now: Timestamp = "2026-11-28T23:59:00Z".parse().unwrap();
         for (window, date, title) in [
             ("all", Some("2025-03-01"), ""),

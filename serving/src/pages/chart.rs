@@ -1,5 +1,5 @@
-//! Charts as SVG: what the batch layer has confirmed is solid, what it has not is hatched, and the seam between both is a
-//! line of stitches. Whoever can't see them has the table beside them.
+//! Charts as SVG. Values that the batch layer has confirmed are solid, others are hatched, and a
+//! dashed line marks the seam. A table next to the chart has the same values.
 
 use askama::Template;
 use jiff::Timestamp;
@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use schemas::time::Interval;
 
 use super::api::{Origin, Point};
-use super::shown::{number, short};
+use super::formatting::{number, short};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 240.0;
@@ -15,17 +15,18 @@ const LEFT: f64 = 46.0;
 const RIGHT: f64 = 8.0;
 const TOP: f64 = 18.0;
 const BOTTOM: f64 = 24.0;
-/// Bars need some pixels each: of more points those of one kind are one shape, which nobody can point at.
+/// Maximum points drawn as bars. Of more points, the bars of each source are one shape without
+/// tooltips.
 const BARS_MAX: usize = 400;
-/// Rows of the table beside it, the last ones.
+/// Maximum rows of the table, the last ones.
 const ROWS_MAX: usize = 1_000;
-/// The widest bar.
+/// Maximum width of a bar.
 const BAR_WIDTH_MAX: f64 = 96.0;
-/// Labels under the axis, at most.
+/// Maximum labels below the axis.
 const LABELS_MAX: usize = 8;
 
-/// What a point is called, long and short.
-fn names(at: &str, (interval, zone): (Interval, &TimeZone)) -> (String, String) {
+/// Long and short label of a point.
+fn labels(at: &str, interval: Interval, zone: &TimeZone) -> (String, String) {
     let Ok(at) = at.parse::<Timestamp>() else {
         return (at.to_owned(), at.to_owned());
     };
@@ -42,7 +43,7 @@ fn names(at: &str, (interval, zone): (Interval, &TimeZone)) -> (String, String) 
     )
 }
 
-/// One point of the chart, and a row of the table beside it.
+/// A point of the chart and its row in the table.
 #[derive(Debug, Clone)]
 pub(crate) struct Bar {
     pub(crate) x: String,
@@ -56,7 +57,7 @@ pub(crate) struct Bar {
     pub(crate) previous: Option<String>,
 }
 
-/// All bars of a kind.
+/// All bars of one source.
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
     /// batch, realtime or merged.
@@ -64,14 +65,14 @@ pub(crate) struct Shape {
     pub(crate) path: String,
 }
 
-/// A line across, or a label below.
+/// A grid line with its label, or a label of the time axis.
 #[derive(Debug, Clone)]
 pub(crate) struct Tick {
     pub(crate) at: String,
     pub(crate) label: String,
 }
 
-/// A chart of points in time.
+/// A chart of a time series.
 #[derive(Debug, Clone, Template)]
 #[template(path = "chart.html")]
 pub(crate) struct Chart {
@@ -82,64 +83,64 @@ pub(crate) struct Chart {
     pub(crate) base: String,
     pub(crate) top: f64,
     pub(crate) bars: Vec<Bar>,
-    /// What is drawn in the place of bars where there are many.
+    /// Drawn instead of bars if there are many.
     pub(crate) shapes: Vec<Shape>,
-    /// Across, by value.
-    pub(crate) across: Vec<Tick>,
-    /// Below, by time.
-    pub(crate) below: Vec<Tick>,
-    /// Where the first point is that batch has not confirmed.
+    /// Ticks of the value axis.
+    pub(crate) value_ticks: Vec<Tick>,
+    /// Ticks of the time axis.
+    pub(crate) time_ticks: Vec<Tick>,
+    /// Position of the first point that the batch layer has not confirmed.
     pub(crate) seam: Option<String>,
-    /// Where points are that it has not confirmed, and how wide they are.
+    /// Position and width of each range of unconfirmed points.
     pub(crate) unconfirmed: Vec<(String, String)>,
-    /// How its label stands at it: beside it where the axis begins.
+    /// Anchor of the seam's label: next to the line where the axis begins.
     pub(crate) seam_anchor: &'static str,
-    /// The period before, as the points of a line.
-    pub(crate) before: Option<String>,
-    /// What there is to see, in a sentence.
+    /// Points of the line for the previous period.
+    pub(crate) previous_line: Option<String>,
+    /// Description of the chart in one sentence.
     pub(crate) summary: String,
 }
 
-fn shown(of: f64) -> String {
-    format!("{of:.1}")
+fn coordinate(value: f64) -> String {
+    format!("{value:.1}")
 }
 
-/// The next round number whose quarters are whole, as counts are.
-fn round_up(of: f64) -> f64 {
-    if of <= 4.0 {
+/// The next round number that is divisible by four, since counts are integers.
+fn round_up(value: f64) -> f64 {
+    if value <= 4.0 {
         return 4.0;
     }
-    let power = 10_f64.powf(of.log10().floor());
+    let power = 10_f64.powf(value.log10().floor());
     let steps: &[f64] = match power {
         1.0 => &[8.0, 12.0],
         10.0 => &[1.2, 2.0, 4.0, 6.0, 8.0, 10.0],
         _ => &[1.0, 2.0, 4.0, 6.0, 8.0, 10.0],
     };
-    let step = steps.iter().find(|step| **step * power >= of);
+    let step = steps.iter().find(|step| **step * power >= value);
     step.unwrap_or(&10.0) * power
 }
 
 #[expect(clippy::cast_precision_loss, reason = "pixels")]
-const fn pixels(of: i64) -> f64 {
-    of as f64
+const fn pixels(value: i64) -> f64 {
+    value as f64
 }
 
 #[expect(clippy::cast_precision_loss, reason = "pixels")]
-const fn count(of: usize) -> f64 {
-    of as f64
+const fn count(value: usize) -> f64 {
+    value as f64
 }
 
-/// Where things are in a chart.
+/// Mapping from values to coordinates.
 struct Scale {
     high: f64,
     low: f64,
-    /// How wide the place of a point is.
-    slot: f64,
+    /// Width per point.
+    point_width: f64,
 }
 
 impl Scale {
-    /// One in which all points of both periods are.
-    fn of(points: &[Point], previous: &[Point]) -> Self {
+    /// A scale for all points of both periods.
+    fn for_points(points: &[Point], previous: &[Point]) -> Self {
         let counts = || points.iter().chain(previous).map(|point| point.count);
         let largest = counts().max().unwrap_or(0).max(1);
         let least = counts().min().unwrap_or(0).min(0);
@@ -149,16 +150,16 @@ impl Scale {
                 0 => 0.0,
                 least => -round_up(-pixels(least)),
             },
-            slot: (WIDTH - LEFT - RIGHT) / count(points.len().max(1)),
+            point_width: (WIDTH - LEFT - RIGHT) / count(points.len().max(1)),
         }
     }
 
     fn x(&self, at: usize) -> f64 {
-        LEFT + self.slot * count(at)
+        LEFT + self.point_width * count(at)
     }
 
     fn middle(&self, at: usize) -> f64 {
-        self.x(at) + self.slot / 2.0
+        self.x(at) + self.point_width / 2.0
     }
 
     fn y(&self, value: f64) -> f64 {
@@ -166,19 +167,19 @@ impl Scale {
     }
 
     fn bar(&self, at: usize, point: &Point) -> Bar {
-        let gap = if self.slot > 4.0 {
-            self.slot * 0.15
+        let gap = if self.point_width > 4.0 {
+            self.point_width * 0.15
         } else {
             0.0
         };
-        let width = (self.slot - gap).clamp(0.5, BAR_WIDTH_MAX);
+        let width = (self.point_width - gap).clamp(0.5, BAR_WIDTH_MAX);
         let value = pixels(point.count);
         let (from, to) = (self.y(value.max(0.0)), self.y(value.min(0.0)));
         Bar {
-            x: shown(self.middle(at) - width / 2.0),
-            y: shown(from),
-            width: shown(width),
-            height: shown((to - from).max(0.0)),
+            x: coordinate(self.middle(at) - width / 2.0),
+            y: coordinate(from),
+            width: coordinate(width),
+            height: coordinate((to - from).max(0.0)),
             source: point.source.name(),
             name: String::new(),
             count: number(point.count),
@@ -186,11 +187,11 @@ impl Scale {
         }
     }
 
-    fn across(&self) -> Vec<Tick> {
+    fn value_ticks(&self) -> Vec<Tick> {
         let quarter = (self.high - self.low) / 4.0;
         let values = (0..=4_u8).map(|at| self.low + quarter * f64::from(at));
         let ticks = values.map(|value| Tick {
-            at: shown(self.y(value)),
+            at: coordinate(self.y(value)),
             label: short(value),
         });
         ticks.collect()
@@ -200,7 +201,7 @@ impl Scale {
     fn line(&self, points: &[Point]) -> String {
         let point = |(at, point): (usize, &Point)| {
             let (x, y) = (self.middle(at), self.y(pixels(point.count)));
-            format!("{},{}", shown(x), shown(y))
+            format!("{},{}", coordinate(x), coordinate(y))
         };
         let points: Vec<String> = points.iter().enumerate().map(point).collect();
         points.join(" ")
@@ -208,18 +209,19 @@ impl Scale {
 }
 
 impl Chart {
-    /// A chart; nothing if there is nothing to show.
-    pub(crate) fn of(
+    /// Draws a chart; `None` without points.
+    pub(crate) fn new(
         points: &[Point],
         previous: Option<&[Point]>,
-        by: (Interval, &TimeZone),
+        interval: Interval,
+        zone: &TimeZone,
     ) -> Option<Self> {
         if points.is_empty() {
             return None;
         }
-        let scale = Scale::of(points, previous.unwrap_or_default());
+        let scale = Scale::for_points(points, previous.unwrap_or_default());
         let bars = points.iter().enumerate().map(|(at, point)| Bar {
-            name: names(&point.at, by).0,
+            name: labels(&point.at, interval, zone).0,
             previous: previous
                 .and_then(|points| points.get(at))
                 .map(|point| number(point.count)),
@@ -227,29 +229,29 @@ impl Chart {
         });
         let bars: Vec<Bar> = bars.collect();
         let every = points.len().div_ceil(LABELS_MAX).max(1);
-        let below = points.iter().enumerate().step_by(every);
-        let below = below.map(|(at, point)| Tick {
-            at: shown(scale.middle(at)),
-            label: names(&point.at, by).1,
+        let time_ticks = points.iter().enumerate().step_by(every);
+        let time_ticks = time_ticks.map(|(at, point)| Tick {
+            at: coordinate(scale.middle(at)),
+            label: labels(&point.at, interval, zone).1,
         });
         let first = points
             .iter()
             .position(|point| point.source != Origin::Batch);
-        let before = previous.filter(|points| points.len() <= 4 * BARS_MAX);
-        let before = before.map(|points| points.get(..bars.len()).unwrap_or(points));
+        let previous_line = previous.filter(|points| points.len() <= 4 * BARS_MAX);
+        let previous_line = previous_line.map(|points| points.get(..bars.len()).unwrap_or(points));
         Some(Self {
             width: WIDTH,
             height: HEIGHT,
             left: LEFT,
-            right: shown(WIDTH - RIGHT),
-            base: shown(scale.y(0.0)),
+            right: coordinate(WIDTH - RIGHT),
+            base: coordinate(scale.y(0.0)),
             top: TOP,
-            across: scale.across(),
-            below: below.collect(),
-            seam: first.map(|at| shown(scale.x(at))),
+            value_ticks: scale.value_ticks(),
+            time_ticks: time_ticks.collect(),
+            seam: first.map(|at| coordinate(scale.x(at))),
             unconfirmed: unconfirmed(points, &scale),
             seam_anchor: if first == Some(0) { "start" } else { "middle" },
-            before: before.map(|points| scale.line(points)),
+            previous_line: previous_line.map(|points| scale.line(points)),
             summary: summary(points, &bars),
             shapes: match bars.len() {
                 0..=BARS_MAX => Vec::new(),
@@ -264,7 +266,7 @@ impl Chart {
         let is_part = rows < all;
         let part = is_part.then(|| {
             format!(
-                ": the last {} of {}; CSV has all",
+                ": the last {} of {}; the CSV file has all",
                 number(rows as u64),
                 number(all as u64)
             )
@@ -279,11 +281,11 @@ impl Chart {
     }
 }
 
-/// The bars of each kind as one shape.
+/// One shape per source from its bars.
 fn shapes(bars: &[Bar]) -> Vec<Shape> {
-    let of = |source: &'static str| {
-        let own = bars.iter().filter(|bar| bar.source == source);
-        let path = own.map(|bar| {
+    let shape = |source: &'static str| {
+        let source_bars = bars.iter().filter(|bar| bar.source == source);
+        let path = source_bars.map(|bar| {
             let (x, y, width, height) = (&bar.x, &bar.y, &bar.width, &bar.height);
             format!("M{x} {y}h{width}v{height}h-{width}z")
         });
@@ -292,41 +294,44 @@ fn shapes(bars: &[Bar]) -> Vec<Shape> {
     };
     ["batch", "merged", "realtime"]
         .into_iter()
-        .filter_map(of)
+        .filter_map(shape)
         .collect()
 }
 
-/// Stretches of points that batch has not confirmed.
+/// Position and width of each range of points that the batch layer has not confirmed.
 fn unconfirmed(points: &[Point], scale: &Scale) -> Vec<(String, String)> {
     let is_confirmed = |point: &Point| point.source == Origin::Batch;
     let mut found = Vec::new();
     let mut at = 0;
-    for stretch in points.chunk_by(|a, b| is_confirmed(a) == is_confirmed(b)) {
-        if !stretch.iter().all(is_confirmed) {
-            let width = scale.slot * count(stretch.len());
-            found.push((shown(scale.x(at)), shown(width)));
+    for run in points.chunk_by(|a, b| is_confirmed(a) == is_confirmed(b)) {
+        if !run.iter().all(is_confirmed) {
+            let width = scale.point_width * count(run.len());
+            found.push((coordinate(scale.x(at)), coordinate(width)));
         }
-        at += stretch.len();
+        at += run.len();
     }
     found
 }
 
 fn summary(points: &[Point], bars: &[Bar]) -> String {
-    let most = points.iter().zip(bars).max_by_key(|(point, _)| point.count);
-    let most = most.map_or_else(String::new, |(_, bar)| {
-        format!("; most in {}: {}", bar.name, bar.count)
+    let maximum = points.iter().zip(bars).max_by_key(|(point, _)| point.count);
+    let maximum = maximum.map_or_else(String::new, |(_, bar)| {
+        format!("; maximum in {}: {}", bar.name, bar.count)
     });
-    let open = points
+    let unconfirmed = points
         .iter()
         .filter(|point| point.source != Origin::Batch)
         .count();
-    let open = match open {
-        0 => "; all of it confirmed by the batch layer".to_owned(),
-        open => format!("; {open} not confirmed by the batch layer yet"),
+    let unconfirmed = match unconfirmed {
+        0 => "; all confirmed by the batch layer".to_owned(),
+        unconfirmed => format!("; {unconfirmed} not yet confirmed by the batch layer"),
     };
     let first = bars.first().map_or("", |bar| bar.name.as_str());
     let last = bars.last().map_or("", |bar| bar.name.as_str());
-    format!("{} values from {first} to {last}{most}{open}", bars.len())
+    format!(
+        "{} values from {first} to {last}{maximum}{unconfirmed}",
+        bars.len()
+    )
 }
 
 #[cfg(test)]
@@ -344,35 +349,39 @@ mod tests {
             .collect()
     }
 
-    fn chart(of: &[(i64, &str)]) -> Option<Chart> {
-        Chart::of(&points(of), None, (Interval::Day, &TimeZone::UTC))
+    fn chart(values: &[(i64, &str)]) -> Option<Chart> {
+        Chart::new(&points(values), None, Interval::Day, &TimeZone::UTC)
     }
 
     #[test]
-    fn the_seam_stands_before_the_first_point_that_is_not_confirmed() {
+    fn the_seam_precedes_the_first_unconfirmed_point() {
         let all = chart(&[(1, "batch"), (2, "batch")]).unwrap();
         assert!(
-            all.seam.is_none() && all.summary.contains("all of it"),
+            all.seam.is_none() && all.summary.contains("all confirmed"),
             "{}",
             all.summary
         );
-        let some = chart(&[(1, "batch"), (2, "merged"), (3, "realtime")]).unwrap();
-        let at = some.seam.unwrap().parse::<f64>().unwrap();
+        let mixed = chart(&[(1, "batch"), (2, "merged"), (3, "realtime")]).unwrap();
+        let at = mixed.seam.unwrap().parse::<f64>().unwrap();
         let second = LEFT + (WIDTH - LEFT - RIGHT) / 3.0;
         assert!((at - second).abs() < 0.1, "{at} {second}");
-        assert!(some.summary.contains("2 not confirmed"), "{}", some.summary);
-        assert_eq!(some.unconfirmed.len(), 1);
+        assert!(
+            mixed.summary.contains("2 not yet confirmed"),
+            "{}",
+            mixed.summary
+        );
+        assert_eq!(mixed.unconfirmed.len(), 1);
         let between = chart(&[(1, "merged"), (2, "batch"), (3, "realtime")]).unwrap();
         assert_eq!(between.unconfirmed.len(), 2);
         assert!(
-            some.summary.contains("most in Tue 3 Mar 2026: 3"),
+            mixed.summary.contains("maximum in Tue 3 Mar 2026: 3"),
             "{}",
-            some.summary
+            mixed.summary
         );
     }
 
     #[test]
-    fn many_values_are_few_shapes_and_the_table_has_the_last_of_them() {
+    fn many_points_are_drawn_as_shapes_and_the_table_is_limited() {
         let few = chart(&[(1, "batch"); BARS_MAX]).unwrap();
         assert!(few.shapes.is_empty() && few.rows().len() == BARS_MAX);
         let mut many = vec![(1, "batch"); 2 * ROWS_MAX];
@@ -389,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_is_within_the_chart() {
+    fn all_bars_are_within_the_chart() {
         let cases: [&[(i64, &str)]; 5] = [
             &[(0, "batch")],
             &[(-5, "batch"), (7, "realtime")],
@@ -409,7 +418,7 @@ mod tests {
                     "{bar:?}"
                 );
             }
-            assert!(chart.below.len() <= LABELS_MAX);
+            assert!(chart.time_ticks.len() <= LABELS_MAX);
         }
         assert!(chart(&[]).is_none());
     }

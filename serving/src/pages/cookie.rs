@@ -1,16 +1,16 @@
-//! Cookies of this service.
+//! Cookies of the pages.
 
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use axum::response::Response;
 
-/// Whether the client reached the first proxy over TLS, by `X-Forwarded-Proto`.
+/// True if the client reached the first proxy over TLS, by `X-Forwarded-Proto`.
 pub(crate) fn is_over_tls(headers: &HeaderMap) -> bool {
     let protocols = headers.get("x-forwarded-proto");
     let first = protocols.and_then(|protocols| protocols.to_str().ok()?.split(',').next());
     first.is_some_and(|first| first.trim().eq_ignore_ascii_case("https"))
 }
 
-/// A cookie, as a request is for a host.
+/// Name and attributes of a cookie, depending on the requested host.
 #[derive(Debug, Clone)]
 pub(crate) struct Cookie {
     name: String,
@@ -18,16 +18,16 @@ pub(crate) struct Cookie {
 }
 
 impl Cookie {
-    /// The cookie of this name. Browsers send cookies of one host to all its ports, so each port has its own. Over TLS it is one
-    /// that browsers take from this host alone: others of the same domain can't give it.
-    pub(crate) fn of(name: &str, headers: &HeaderMap, uri: &Uri) -> Self {
+    /// Browsers send the cookies of a host to all its ports, so the name contains the port. Over
+    /// TLS the prefix `__Host-` prevents other hosts of the domain from setting it.
+    pub(crate) fn new(name: &str, headers: &HeaderMap, uri: &Uri) -> Self {
         if is_over_tls(headers) {
             return Self {
                 name: format!("__Host-{name}"),
                 is_secure: true,
             };
         }
-        let host = crate::http::asked_host(headers, uri).unwrap_or_default();
+        let host = crate::http::request_host(headers, uri).unwrap_or_default();
         let port = host.rsplit_once(':').map(|(_, port)| port);
         let is_port =
             |port: &&str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -40,8 +40,9 @@ impl Cookie {
         }
     }
 
-    /// The values that a request sends. There may be several: one of the same name may be another's, for a part of the paths.
-    pub(crate) fn sent<'a>(&'a self, headers: &'a HeaderMap) -> impl Iterator<Item = &'a str> {
+    /// The values in a request. There may be several, since cookies with other paths can have the
+    /// same name.
+    pub(crate) fn values<'a>(&'a self, headers: &'a HeaderMap) -> impl Iterator<Item = &'a str> {
         let cookies = headers.get_all(header::COOKIE).iter();
         let cookies = cookies.filter_map(|cookie| cookie.to_str().ok());
         let cookies = cookies.flat_map(|cookie| cookie.split(';'));
@@ -51,20 +52,20 @@ impl Cookie {
         })
     }
 
-    /// A response which gives it a value that is kept for so many seconds.
-    pub(crate) fn set(&self, value: &str, age_s: i64, mut response: Response) -> Response {
+    /// Sets the cookie with a maximum age.
+    pub(crate) fn set(&self, value: &str, max_age_s: i64, mut response: Response) -> Response {
         let secure = if self.is_secure { "; Secure" } else { "" };
         let name = &self.name;
         let cookie =
-            format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={age_s}{secure}");
+            format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={max_age_s}{secure}");
         if let Ok(cookie) = HeaderValue::from_str(&cookie) {
             response.headers_mut().insert(header::SET_COOKIE, cookie);
         }
         response
     }
 
-    /// A response after which nobody has it any more.
-    pub(crate) fn taken(&self, response: Response) -> Response {
+    /// Deletes the cookie.
+    pub(crate) fn delete(&self, response: Response) -> Response {
         self.set("", 0, response)
     }
 }

@@ -1,19 +1,19 @@
-//! What differs between two sides that were compared: the keys that differ most.
+//! Table of the keys that differ most between the two sides of a comparison.
 
 use askama::Template;
 use serde_json::Value;
 
-use super::shown::number;
+use super::formatting::number;
 
-/// Keys that differ, as a table.
+/// Differing keys.
 #[derive(Debug, Template)]
 #[template(path = "differences.html")]
 pub(crate) struct Differences {
-    rows: Vec<Row>,
+    rows: Vec<DifferenceRow>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Row {
+struct DifferenceRow {
     key: String,
     expected: String,
     served: String,
@@ -21,32 +21,33 @@ struct Row {
 }
 
 impl Differences {
-    /// Those of a batch run (`job`, `key`, `batch`, `live`, `cause`) or a comparison (`key`, `expected`, `served`, of boards
-    /// `expected_row` and `served_row`, `cause`); nothing if there are none.
-    pub(crate) fn of(worst: &Value) -> Option<Self> {
-        let rows: Vec<Row> = worst.as_array()?.iter().map(Row::of).collect();
+    /// Parses the differences of a batch run (`job`, `key`, `batch`, `live`, `cause`) or of a
+    /// reconciliation (`key`, `expected`, `served`, for boards `expected_row` and `served_row`,
+    /// `cause`). Returns `None` if there are none.
+    pub(crate) fn parse(worst: &Value) -> Option<Self> {
+        let rows: Vec<DifferenceRow> = worst.as_array()?.iter().map(DifferenceRow::parse).collect();
         (!rows.is_empty()).then_some(Self { rows })
     }
 }
 
-impl Row {
-    fn of(one: &Value) -> Self {
-        let job = one.get("job").and_then(Value::as_str);
-        let key = text(one.get("key"));
-        let side = |row: &str, counts: [&str; 2]| match one.get(row) {
+impl DifferenceRow {
+    fn parse(difference: &Value) -> Self {
+        let job = difference.get("job").and_then(Value::as_str);
+        let key = text(difference.get("key"));
+        let side = |row: &str, counts: [&str; 2]| match difference.get(row) {
             Some(row @ Value::Object(_)) => text(Some(row)),
-            _ => text(counts.iter().find_map(|name| one.get(name))),
+            _ => text(counts.iter().find_map(|name| difference.get(name))),
         };
         Self {
             key: job.map_or_else(|| key.clone(), |job| format!("{job}: {key}")),
             expected: side("expected_row", ["expected", "batch"]),
             served: side("served_row", ["served", "live"]),
-            cause: text(one.get("cause")).replace('_', " "),
+            cause: text(difference.get("cause")).replace('_', " "),
         }
     }
 }
 
-/// A value of a record; of an object its fields, as commands show them.
+/// Text of a JSON value; an object becomes `name=value` pairs, as in the output of commands.
 fn text(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => "–".to_owned(),
@@ -66,18 +67,18 @@ mod tests {
 
     use super::*;
 
-    fn row(one: &Value) -> [String; 4] {
-        let Row {
+    fn row(difference: &Value) -> [String; 4] {
+        let DifferenceRow {
             key,
             expected,
             served,
             cause,
-        } = Row::of(one);
+        } = DifferenceRow::parse(difference);
         [key, expected, served, cause]
     }
 
     #[test]
-    fn each_kind_of_comparison_shows_both_sides() {
+    fn rows_show_both_sides_of_a_comparison() {
         let run = json!({"job": "plays_detail", "key": "owner_id=1 kind=play", "batch": 1_234, "live": 3, "cause": "lost_live"});
         assert_eq!(
             row(&run),
@@ -101,7 +102,7 @@ mod tests {
             row(&board),
             ["segment_id=5", "elapsed_time=103", "0", "changed live"]
         );
-        assert!(Differences::of(&json!([])).is_none());
-        assert!(Differences::of(&Value::Null).is_none());
+        assert!(Differences::parse(&json!([])).is_none());
+        assert!(Differences::parse(&Value::Null).is_none());
     }
 }

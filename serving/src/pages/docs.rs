@@ -1,4 +1,4 @@
-//! The description of the API, to read and to try: Swagger UI, out of the binary.
+//! The API documentation: Swagger UI, embedded in the binary.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use bytes::Bytes;
 use utoipa_swagger_ui::Config;
 
 use super::assets::{ASSETS, Assets};
-use super::parts::rendered;
+use super::components::render;
 
-/// Its files are of this service alone, but it writes styles into what it shows, and has its pictures in its styles.
+/// Content security policy of Swagger UI, which uses inline styles and images in its styles.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
-/// Their names stay from version to version.
+/// Caching of files whose names do not change between versions.
 const KEPT: HeaderValue = HeaderValue::from_static("public, max-age=3600");
 
 #[derive(Debug, Template)]
@@ -28,17 +28,17 @@ struct DocsPage {
 }
 
 pub(crate) async fn page() -> Response {
-    let mut response = rendered(StatusCode::OK, &DocsPage { assets: &ASSETS });
+    let mut response = render(StatusCode::OK, &DocsPage { assets: &ASSETS });
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_SECURITY_POLICY, POLICY);
     response
 }
 
-/// One of its files.
+/// Serves a file of Swagger UI.
 pub(crate) async fn file(Path(name): Path<String>) -> Response {
-    // It would ask another server whether the description is valid.
+    // The default validator is an external server.
     let config = Config::from("/openapi.json").validator_url("none");
-    // The other layout has a bar of its own for other descriptions.
+    // The other layout has a bar to select other API descriptions.
     let config = config.use_base_layout();
     match utoipa_swagger_ui::serve(&name, Arc::new(config)) {
         Ok(Some(file)) => {
@@ -53,7 +53,7 @@ pub(crate) async fn file(Path(name): Path<String>) -> Response {
         }
         Ok(None) => StatusCode::NOT_FOUND.into_response(),
         Err(error) => {
-            tracing::error!(%error, name, "a file of Swagger UI can't be read");
+            tracing::error!(%error, name, "cannot read a file of Swagger UI");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }

@@ -1,4 +1,4 @@
-//! Telling pages that something has moved: server-sent events. What has changed they read from the page itself.
+//! Server-sent events that notify pages of changes. A page then reloads its own content.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,89 +18,97 @@ use tokio::time::{Instant, sleep};
 
 use super::Pages;
 use super::query::Query;
-use crate::gather::key_of;
-use crate::http::{Api, Caller, Kind, Place, Problem};
+use crate::http::{Api, Caller, Permit, Problem, ProblemKind};
+use crate::request_coalescer::seeded_hash;
 
-/// How often is looked whether something has moved.
-const EVERY: Duration = Duration::from_secs(2);
-/// A page asks again after this time, so that nobody is followed for ever.
-const FOLLOWED: Duration = Duration::from_secs(15 * 60);
+/// Interval between checks for changes.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// Maximum duration of a stream; the page then reconnects.
+const STREAM_DURATION_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// Sends an event whenever one of the sources has moved, until it is time to end. A client that does not read is not followed for
-/// longer, and its place is released then.
-async fn tell(
+/// Sends an event whenever one of the sources changed, until the stream ends. The permit is
+/// released even if the client does not read.
+async fn send_changes(
     api: Arc<Api>,
-    (key, _place): (Option<String>, Place),
+    key: Option<String>,
+    _permit: Permit,
     sources: Vec<Source>,
-    moved: mpsc::Sender<()>,
+    changes: mpsc::Sender<()>,
 ) {
-    let until = Instant::now() + FOLLOWED;
-    let mut seen = None;
+    let until = Instant::now() + STREAM_DURATION_MAX;
+    let mut last_states = None;
     loop {
         tokio::select! {
-            () = api.closing.cancelled() => return,
-            () = moved.closed() => return,
-            () = sleep(EVERY) => {}
+            () = api.shutdown.cancelled() => return,
+            () = changes.closed() => return,
+            () = sleep(CHECK_INTERVAL) => {}
         }
         if Instant::now() >= until || !is_valid(&api, key.as_deref()).await {
             return;
         }
-        let states = sources.iter().map(|source| state(&api, *source));
+        let states = sources.iter().map(|source| fingerprint(&api, *source));
         let Ok(states) = try_join_all(states).await else {
-            // The page says itself that a store does not answer.
+            // The page itself reports that a store is unavailable.
             continue;
         };
-        if seen.as_ref().is_some_and(|seen| *seen != states) {
-            // One that was not read yet says as much.
-            let _told = moved.try_send(());
+        if last_states.as_ref().is_some_and(|last| *last != states) {
+            // An unread event already notifies the page.
+            let _sent = changes.try_send(());
         }
-        seen = Some(states);
+        last_states = Some(states);
     }
 }
 
-/// Whether a key still lets in who has it.
+/// True if a key is still valid.
 async fn is_valid(api: &Api, key: Option<&str>) -> bool {
     let Some(key) = key else { return true };
-    match api.key_ring.found(key).await {
-        Ok(Some(kept)) => kept.key.state(api.ports.clock.now_ms()) == KeyState::Valid,
+    match api.key_cache.get(key).await {
+        Ok(Some(record)) => record.key.state(api.ports.clock.now_ms()) == KeyState::Valid,
         Ok(None) => false,
-        // Who is asking is not known at the moment, and was.
+        // The key was valid before, and the key store is unavailable.
         Err(_) => true,
     }
 }
 
-/// What stands for the state of a source: how far it is counted, and its newest run. Who asks at the same time is answered
-/// by one read.
-async fn state(api: &Arc<Api>, source: Source) -> Result<u128, Problem> {
-    let of = Arc::clone(api);
+/// Fingerprint of the state of a source: its position and newest run. Concurrent requests share one
+/// read.
+async fn fingerprint(api: &Arc<Api>, source: Source) -> Result<u128, Problem> {
+    let api_for_read = Arc::clone(api);
     let read = async move {
-        let runs = of.ports.views.runs(source).await?;
-        let spans = of.ports.log.spans(source.topic()).await?;
+        let runs = api_for_read.ports.views.runs(source).await?;
+        let spans = api_for_read.ports.log.spans(source.topic()).await?;
         let count = u32::try_from(spans.len()).unwrap_or(u32::MAX);
-        let slots = of.ports.live.partition_states(source, 0..count).await?;
-        let positions = slots.iter().flatten();
-        let positions: Vec<i64> = positions.map(|slot| slot.position.next_offset).collect();
-        Ok(key_of(&(positions, runs.runs.newest())))
+        let states = api_for_read
+            .ports
+            .live
+            .partition_states(source, 0..count)
+            .await?;
+        let positions = states.iter().flatten();
+        let positions: Vec<i64> = positions.map(|state| state.position.next_offset).collect();
+        Ok(seeded_hash(&(positions, runs.runs.newest())))
     };
-    api.moves.read(key_of(&source.name()), read).await
+    api.position_reads
+        .read(seeded_hash(&source.name()), read)
+        .await
 }
 
-/// A source that has a log, by its name.
-pub(super) fn logged(name: &str) -> Option<Source> {
+/// Parses the name of a source that has a log.
+pub(super) fn parse_logged_source(name: &str) -> Option<Source> {
     let source = name.parse::<Source>().ok();
     source.filter(|source| Source::LOGGED.contains(source))
 }
 
-/// The sources that a text names, each once.
-fn sources(text: &str) -> Result<Vec<Source>, Problem> {
+/// Parses a comma-separated list of sources without duplicates.
+fn parse_sources(text: &str) -> Result<Vec<Source>, Problem> {
     let mut sources = Vec::new();
     for name in text.split(',') {
-        match logged(name) {
+        match parse_logged_source(name) {
             Some(source) if sources.contains(&source) => {}
             Some(source) => sources.push(source),
             None => {
                 let known = Source::LOGGED.map(Source::name).join(", ");
-                let why = format!("source={text:?}: {name:?} is none of {known}");
+                let why =
+                    format!("source={text:?}: {name:?} is unknown; use one or more of {known}");
                 return Err(Problem::parameter(why));
             }
         }
@@ -108,31 +116,31 @@ fn sources(text: &str) -> Result<Vec<Source>, Problem> {
     Ok(sources)
 }
 
-/// Events of one source, or of several with commas between.
+/// Streams change events of one or more comma-separated sources.
 pub(crate) async fn follow(
     State(pages): State<Pages>,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    let query = Query::of(query.as_deref());
-    let sources = sources(query.get("source").unwrap_or("plays"))?;
+    let query = Query::parse(query.as_deref());
+    let sources = parse_sources(query.get("source").unwrap_or("plays"))?;
     let api = &pages.state;
     let key = caller.key_id().map(str::to_owned);
-    let place = api.following.take(key.clone()).map_err(|_| {
-        let detail = "as many pages are followed as may be: ask again later";
-        Kind::Busy.with_detail(detail).retry_after(30)
+    let permit = api.follower_permits.acquire(key.clone()).map_err(|_| {
+        let detail = "the maximum number of pages that follow changes is reached: try again later";
+        ProblemKind::Busy.with_detail(detail).retry_after(30)
     })?;
-    let (moved, heard) = mpsc::channel(1);
+    let (changes, receiver) = mpsc::channel(1);
     let names: Vec<&str> = sources.iter().map(|source| source.name()).collect();
     let names = names.join(",");
-    let mut telling = JoinSet::new();
-    telling.spawn(tell(Arc::clone(api), (key, place), sources, moved));
+    let mut sender = JoinSet::new();
+    sender.spawn(send_changes(Arc::clone(api), key, permit, sources, changes));
     let events = stream::unfold(
-        (heard, telling, names),
-        |(mut heard, telling, names)| async move {
-            heard.recv().await?;
+        (receiver, sender, names),
+        |(mut receiver, sender, names)| async move {
+            receiver.recv().await?;
             let event = Event::default().event("moved").data(&names);
-            Some((Ok::<_, Infallible>(event), (heard, telling, names)))
+            Some((Ok::<_, Infallible>(event), (receiver, sender, names)))
         },
     );
     let events = Sse::new(events).keep_alive(KeepAlive::default());

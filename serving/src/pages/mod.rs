@@ -1,27 +1,27 @@
-//! Pages for people: written here, whole without any script, and livelier with one. Every number on them is an answer of
-//! the API to who looks at them, and says where it comes from.
+//! HTML pages, rendered by the server and usable without the script. All data comes from the API
+//! with the permissions of the caller, and each number shows its provenance.
 
 mod api;
 mod applications;
-mod ask;
 mod assets;
 mod athletes;
 mod boards;
 mod chart;
+mod client;
+mod components;
 pub(crate) mod cookie;
 mod differences;
 mod docs;
-mod done;
-mod found;
+mod flash;
+mod formatting;
 mod live;
 mod overview;
-mod parts;
 mod pipeline;
 mod plays;
 mod query;
-pub(crate) mod seal;
-mod shown;
+mod search;
 pub(crate) mod sign_in;
+pub(crate) mod signer;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -34,25 +34,25 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 
-use self::ask::{ApiClient, ApiError};
-use self::done::Done;
-use self::parts::ProblemPage;
-pub(crate) use self::parts::rendered;
+use self::client::{ApiClient, ApiError};
+use self::components::ProblemPage;
+pub(crate) use self::components::render;
+use self::flash::FlashMessage;
+pub(crate) use self::formatting::number;
 use self::query::Query;
-pub(crate) use self::shown::number;
-use crate::http::Need::{Following, Free, Nothing, Page};
-use crate::http::{Api, Caller, Need, Needs, Path, Problem, body, time_out};
+use crate::http::RequiredScope::{AlwaysOpen, LiveUpdates, Public, ViewPage};
+use crate::http::{Api, Caller, Path, Problem, RequiredScope, RouteScopes, apply_timeout, body};
 
-/// The largest form, in bytes.
+/// Maximum size of a form, in bytes.
 const FORM_BYTES_MAX: u64 = 16 * 1024;
 
-/// The title where an address leads to no page.
-const NOTHING: &str = "There is nothing here";
+/// Title of the page for unknown addresses.
+const NOT_FOUND_TITLE: &str = "Page not found";
 
-/// What pages work with.
+/// State of the page handlers.
 #[derive(Debug, Clone)]
 pub(crate) struct Pages {
-    /// The API, which is asked.
+    /// Router of the API, which pages query.
     api: Router,
     pub(crate) state: Arc<Api>,
 }
@@ -69,7 +69,7 @@ impl FromRef<Pages> for Arc<Api> {
     }
 }
 
-/// The routes of pages; what they show they ask of `api`.
+/// Routes of the pages, which query `api`.
 pub(crate) fn routes(api: Router, state: &Arc<Api>) -> Router {
     let pages = Pages {
         api,
@@ -77,81 +77,96 @@ pub(crate) fn routes(api: Router, state: &Arc<Api>) -> Router {
     };
     let with = |router: Router<Pages>, (path, _, _, route): Route| router.route(path, route);
     let timed = timed().into_iter().fold(Router::new(), with);
-    let timed = timed.layer(from_fn_with_state(Arc::clone(state), time_out));
+    let timed = timed.layer(from_fn_with_state(Arc::clone(state), apply_timeout));
     let all = untimed().into_iter().fold(timed, with);
     all.with_state(pages)
 }
 
-/// Notes what each page needs.
-pub(crate) fn add_needs(needs: &mut Needs) {
-    for (path, method, need, _) in timed().into_iter().chain(untimed()) {
-        needs.add(path, method, need);
+/// Adds the required scope of each page.
+pub(crate) fn add_scopes(scopes: &mut RouteScopes) {
+    for (path, method, scope, _) in timed().into_iter().chain(untimed()) {
+        scopes.add(path, method, scope);
     }
 }
 
-/// The page that says why there is no other.
+/// Page for a problem.
 pub(crate) fn refused(
     caller: Option<&Caller>,
     problem: &Problem,
     request_id: Option<&str>,
 ) -> Response {
-    // Whom nobody knows may be anybody.
-    let stranger = Caller::stranger();
-    ProblemPage::of(caller.unwrap_or(&stranger), problem, request_id)
+    // An unauthenticated caller gets no private information.
+    let stranger = Caller::anonymous();
+    ProblemPage::from_problem(caller.unwrap_or(&stranger), problem, request_id)
 }
 
-/// A page: its path, the method, what it needs, and how it is answered.
-type Route = (&'static str, Method, Need, MethodRouter<Pages>);
+/// A route: path, method, required scope, and handler.
+type Route = (&'static str, Method, RequiredScope, MethodRouter<Pages>);
 
 const GET: Method = Method::GET;
 const POST: Method = Method::POST;
 
-/// What is answered within the time that a request may take.
+/// Routes with a request timeout.
 fn timed() -> Vec<Route> {
     vec![
-        ("/", GET, Page, get(overview::page)),
-        ("/find", GET, Page, get(found::find)),
-        ("/owners/{owner_id}", GET, Page, get(plays::owner)),
-        ("/tracks/{track_id}", GET, Page, get(plays::track)),
-        ("/segments/{segment_id}", GET, Page, get(boards::page)),
-        ("/athletes/{athlete_id}", GET, Page, get(athletes::page)),
-        ("/applications", GET, Page, get(applications::list)),
-        ("/applications/{id}", GET, Page, get(applications::page)),
-        ("/pipeline", GET, Page, get(pipeline::page)),
+        ("/", GET, ViewPage, get(overview::page)),
+        ("/find", GET, ViewPage, get(search::find)),
+        ("/owners/{owner_id}", GET, ViewPage, get(plays::owner)),
+        ("/tracks/{track_id}", GET, ViewPage, get(plays::track)),
+        ("/segments/{segment_id}", GET, ViewPage, get(boards::page)),
+        ("/athletes/{athlete_id}", GET, ViewPage, get(athletes::page)),
+        ("/applications", GET, ViewPage, get(applications::list)),
+        ("/applications/{id}", GET, ViewPage, get(applications::page)),
+        ("/pipeline", GET, ViewPage, get(pipeline::page)),
         (
             "/pipeline/runs/{source}/{epoch}",
             GET,
-            Page,
+            ViewPage,
             get(pipeline::run),
         ),
-        (pipeline::LETTERS_PAGE, GET, Page, get(dead_letters)),
+        (
+            pipeline::DEAD_LETTERS_PAGE,
+            GET,
+            ViewPage,
+            get(dead_letters),
+        ),
         (
             pipeline::RECONCILIATIONS_PAGE,
             GET,
-            Page,
+            ViewPage,
             get(reconciliations),
         ),
-        ("/signin", GET, Nothing, get(sign_in::show)),
-        ("/signin", POST, Nothing, post(sign_in::sign_in)),
-        ("/signout", POST, Nothing, post(sign_in::sign_out)),
-        ("/assets/{name}", GET, Free, get(assets::asset)),
-        ("/docs", GET, Nothing, get(docs::page)),
-        ("/docs/{name}", GET, Nothing, get(docs::file)),
+        ("/signin", GET, Public, get(sign_in::show)),
+        ("/signin", POST, Public, post(sign_in::sign_in)),
+        ("/signout", POST, Public, post(sign_in::sign_out)),
+        ("/assets/{name}", GET, AlwaysOpen, get(assets::asset)),
+        ("/docs", GET, Public, get(docs::page)),
+        ("/docs/{name}", GET, Public, get(docs::file)),
     ]
 }
 
-/// What takes as long as it takes.
+/// Routes without a request timeout.
 fn untimed() -> Vec<Route> {
     vec![
-        // Writes are not dropped for being slow.
-        (pipeline::LETTERS_PAGE, POST, Page, post(replay_letters)),
-        (pipeline::RECONCILIATIONS_PAGE, POST, Page, post(approve)),
-        // It is told as long as somebody looks.
-        ("/live", GET, Following, get(live::follow)),
+        // A slow write must not be aborted.
+        (
+            pipeline::DEAD_LETTERS_PAGE,
+            POST,
+            ViewPage,
+            post(replay_dead_letters),
+        ),
+        (
+            pipeline::RECONCILIATIONS_PAGE,
+            POST,
+            ViewPage,
+            post(approve),
+        ),
+        // Streams events as long as the page is open.
+        ("/live", GET, LiveUpdates, get(live::follow)),
     ]
 }
 
-/// The paths of all pages.
+/// Paths of all pages.
 #[cfg(test)]
 pub(crate) fn paths() -> Vec<&'static str> {
     let all = timed().into_iter().chain(untimed());
@@ -162,7 +177,7 @@ impl<S: Sync> FromRequestParts<S> for Query {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self::of(parts.uri.query()))
+        Ok(Self::parse(parts.uri.query()))
     }
 }
 
@@ -174,11 +189,11 @@ impl FromRequest<Pages> for Form {
 
     async fn from_request(request: Request, pages: &Pages) -> Result<Self, Problem> {
         let form = body::text_up_to(&pages.state, request, FORM_BYTES_MAX).await?;
-        Ok(Self(Query::of(Some(&String::from_utf8_lossy(&form)))))
+        Ok(Self(Query::parse(Some(&String::from_utf8_lossy(&form)))))
     }
 }
 
-/// The number in the path of a page.
+/// A numeric path parameter of a page.
 struct Number(String);
 
 impl FromRequestParts<Pages> for Number {
@@ -188,52 +203,56 @@ impl FromRequestParts<Pages> for Number {
         let Path(id) = Path::<String>::from_request_parts(parts, pages)
             .await
             .map_err(Problem::into_response)?;
-        if crate::http::integer(&id).is_some() {
+        if crate::http::parse_integer(&id).is_some() {
             return Ok(Self(id));
         }
         let Ok(client) = ApiClient::from_request_parts(parts, pages).await;
-        let what = parts.uri.path().split('/').nth(1);
-        Err(no_number(&client, what.unwrap_or_default(), &id))
+        let entities = parts.uri.path().split('/').nth(1);
+        Err(invalid_number_page(
+            &client,
+            entities.unwrap_or_default(),
+            &id,
+        ))
     }
 }
 
-/// The page that says that an address has no number where it needs one.
-fn no_number(client: &ApiClient, what: &str, id: &str) -> Response {
-    let detail = format!("{what} have numbers, and {id:?} is none");
-    ProblemPage::response(&client.caller, ApiError::own(404, NOTHING, detail))
+/// Page for an address with an invalid number.
+fn invalid_number_page(client: &ApiClient, entities: &str, id: &str) -> Response {
+    let detail = format!("{id:?} is not a number: addresses of {entities} end with a number");
+    ProblemPage::render_error(&client.caller, ApiError::new(404, NOT_FOUND_TITLE, detail))
 }
 
-async fn dead_letters(client: ApiClient, done: Done, query: Query) -> Response {
-    done.told(pipeline::dead_letters(&client, query, done.answer()).await)
+async fn dead_letters(client: ApiClient, flash: FlashMessage, query: Query) -> Response {
+    flash.clear_from(pipeline::dead_letters(&client, query, flash.outcome()).await)
 }
 
-/// Tries letters again, and leads to all of them, where it is told what became of these.
-async fn replay_letters(
+/// Reprocesses dead letters, and redirects to their page, which shows the result.
+async fn replay_dead_letters(
     State(pages): State<Pages>,
     client: ApiClient,
-    done: Done,
+    flash: FlashMessage,
     Form(form): Form,
 ) -> Response {
-    match pipeline::replayed(&client, &form).await {
-        Ok(text) => done.lead(pipeline::LETTERS_PAGE, &text, pages.now_s()),
-        // What did nothing says at once why.
+    match pipeline::replay_dead_letters(&client, &form).await {
+        Ok(text) => flash.redirect(pipeline::DEAD_LETTERS_PAGE, &text, pages.now_s()),
+        // A failed request is shown at once, without a redirect.
         refused => pipeline::dead_letters(&client, Query::default(), Some(refused)).await,
     }
 }
 
-async fn reconciliations(client: ApiClient, done: Done, query: Query) -> Response {
-    done.told(pipeline::reconciliations(&client, query, done.answer()).await)
+async fn reconciliations(client: ApiClient, flash: FlashMessage, query: Query) -> Response {
+    flash.clear_from(pipeline::reconciliations(&client, query, flash.outcome()).await)
 }
 
-/// Approves what a comparison found, and leads to all of them, where it is told what that means.
+/// Approves the result of a reconciliation, and redirects to the page that shows the outcome.
 async fn approve(
     State(pages): State<Pages>,
     client: ApiClient,
-    done: Done,
+    flash: FlashMessage,
     Form(form): Form,
 ) -> Response {
-    match pipeline::approved(&client, &form).await {
-        Ok(text) => done.lead(pipeline::RECONCILIATIONS_PAGE, &text, pages.now_s()),
+    match pipeline::approve_reconciliation(&client, &form).await {
+        Ok(text) => flash.redirect(pipeline::RECONCILIATIONS_PAGE, &text, pages.now_s()),
         refused => pipeline::reconciliations(&client, Query::default(), Some(refused)).await,
     }
 }

@@ -1,4 +1,4 @@
-//! The first page: what comes in, what is counted, what the newest runs found.
+//! The overview page: ingested events, live state, and the newest runs.
 
 use askama::Template;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -7,15 +7,15 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use schemas::time::Interval;
 
-use super::ask::{Answer, ApiClient, path};
-use super::parts::{Frame, Tools, answered};
-use super::plays::{SeriesShown, Tile, series_shown, total_tile};
+use super::client::{ApiClient, ApiResult, path_with_query};
+use super::components::{ExportLinks, PageContext, render_page};
+use super::formatting::{Moment, number};
+use super::plays::{SeriesPart, Tile, series_part, total_tile};
 use super::query::Query;
-use super::shown::{Moment, number};
-use super::{api, found};
+use super::{api, search};
 
 const PATH: &str = "/api/v1/overview";
-/// How long the totals of all plays are, with what they are called.
+/// Periods of the totals of all plays, with titles.
 const PERIODS: [(&str, &str); 3] = [
     ("today", "Plays today"),
     ("7d", "Plays in 7 days"),
@@ -25,49 +25,49 @@ const PERIODS: [(&str, &str); 3] = [
 #[derive(Debug, Template)]
 #[template(path = "overview.html")]
 struct OverviewPage {
-    frame: Frame,
-    overview: Answer<api::Overview>,
-    tools: Tools,
-    /// All plays together; nothing for who does not read them, and where they are not counted.
-    plays: Option<Answer<PlaysShown>>,
+    context: PageContext,
+    overview: ApiResult<api::Overview>,
+    export: ExportLinks,
+    /// Plays of all owners; `None` if the caller may not read them or no view counts them.
+    plays: Option<ApiResult<PlaysPart>>,
 }
 
 #[derive(Debug)]
-struct PlaysShown {
+struct PlaysPart {
     tiles: Vec<Tile>,
-    series: SeriesShown,
+    series: SeriesPart,
 }
 
-/// What a source is called.
+/// Title of a source.
 pub(crate) fn title(source: &str) -> &'static str {
     match source {
         "plays" => "Plays",
         "efforts" => "Efforts on segments",
         "authorizations" => "Connected athletes",
-        _ => "Another source",
+        _ => "Other source",
     }
 }
 
-/// A count, which may be a lower bound.
-pub(crate) fn or_least(count: Option<u64>, is_least: bool) -> String {
-    let least = if is_least { "≥ " } else { "" };
+/// Text of a count that may be a lower bound.
+pub(crate) fn count_or_lower_bound(count: Option<u64>, is_lower_bound: bool) -> String {
+    let prefix = if is_lower_bound { "≥ " } else { "" };
     count.map_or_else(
         || "–".to_owned(),
-        |count| format!("{least}{}", number(count)),
+        |count| format!("{prefix}{}", number(count)),
     )
 }
 
-/// The drift that a run found, and whether there is any.
-pub(crate) fn drift(of: &serde_json::Value) -> (String, bool) {
-    let total = of.get("total").and_then(serde_json::Value::as_u64);
-    let is_least = of.get("is_lower_bound") == Some(&true.into());
-    (or_least(total, is_least), total > Some(0))
+/// Text of the drift that a run found, and whether it is not 0.
+pub(crate) fn drift(drift: &serde_json::Value) -> (String, bool) {
+    let total = drift.get("total").and_then(serde_json::Value::as_u64);
+    let is_lower_bound = drift.get("is_lower_bound") == Some(&true.into());
+    (count_or_lower_bound(total, is_lower_bound), total > Some(0))
 }
 
-/// How far events of a source are counted.
-pub(crate) fn lag(partitions: &[api::PartitionShown]) -> (String, bool) {
-    let known: Option<Vec<i64>> = partitions.iter().map(|one| one.lag).collect();
-    match known {
+/// Text of the lag of a source, and whether it is large.
+pub(crate) fn lag(partitions: &[api::PartitionOverview]) -> (String, bool) {
+    let lags: Option<Vec<i64>> = partitions.iter().map(|partition| partition.lag).collect();
+    match lags {
         None => ("–".to_owned(), false),
         Some(lags) => {
             let lag: i64 = lags.into_iter().sum();
@@ -76,35 +76,40 @@ pub(crate) fn lag(partitions: &[api::PartitionShown]) -> (String, bool) {
     }
 }
 
-/// Up to when events are counted: where some partitions are behind, so is the whole.
-fn counted_to(partitions: &[api::PartitionShown]) -> Option<Moment> {
-    let at = |one: &api::PartitionShown| one.as_of.as_deref()?.parse::<Timestamp>().ok();
-    let behind = partitions.iter().filter(|one| one.lag > Some(0));
+/// Time up to which events are counted: that of the slowest partition.
+fn counted_until(partitions: &[api::PartitionOverview]) -> Option<Moment> {
+    let at =
+        |partition: &api::PartitionOverview| partition.as_of.as_deref()?.parse::<Timestamp>().ok();
+    let behind = partitions
+        .iter()
+        .filter(|partition| partition.lag > Some(0));
     let oldest = behind.filter_map(at).min();
     let at = oldest.or_else(|| partitions.iter().filter_map(at).max())?;
     Some(Moment::utc(&at.to_string()))
 }
 
-/// The state of a source's live state.
-fn state(partitions: &[api::PartitionShown]) -> &'static str {
-    let is_missing = |one: &api::PartitionShown| one.next_offset.is_none();
-    let is_replaying = |one: &api::PartitionShown| one.replaying == Some(true);
+/// Status of a source's live state.
+fn state(partitions: &[api::PartitionOverview]) -> &'static str {
+    let is_missing = |partition: &api::PartitionOverview| partition.next_offset.is_none();
+    let is_replaying = |partition: &api::PartitionOverview| partition.replaying == Some(true);
     if partitions.iter().any(is_missing) {
         "no live state yet: start the speed layer"
     } else if partitions.iter().any(is_replaying) {
-        "live state began anew and is catching up"
+        "live state is being rebuilt"
     } else {
-        "live state is whole"
+        "live state is complete"
     }
 }
 
-fn log_end(partitions: &[api::PartitionShown]) -> String {
-    let ends = partitions.iter().map(|one| i128::from(one.log_end));
+fn log_end(partitions: &[api::PartitionOverview]) -> String {
+    let ends = partitions
+        .iter()
+        .map(|partition| i128::from(partition.log_end));
     number(ends.sum::<i128>())
 }
 
-/// Why the newest run is not published, and what to do.
-fn trouble(runs: &[api::RunShown]) -> Option<String> {
+/// Reason why the newest run is not published, and what to do.
+fn newest_run_error(runs: &[api::RunResponse]) -> Option<String> {
     let run = runs.first()?;
     let reason = run.reason.as_ref()?;
     let to_do = run.to_do.as_deref().map(|to_do| format!("; {to_do}"));
@@ -112,55 +117,55 @@ fn trouble(runs: &[api::RunShown]) -> Option<String> {
     Some(format!("Run {}: {reason}{to_do}", run.epoch))
 }
 
-/// A path of the API that asks of all plays.
-fn of_plays(what: &str, more: &[(&str, Option<&str>)]) -> String {
+/// API path of statistics of all plays.
+fn plays_path(endpoint: &str, more: &[(&str, Option<&str>)]) -> String {
     let mut parameters = vec![("kind", Some("play"))];
     parameters.extend(more);
-    path(&format!("/api/v1/stats/plays/{what}"), &parameters)
+    path_with_query(&format!("/api/v1/stats/plays/{endpoint}"), &parameters)
 }
 
-async fn plays(client: &ApiClient) -> Option<Answer<PlaysShown>> {
+async fn plays(client: &ApiClient) -> Option<ApiResult<PlaysPart>> {
     if !client.caller.may_read_all() {
         return None;
     }
     let compare = ("compare", Some("previous"));
     let totals = PERIODS.map(|(period, title)| async move {
-        let asked = of_plays("total", &[("period", Some(period)), compare]);
-        let total = client.get::<api::Total>(&asked).await?;
-        let tools = client.tools(&asked, false);
-        Ok(total_tile(title, Ok(total), tools))
+        let api_path = plays_path("total", &[("period", Some(period)), compare]);
+        let total = client.get::<api::Total>(&api_path).await?;
+        let export = client.export_links(&api_path, false);
+        Ok(total_tile(title, Ok(total), export))
     });
-    let asked = of_plays(
+    let api_path = plays_path(
         "series",
         &[("period", Some("30d")), ("interval", Some("day"))],
     );
-    let series = client.get::<api::Series>(&asked);
+    let series = client.get::<api::Series>(&api_path);
     let (tiles, series) = match tokio::try_join!(try_join_all(totals), series) {
         Ok(plays) => plays,
-        // No view counts them: views are the installation's own.
+        // No view counts plays: each installation defines its views.
         Err(error) if matches!(error.status, 400 | 404) => return None,
         Err(error) => return Some(Err(error)),
     };
-    let tools = client.tools(&asked, false);
-    let series = series_shown(&series, (Interval::Day, &TimeZone::UTC), tools);
-    Some(Ok(PlaysShown { tiles, series }))
+    let export = client.export_links(&api_path, false);
+    let series = series_part(&series, Interval::Day, &TimeZone::UTC, export);
+    Some(Ok(PlaysPart { tiles, series }))
 }
 
 pub(super) async fn page(client: ApiClient) -> Response {
-    // Who reads of some owners alone sees nothing of all.
+    // Callers who may read only some owners see no totals of all owners.
     let owner = client.caller.only_owner();
-    if let Some(owner) = owner.filter(|owner| crate::http::integer(owner).is_some()) {
-        return Redirect::to(&found::page_of("owner", owner)).into_response();
+    if let Some(owner) = owner.filter(|owner| crate::http::parse_integer(owner).is_some()) {
+        return Redirect::to(&search::entity_path("owner", owner)).into_response();
     }
     if !client.caller.may_read_all() {
-        return found::own(&client, Query::default()).await;
+        return search::own_owners(&client, Query::default()).await;
     }
     let (overview, plays) = tokio::join!(client.get::<api::Overview>(PATH), plays(&client));
     let page = OverviewPage {
-        frame: Frame::new("Overview", "overview", &client.caller).following_all(),
+        context: PageContext::new("Overview", "overview", &client.caller).follow_all(),
         overview,
-        tools: client.tools(PATH, false),
+        export: client.export_links(PATH, false),
         plays,
     };
-    answered(&page, page.overview.as_ref().err())
+    render_page(&page, page.overview.as_ref().err())
 }

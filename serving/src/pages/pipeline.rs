@@ -1,4 +1,4 @@
-//! What happens between the log and the answers: positions and lag, batch runs, what could not be taken, what was compared.
+//! The pipeline pages: positions and lag, batch runs, dead letters, and reconciliations.
 
 use std::collections::BTreeSet;
 
@@ -8,31 +8,31 @@ use jiff::Timestamp;
 use serde_json::Value;
 use stores::dead_letters::OTHER_KINDS;
 
-use super::ask::{Answer, ApiClient, ApiError, path};
+use super::client::{ApiClient, ApiError, ApiResult, path_with_query};
+use super::components::{ExportLinks, PageContext, render, render_page};
 use super::differences::Differences;
-use super::live::logged;
-use super::overview::{drift, lag, or_least, title};
-use super::parts::{Frame, Tools, answered, rendered};
+use super::formatting::{self, Moment, elapsed, number, percent};
+use super::live::parse_logged_source;
+use super::overview::{count_or_lower_bound, drift, lag, title};
 use super::query::Query;
-use super::shown::{self, Moment, number, percent, took};
-use super::{api, no_number};
+use super::{api, invalid_number_page};
 use crate::http::Path;
 
-const OVERVIEW: &str = "/api/v1/overview";
-const RUNS: &str = "/api/v1/batch/runs";
-const LETTERS: &str = "/api/v1/dead-letters";
-/// Where letters are shown.
-pub(crate) const LETTERS_PAGE: &str = "/pipeline/dead-letters";
-/// Where comparisons are shown.
+const OVERVIEW_PATH: &str = "/api/v1/overview";
+const RUNS_PATH: &str = "/api/v1/batch/runs";
+const DEAD_LETTERS_PATH: &str = "/api/v1/dead-letters";
+/// Path of the page of dead letters.
+pub(crate) const DEAD_LETTERS_PAGE: &str = "/pipeline/dead-letters";
+/// Path of the page of reconciliations.
 pub(crate) const RECONCILIATIONS_PAGE: &str = "/pipeline/reconciliations";
-const RECONCILIATIONS: &str = "/api/v1/reconciliations";
+const RECONCILIATIONS_PATH: &str = "/api/v1/reconciliations";
 
-fn or_dash<T: Into<i128>>(of: Option<T>) -> String {
-    of.map_or_else(|| "–".to_owned(), number)
+fn or_dash<T: Into<i128>>(value: Option<T>) -> String {
+    value.map_or_else(|| "–".to_owned(), number)
 }
 
-/// The class of a run's state: good, bad or none.
-fn class(run: &api::RunShown) -> &'static str {
+/// CSS class of a run's state.
+fn state_class(run: &api::RunResponse) -> &'static str {
     match run.state.as_str() {
         "complete" => "good",
         "abandoned" => "bad",
@@ -41,64 +41,65 @@ fn class(run: &api::RunShown) -> &'static str {
     }
 }
 
-/// How long a run took.
-fn run_time(run: &api::RunShown) -> String {
-    run.seconds.map_or_else(|| "–".to_owned(), took)
+/// Duration of a run.
+fn run_duration(run: &api::RunResponse) -> String {
+    run.seconds.map_or_else(|| "–".to_owned(), elapsed)
 }
 
 #[derive(Debug, Template)]
 #[template(path = "pipeline.html")]
 struct PipelinePage {
-    frame: Frame,
-    shown: Answer<api::Overview>,
+    context: PageContext,
+    overview: ApiResult<api::Overview>,
     client: ApiClient,
 }
 
 impl PipelinePage {
-    /// How to ask for all runs of a source, also older ones.
-    fn all_runs(&self, source: &api::SourceShown) -> Tools {
+    /// Export links for all runs of a source.
+    fn all_runs(&self, source: &api::SourceOverview) -> ExportLinks {
         let of_source = [("source", Some(source.source.name()))];
-        self.client.tools(&path(RUNS, &of_source), true)
+        self.client
+            .export_links(&path_with_query(RUNS_PATH, &of_source), true)
     }
 }
 
-/// When the live state of a partition began.
-fn began(one: &api::PartitionShown) -> Option<Moment> {
-    let began_ms = i64::try_from(one.generation?).ok()?;
+/// Time when the generation of a partition's live state began.
+fn generation_start(partition: &api::PartitionOverview) -> Option<Moment> {
+    let began_ms = i64::try_from(partition.generation?).ok()?;
     let began = Timestamp::from_millisecond(began_ms).ok()?;
     Some(Moment::utc(&began.to_string()))
 }
 
-/// The state of a partition's live state.
-const fn state(one: &api::PartitionShown) -> &'static str {
-    match (one.next_offset, one.replaying) {
+/// Status of a partition's live state.
+const fn state(partition: &api::PartitionOverview) -> &'static str {
+    match (partition.next_offset, partition.replaying) {
         (None, _) => "none yet",
-        (Some(_), Some(true)) => "catching up",
-        _ => "whole",
+        (Some(_), Some(true)) => "rebuilding",
+        _ => "complete",
     }
 }
 
 pub(super) async fn page(client: ApiClient) -> Response {
     let page = PipelinePage {
-        frame: Frame::new("Pipeline", "pipeline", &client.caller).following_all(),
-        shown: client.get(OVERVIEW).await,
+        context: PageContext::new("Pipeline", "pipeline", &client.caller).follow_all(),
+        overview: client.get(OVERVIEW_PATH).await,
         client,
     };
-    answered(&page, page.shown.as_ref().err())
+    render_page(&page, page.overview.as_ref().err())
 }
 
 #[derive(Debug, Template)]
 #[template(path = "run.html")]
 struct RunPage {
-    frame: Frame,
+    context: PageContext,
     source: String,
     epoch: String,
-    run: Answer<api::RunShown>,
-    tools: Tools,
+    run: ApiResult<api::RunResponse>,
+    export: ExportLinks,
 }
 
-/// The offsets below which a run covers every event.
-fn cuts(run: &api::RunShown) -> String {
+/// The cuts of a run.
+fn cuts(run: &api::RunResponse) -> String {
     let cuts = run.cuts.iter().map(|cut| number(*cut));
     cuts.collect::<Vec<_>>().join(" · ")
 }
@@ -106,19 +107,19 @@ fn cuts(run: &api::RunShown) -> String {
 #[derive(Debug)]
 struct Stage {
     name: String,
-    took: String,
-    part: String,
+    duration: String,
+    share: String,
     percent: String,
 }
 
-/// The stages of a run, in the order in which they follow each other.
-fn stages(run: &api::RunShown) -> Vec<Stage> {
+/// The stages of a run, in the order of execution.
+fn stages(run: &api::RunResponse) -> Vec<Stage> {
     const ORDER: [&str; 8] = [
         "seal", "archive", "snapshot", "compute", "check", "publish", "drift", "drop",
     ];
-    let told = run.report.as_ref();
-    let told = told.and_then(|report| report.get("seconds")?.as_object());
-    let mut stages: Vec<(&str, f64)> = told
+    let seconds = run.report.as_ref();
+    let seconds = seconds.and_then(|report| report.get("seconds")?.as_object());
+    let mut stages: Vec<(&str, f64)> = seconds
         .into_iter()
         .flatten()
         .filter_map(|(name, seconds)| Some((name.as_str(), seconds.as_f64()?)))
@@ -126,23 +127,23 @@ fn stages(run: &api::RunShown) -> Vec<Stage> {
     stages.sort_by_key(|(name, _)| {
         ORDER
             .iter()
-            .position(|of| of == name)
+            .position(|stage| stage == name)
             .unwrap_or(ORDER.len())
     });
     let all: f64 = stages.iter().map(|(_, seconds)| seconds).sum();
     let stage = |(name, seconds): (&str, f64)| {
-        let part = if all > 0.0 { seconds / all } else { 0.0 };
+        let share = if all > 0.0 { seconds / all } else { 0.0 };
         Stage {
             name: name.to_owned(),
-            took: took(seconds),
-            part: format!("{part:.4}"),
-            percent: percent(part),
+            duration: elapsed(seconds),
+            share: format!("{share:.4}"),
+            percent: percent(share),
         }
     };
     stages.into_iter().map(stage).collect()
 }
 
-/// How far live state of a view had drifted.
+/// Drift of the live state of a view.
 #[derive(Debug)]
 struct DriftRow {
     job: String,
@@ -152,16 +153,18 @@ struct DriftRow {
 }
 
 impl DriftRow {
-    fn all(run: &api::RunShown) -> Vec<Self> {
-        let views = told(run, "views").as_array();
-        views.into_iter().flatten().map(Self::of).collect()
+    fn all(run: &api::RunResponse) -> Vec<Self> {
+        let views = drift_field(run, "views").as_array();
+        views.into_iter().flatten().map(Self::parse).collect()
     }
 
-    fn of(one: &Value) -> Self {
-        let is_least = one.get("is_lower_bound") == Some(&Value::Bool(true));
-        let count = |name: &str| or_least(one.get(name).and_then(Value::as_u64), is_least);
-        let text = |name: &str| one.get(name).and_then(Value::as_str);
-        let causes = one.get("causes").and_then(Value::as_object);
+    fn parse(view: &Value) -> Self {
+        let is_lower_bound = view.get("is_lower_bound") == Some(&Value::Bool(true));
+        let count = |name: &str| {
+            count_or_lower_bound(view.get(name).and_then(Value::as_u64), is_lower_bound)
+        };
+        let text = |name: &str| view.get(name).and_then(Value::as_str);
+        let causes = view.get("causes").and_then(Value::as_object);
         let causes = causes.into_iter().flatten().map(|(cause, part)| {
             let part = part.as_u64().map(number).unwrap_or_default();
             format!("{} {part}", cause.replace('_', " "))
@@ -176,110 +179,113 @@ impl DriftRow {
     }
 }
 
-/// What a run told of its drift.
-fn told<'a>(run: &'a api::RunShown, what: &str) -> &'a Value {
+/// A field of the drift report of a run.
+fn drift_field<'a>(run: &'a api::RunResponse, name: &str) -> &'a Value {
     const NOTHING: &Value = &Value::Null;
     let drift = run.report.as_ref().and_then(|report| report.get("drift"));
-    drift.and_then(|drift| drift.get(what)).unwrap_or(NOTHING)
+    drift.and_then(|drift| drift.get(name)).unwrap_or(NOTHING)
 }
 
 pub(super) async fn run(
     client: ApiClient,
     Path((source, epoch)): Path<(String, String)>,
 ) -> Response {
-    if crate::http::integer(&epoch).is_none() {
-        return no_number(&client, "runs", &epoch);
+    if crate::http::parse_integer(&epoch).is_none() {
+        return invalid_number_page(&client, "runs", &epoch);
     }
-    let asked = path(&format!("{RUNS}/{epoch}"), &[("source", Some(&source))]);
-    let frame = Frame::new(format!("Run {epoch}"), "pipeline", &client.caller);
+    let api_path = path_with_query(
+        &format!("{RUNS_PATH}/{epoch}"),
+        &[("source", Some(&source))],
+    );
+    let context = PageContext::new(format!("Run {epoch}"), "pipeline", &client.caller);
     let page = RunPage {
-        frame: match logged(&source) {
-            Some(source) => frame.following(source.name()),
-            None => frame,
+        context: match parse_logged_source(&source) {
+            Some(source) => context.follow(source.name()),
+            None => context,
         },
-        run: client.get(&asked).await,
-        tools: client.tools(&asked, false),
+        run: client.get(&api_path).await,
+        export: client.export_links(&api_path, false),
         source,
         epoch,
     };
-    answered(&page, page.run.as_ref().err())
+    render_page(&page, page.run.as_ref().err())
 }
 
-/// A page that may tell what a form did, or why it did nothing.
-fn told_page(
+/// Renders a page that may show the result of a form.
+fn page_with_outcome(
     page: &impl Template,
-    done: Option<&Answer<String>>,
+    outcome: Option<&ApiResult<String>>,
     error: Option<&ApiError>,
 ) -> Response {
-    match done {
-        Some(Err(refused)) => rendered(refused.status(), page),
-        Some(Ok(_)) | None => answered(page, error),
+    match outcome {
+        Some(Err(refused)) => render(refused.status(), page),
+        Some(Ok(_)) | None => render_page(page, error),
     }
 }
 
 #[derive(Debug, Template)]
 #[template(path = "dead_letters.html")]
-struct LettersPage {
-    frame: Frame,
-    /// Whether who looks may try letters again.
+struct DeadLettersPage {
+    context: PageContext,
+    /// True if the caller may reprocess dead letters.
     may_replay: bool,
-    /// What became of letters that were just tried again.
-    done: Option<Answer<String>>,
+    /// Result of a reprocessing that the form requested.
+    outcome: Option<ApiResult<String>>,
     query: Query,
-    counts: Answer<api::LetterCounts>,
-    counts_tools: Tools,
-    page: Answer<api::LettersPage>,
-    tools: Tools,
+    counts: ApiResult<api::CountsResponse>,
+    counts_export: ExportLinks,
+    page: ApiResult<api::DeadLettersPage>,
+    export: ExportLinks,
 }
 
-/// The page of the dead letters of a kind.
-fn page_of_kind(kind: &api::LetterKind) -> String {
+/// URL of the page of dead letters of a kind.
+fn kind_url(kind: &api::DeadLetterKind) -> String {
     let source = ("source", Some(kind.source.name()));
-    path(LETTERS_PAGE, &[source, ("reason", Some(&kind.kind))])
+    path_with_query(DEAD_LETTERS_PAGE, &[source, ("reason", Some(&kind.kind))])
 }
 
-/// Whether dead letters can be asked for by the kind.
-fn is_searchable(kind: &api::LetterKind) -> bool {
+/// True if the API can filter by the kind.
+fn is_searchable(kind: &api::DeadLetterKind) -> bool {
     !kind.kind.trim().is_empty() && kind.kind != OTHER_KINDS
 }
 
-/// Tries letters again: the one that a form names, or those of a source and a reason.
-pub(crate) async fn replayed(client: &ApiClient, form: &Query) -> Answer<String> {
+/// Reprocesses dead letters: the one that a form names, or those of a source and a reason.
+pub(crate) async fn replay_dead_letters(client: &ApiClient, form: &Query) -> ApiResult<String> {
     let fields = ["id", "source", "reason"];
-    let is_there = |field: &str| form.get(field).is_some();
-    let is_said = is_there("id") || (is_there("source") && is_there("reason"));
-    if !is_said {
-        // By the API nothing stands for all.
-        let detail = "The form does not say which letters: use a button of the page.";
-        return Err(ApiError::own(400, "Nothing was tried again", detail));
+    let has_field = |field: &str| form.get(field).is_some();
+    let is_selected = has_field("id") || (has_field("source") && has_field("reason"));
+    if !is_selected {
+        // Without parameters, the API would reprocess all dead letters.
+        let detail = "The form does not name any dead letters: use a button of the page.";
+        return Err(ApiError::new(400, "No dead letters reprocessed", detail));
     }
-    let asked = path(
-        &format!("{LETTERS}/replay"),
+    let api_path = path_with_query(
+        &format!("{DEAD_LETTERS_PATH}/replay"),
         &fields.map(|field| (field, form.get(field))),
     );
-    let done = client.post::<api::LettersReplayed>(&asked).await?;
+    let response = client.post::<api::ReplayResponse>(&api_path).await?;
     let mut text = format!(
-        "{} taken, {} still can't be.",
-        number(done.accepted),
-        number(done.still_bad)
+        "{} ingested, {} rejected again.",
+        number(response.accepted),
+        number(response.still_bad)
     );
     for (count, why) in [
         (
-            done.superseded,
-            "left out, since a row with the same id and version is stored by now",
+            response.superseded,
+            "skipped: a row with the same id and version exists",
         ),
+        (response.erased, "skipped: their athletes are erased"),
         (
-            done.erased,
-            "left out: they are of athletes who were erased",
+            response.broken,
+            "records of the topic are not valid dead letters",
         ),
-        (done.broken, "records of the topic are no dead letters"),
     ] {
         if count > 0 {
             text.push_str(&format!(" {} {why}.", number(count)));
         }
     }
-    if let Some(first) = done.first {
-        text.push_str(&format!(" The first that can't be: {first}"));
+    if let Some(first) = response.first {
+        text.push_str(&format!(" First rejected: {first}"));
     }
     Ok(text)
 }
@@ -287,79 +293,84 @@ pub(crate) async fn replayed(client: &ApiClient, form: &Query) -> Answer<String>
 pub(super) async fn dead_letters(
     client: &ApiClient,
     query: Query,
-    done: Option<Answer<String>>,
+    outcome: Option<ApiResult<String>>,
 ) -> Response {
     let parameters = ["source", "reason"].map(|name| (name, query.get(name)));
     let mut with_cursor = parameters.to_vec();
     with_cursor.extend([("cursor", query.get("cursor")), ("limit", Some("20"))]);
-    let page_path = path(LETTERS, &with_cursor);
-    let counts_path = format!("{LETTERS}/counts");
+    let page_path = path_with_query(DEAD_LETTERS_PATH, &with_cursor);
+    let counts_path = format!("{DEAD_LETTERS_PATH}/counts");
     let (counts, page) = tokio::join!(
-        client.get::<api::LetterCounts>(&counts_path),
-        client.get::<api::LettersPage>(&page_path)
+        client.get::<api::CountsResponse>(&counts_path),
+        client.get::<api::DeadLettersPage>(&page_path)
     );
-    let page = LettersPage {
-        frame: Frame::new("Dead letters", "pipeline", &client.caller).following_all(),
+    let page = DeadLettersPage {
+        context: PageContext::new("Dead letters", "pipeline", &client.caller).follow_all(),
         may_replay: client.caller.may_administer(),
-        done,
-        counts_tools: client.tools(&counts_path, false),
-        tools: client.tools(&path(LETTERS, &parameters), true),
+        outcome,
+        counts_export: client.export_links(&counts_path, false),
+        export: client.export_links(&path_with_query(DEAD_LETTERS_PATH, &parameters), true),
         query,
         counts,
         page,
     };
-    told_page(&page, page.done.as_ref(), page.page.as_ref().err())
+    page_with_outcome(&page, page.outcome.as_ref(), page.page.as_ref().err())
 }
 
 #[derive(Debug, Template)]
 #[template(path = "reconciliations.html")]
 struct ReconciliationsPage {
-    frame: Frame,
-    /// What was just approved.
-    done: Option<Answer<String>>,
+    context: PageContext,
+    /// Result of an approval that the form requested.
+    outcome: Option<ApiResult<String>>,
     query: Query,
-    page: Answer<api::Reconciliations>,
+    page: ApiResult<api::Reconciliations>,
     may_approve: bool,
-    tools: Tools,
+    export: ExportLinks,
 }
 
 impl ReconciliationsPage {
     fn rows<'a>(&self, page: &'a api::Reconciliations) -> Vec<ReconciliationRow<'a>> {
         let mut seen = BTreeSet::new();
-        let row = |one| ReconciliationRow::of(one, self.may_approve, &mut seen);
+        let row =
+            |reconciliation| ReconciliationRow::new(reconciliation, self.may_approve, &mut seen);
         page.reconciliations.iter().map(row).collect()
     }
 }
 
 #[derive(Debug)]
 struct ReconciliationRow<'a> {
-    one: &'a api::ReconciliationShown,
-    what: String,
+    reconciliation: &'a api::ReconciliationResponse,
+    subject: String,
     outcome: String,
     class: &'static str,
     why: Option<&'a str>,
-    /// The comparison's number, where who looks may approve what it found.
+    /// Number of the reconciliation, if the caller may approve its result.
     to_approve: Option<u64>,
 }
 
-/// What a schedule can put right once somebody has approved it.
-const TO_APPROVE: [&str; 2] = ["differs", "held_back"];
+/// Outcomes that a schedule repairs once they are approved.
+const APPROVABLE_OUTCOMES: [&str; 2] = ["differs", "held_back"];
 
 impl<'a> ReconciliationRow<'a> {
-    /// A row; `seen` are the schedules with views of which newer comparisons are above.
-    fn of(
-        one: &'a api::ReconciliationShown,
+    /// A row; `seen` contains the schedules and views whose newer reconciliations precede it.
+    fn new(
+        reconciliation: &'a api::ReconciliationResponse,
         may_approve: bool,
         seen: &mut BTreeSet<(&'a str, &'a str)>,
     ) -> Self {
-        let told = |name: &str| one.comparison.get(name).and_then(Value::as_str);
-        let of = told("schedule").zip(told("view"));
-        let is_newest = of.is_some_and(|of| seen.insert(of));
-        let is_open = told("outcome").is_some_and(|outcome| TO_APPROVE.contains(&outcome));
-        let can_approve = may_approve && is_newest && is_open && one.approval.is_none();
-        let compared = one.comparison.get("number").and_then(Value::as_u64);
-        let outcome = told("outcome").map_or_else(
-            || match (one.total, one.keys) {
+        let field = |name: &str| reconciliation.comparison.get(name).and_then(Value::as_str);
+        let schedule_and_view = field("schedule").zip(field("view"));
+        let is_newest = schedule_and_view.is_some_and(|pair| seen.insert(pair));
+        let is_open =
+            field("outcome").is_some_and(|outcome| APPROVABLE_OUTCOMES.contains(&outcome));
+        let can_approve = may_approve && is_newest && is_open && reconciliation.approval.is_none();
+        let compared = reconciliation
+            .comparison
+            .get("number")
+            .and_then(Value::as_u64);
+        let outcome = field("outcome").map_or_else(
+            || match (reconciliation.total, reconciliation.keys) {
                 (None, _) => "unknown".to_owned(),
                 (Some(0), 0) => "right".to_owned(),
                 _ => "differs".to_owned(),
@@ -371,54 +382,57 @@ impl<'a> ReconciliationRow<'a> {
             "applying" | "unknown" => "",
             _ => "bad",
         };
-        let what = match (one.kind.as_str(), told("view")) {
+        let subject = match (reconciliation.kind.as_str(), field("view")) {
             ("batch-run", _) => "drift of a batch run".to_owned(),
-            (_, Some(view)) => match told("expected") {
+            (_, Some(view)) => match field("expected") {
                 Some(expected) => format!("{view} against {expected}"),
                 None => view.to_owned(),
             },
             _ => "comparison".to_owned(),
         };
         Self {
-            one,
-            what,
+            reconciliation,
+            subject,
             outcome,
             class,
-            why: one.unknown.as_deref().or_else(|| told("held_back")),
+            why: reconciliation
+                .unknown
+                .as_deref()
+                .or_else(|| field("held_back")),
             to_approve: compared.filter(|_| can_approve),
         }
     }
 }
 
-/// Approves what the comparison found that a form names.
-pub(crate) async fn approved(client: &ApiClient, form: &Query) -> Answer<String> {
+/// Approves the result of the reconciliation that a form names.
+pub(crate) async fn approve_reconciliation(client: &ApiClient, form: &Query) -> ApiResult<String> {
     let fields = ["source", "number", "reason"];
-    let asked = path(
-        &format!("{RECONCILIATIONS}/approve"),
+    let api_path = path_with_query(
+        &format!("{RECONCILIATIONS_PATH}/approve"),
         &fields.map(|field| (field, form.get(field))),
     );
-    let done = client.post::<api::ApprovalShown>(&asked).await?;
+    let response = client.post::<api::ApprovalResponse>(&api_path).await?;
     Ok(format!(
-        "Approved: {} puts right up to {} of {} the next time that schedules are carried out.",
-        done.schedule,
-        number(done.total),
-        done.view
+        "Approved: the next run of schedule {} repairs up to {} of {}.",
+        response.schedule,
+        number(response.total),
+        response.view
     ))
 }
 
 pub(super) async fn reconciliations(
     client: &ApiClient,
     query: Query,
-    done: Option<Answer<String>>,
+    outcome: Option<ApiResult<String>>,
 ) -> Response {
-    let asked = path(RECONCILIATIONS, &[("cursor", query.get("cursor"))]);
+    let api_path = path_with_query(RECONCILIATIONS_PATH, &[("cursor", query.get("cursor"))]);
     let page = ReconciliationsPage {
-        frame: Frame::new("Reconciliations", "pipeline", &client.caller).following_all(),
-        done,
+        context: PageContext::new("Reconciliations", "pipeline", &client.caller).follow_all(),
+        outcome,
         query,
-        page: client.get(&asked).await,
+        page: client.get(&api_path).await,
         may_approve: client.caller.may_administer(),
-        tools: client.tools(RECONCILIATIONS, true),
+        export: client.export_links(RECONCILIATIONS_PATH, true),
     };
-    told_page(&page, page.done.as_ref(), page.page.as_ref().err())
+    page_with_outcome(&page, page.outcome.as_ref(), page.page.as_ref().err())
 }

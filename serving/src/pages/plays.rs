@@ -1,4 +1,4 @@
-//! The plays of an owner or a track: how many, over time, and counted apart.
+//! The pages of an owner's or track's plays: totals, series and breakdown.
 
 use askama::Template;
 use axum::response::Response;
@@ -7,17 +7,20 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 use schemas::time::Interval;
-use stores::names::Named;
+use stores::names::NamedKind;
 
-use super::ask::{Answer, ApiClient, ApiError, Called, path};
 use super::chart::Chart;
-use super::found::page_of;
-use super::parts::{Choice, Frame, From, Tools, answered, choices, kind_title, share, tabs};
+use super::client::{ApiClient, ApiError, ApiResult, EntityNames, path_with_query};
+use super::components::{
+    Choice, ExportLinks, PageContext, ProvenanceLabel, choices, kind_title, render_page,
+    share_meter, tabs,
+};
+use super::formatting::{Change, Moment, key, number, percent};
 use super::query::Query;
-use super::shown::{Change, Moment, key, number, percent};
+use super::search::entity_path;
 use super::{Number, api};
 use crate::http::Caller;
-use crate::metric::by_name;
+use crate::metric::parameter_name;
 
 const PERIODS: [(&str, &str); 7] = [
     ("today", "Today"),
@@ -35,7 +38,7 @@ const INTERVALS: [(&str, &str); 4] = [
     ("month", "Month"),
 ];
 const KINDS: [(&str, &str); 3] = [("", "All"), ("play", "Plays"), ("download", "Downloads")];
-const BYS: [(&str, &str); 6] = [
+const BREAKDOWNS: [(&str, &str); 6] = [
     ("track", "Track"),
     ("country", "Country"),
     ("referrer", "Referrer"),
@@ -43,7 +46,7 @@ const BYS: [(&str, &str); 6] = [
     ("listener", "Listener"),
     ("owner", "Owner"),
 ];
-/// Filters that are kept from page to page, besides the kind.
+/// Filters that links keep, besides the kind.
 const FILTERS: [&str; 6] = [
     "owner_id",
     "track_id",
@@ -53,116 +56,116 @@ const FILTERS: [&str; 6] = [
     "listener_id",
 ];
 /// Rows of a breakdown.
-const ROWS: &str = "20";
+const BREAKDOWN_ROWS: &str = "20";
 
 #[derive(Debug, Template)]
 #[template(path = "plays.html")]
 struct PlaysPage {
-    frame: Frame,
-    asked: Asked,
-    called: AllCalled,
+    context: PageContext,
+    request: PlaysPageRequest,
+    names: PageNames,
     heading: String,
-    /// What is shown by number, where the heading has its name.
+    /// The number of the owner or track, if the heading has its name.
     number: Option<String>,
     range: String,
     tiles: Vec<Tile>,
-    /// Where the same period before and after this one is shown.
-    around: (Option<String>, Option<String>),
-    series: Answer<SeriesShown>,
-    apart: Answer<api::Breakdown>,
-    apart_tools: Tools,
+    /// Links to the previous and the next period.
+    adjacent_periods: (Option<String>, Option<String>),
+    series: ApiResult<SeriesPart>,
+    breakdown: ApiResult<api::Breakdown>,
+    breakdown_export: ExportLinks,
 }
 
 impl PlaysPage {
     fn error(&self) -> Option<&ApiError> {
-        // The total is the first of them.
-        self.tiles.first()?.shown.as_ref().err()
+        // The total determines the status of the page.
+        self.tiles.first()?.content.as_ref().err()
     }
 
-    /// Why nothing of the page is answered: each part would say the same.
-    fn refused(&self) -> Option<&ApiError> {
-        self.error().filter(|error| error.is_refusal())
+    /// The error if the request is invalid: each part of the page would show the same one.
+    fn request_error(&self) -> Option<&ApiError> {
+        self.error().filter(|error| error.is_client_error())
     }
 
-    fn apart_title(&self) -> &'static str {
-        let title = BYS.iter().find(|(by, _)| *by == self.asked.by);
+    fn breakdown_title(&self) -> &'static str {
+        let title = BREAKDOWNS.iter().find(|(by, _)| *by == self.request.by);
         title.map_or("Value", |(_, title)| title)
     }
 
     /// The name of a row, or its key.
-    fn name(&self, row: &api::Row) -> String {
-        match row_id(row).and_then(|id| self.called.rows.get(id)) {
+    fn name(&self, row: &api::BreakdownRow) -> String {
+        match row_id(row).and_then(|id| self.names.rows.get(id)) {
             Some(name) => name.to_owned(),
             None => key(&row.key_text().into()),
         }
     }
 
-    /// This page, filtered by a row.
-    fn link(&self, row: &api::Row) -> Option<String> {
+    /// Link to this page, filtered by a row.
+    fn link(&self, row: &api::BreakdownRow) -> Option<String> {
         let value = row.key_text().filter(|value| !value.is_empty())?;
-        let filter = filter_of(&self.asked.by)?;
+        let filter = filter_parameter(&self.request.by)?;
         let changes = [(filter, Some(value.as_str())), ("cursor", None)];
-        Some(self.asked.link(&changes))
+        Some(self.request.link(&changes))
     }
 }
 
-/// What plays are filtered by, and where to go without it.
+/// An active filter, with a link that removes it.
 #[derive(Debug)]
 struct Filter {
     title: String,
-    /// Nothing where the key permits no more.
+    /// `None` if the key does not permit to remove the filter.
     link: Option<String>,
-    /// The page of what it names.
+    /// Page of the entity that the filter names.
     page: Option<String>,
 }
 
-/// A number with where it comes from.
+/// A number with its provenance.
 #[derive(Debug)]
 pub(super) struct Tile {
     pub(super) title: &'static str,
-    pub(super) shown: Answer<TileShown>,
-    pub(super) tools: Tools,
+    pub(super) content: ApiResult<TileContent>,
+    pub(super) export: ExportLinks,
 }
 
 #[derive(Debug)]
-pub(super) struct TileShown {
+pub(super) struct TileContent {
     pub(super) value: String,
     pub(super) note: Option<String>,
     pub(super) change: Option<Change>,
-    pub(super) from: From,
+    pub(super) provenance: ProvenanceLabel,
 }
 
 #[derive(Debug)]
-pub(super) struct SeriesShown {
+pub(super) struct SeriesPart {
     pub(super) chart: Option<Chart>,
-    pub(super) from: From,
-    pub(super) tools: Tools,
+    pub(super) provenance: ProvenanceLabel,
+    pub(super) export: ExportLinks,
 }
 
-/// What is asked, as the page's address says it.
+/// Parameters of the page.
 #[derive(Debug)]
-struct Asked {
+struct PlaysPageRequest {
     /// An owner or a track.
-    of: Named,
+    kind: NamedKind,
     id: String,
     query: Query,
-    /// Of whose plays of a track alone is read, where that is not all.
+    /// Owner whose plays of a track are shown, if not all.
     owner: Option<String>,
     period: String,
     interval: String,
     by: String,
 }
 
-impl Asked {
-    fn new(of: Named, id: String, query: Query, caller: &Caller) -> Self {
+impl PlaysPageRequest {
+    fn new(kind: NamedKind, id: String, query: Query, caller: &Caller) -> Self {
         let is_custom = query.get("from").is_some() || query.get("to").is_some();
         let chosen = query.get("period");
-        // A form sends what was chosen before, too.
-        let is_as_before = query
+        // A form also sends the previous selection.
+        let is_unchanged = query
             .get("shown")
             .is_some_and(|shown| chosen == Some(shown));
         let period = match chosen {
-            Some(_) if is_custom && is_as_before => "custom",
+            Some(_) if is_custom && is_unchanged => "custom",
             Some(period) if period != "custom" || is_custom => period,
             _ if is_custom => "custom",
             _ => "30d",
@@ -172,13 +175,13 @@ impl Asked {
             "year" | "all" => "month",
             _ => "day",
         });
-        let by = query.get("by").unwrap_or(match of {
-            Named::Owner => "track",
+        let by = query.get("by").unwrap_or(match kind {
+            NamedKind::Owner => "track",
             _ => "country",
         });
         let owner = query.get("owner_id").or_else(|| caller.only_owner());
         Self {
-            of,
+            kind,
             id,
             owner: owner.map(str::to_owned),
             period: period.to_owned(),
@@ -188,22 +191,22 @@ impl Asked {
         }
     }
 
-    /// The parameter of the API that names what the page is of.
+    /// The API parameter that selects the owner or track.
     fn parameter(&self) -> String {
-        format!("{}_id", self.of.name())
+        format!("{}_id", self.kind.name())
     }
 
-    /// A path of the API for the same filters and period, and some parameters more.
-    fn path(&self, what: &str, more: &[(&str, Option<&str>)]) -> String {
+    /// API path with the same filters and period, and additional parameters.
+    fn api_path(&self, endpoint: &str, more: &[(&str, Option<&str>)]) -> String {
         let (own, is_custom) = (self.parameter(), self.period == "custom");
         let mut parameters = vec![
             (own.as_str(), Some(self.id.as_str())),
             ("kind", self.query.get("kind")),
             ("tz", self.query.get("tz")),
             ("period", (!is_custom).then_some(self.period.as_str())),
-            ("date", self.anchor()),
-            ("from", self.date("from")),
-            ("to", self.date("to")),
+            ("date", self.anchor_date()),
+            ("from", self.custom_date("from")),
+            ("to", self.custom_date("to")),
         ];
         for filter in FILTERS {
             let value = match filter {
@@ -215,103 +218,105 @@ impl Asked {
             }
         }
         parameters.extend(more);
-        path(&format!("/api/v1/stats/plays/{what}"), &parameters)
+        path_with_query(&format!("/api/v1/stats/plays/{endpoint}"), &parameters)
     }
 
-    /// The day that the period is about, where that is not today and the period has such a day.
-    fn anchor(&self) -> Option<&str> {
+    /// The date that determines the period, if it is not today and the period depends on it.
+    fn anchor_date(&self) -> Option<&str> {
         let has_anchor = !matches!(self.period.as_str(), "all" | "custom");
         self.query.get("date").filter(|_| has_anchor)
     }
 
-    /// A date that bounds the period, if dates do.
-    fn date(&self, name: &str) -> Option<&str> {
+    /// A bound of a custom period.
+    fn custom_date(&self, name: &str) -> Option<&str> {
         self.query.get(name).filter(|_| self.period == "custom")
     }
 
-    /// This page with something else in its address.
+    /// Link to this page with changed parameters.
     fn link(&self, changes: &[(&str, Option<&str>)]) -> String {
-        self.query.with(&page_of(self.of.name(), &self.id), changes)
+        self.query
+            .with(&entity_path(self.kind.name(), &self.id), changes)
     }
 
-    /// This page with further rows.
-    fn after(&self, cursor: &str) -> String {
+    /// Link to the next page of the breakdown.
+    fn next_link(&self, cursor: &str) -> String {
         self.link(&[("cursor", Some(cursor))])
     }
 
-    fn compares(&self) -> bool {
+    fn is_compared(&self) -> bool {
         self.query.get("compare") == Some("previous") && self.period != "all"
     }
 
-    fn compare(&self) -> (&'static str, Option<&'static str>) {
-        ("compare", self.compares().then_some("previous"))
+    fn compare_parameter(&self) -> (&'static str, Option<&'static str>) {
+        ("compare", self.is_compared().then_some("previous"))
     }
 
-    /// What a form keeps of the page's address.
-    fn hidden(&self) -> Vec<(&'static str, &str)> {
-        let own = self.parameter();
-        let kept = FILTERS.into_iter().chain(["by", "date"]);
-        let kept = kept.filter(|name| *name != own);
-        kept.filter_map(|name| Some((name, self.query.get(name)?)))
+    /// Parameters that the form submits as hidden fields.
+    fn hidden_fields(&self) -> Vec<(&'static str, &str)> {
+        let own_parameter = self.parameter();
+        let kept_parameters = FILTERS.into_iter().chain(["by", "date"]);
+        let kept_parameters = kept_parameters.filter(|name| *name != own_parameter);
+        kept_parameters
+            .filter_map(|name| Some((name, self.query.get(name)?)))
             .collect()
     }
 
-    /// By what plays are counted apart.
-    fn bys(&self) -> Vec<Choice> {
-        let page = page_of(self.of.name(), &self.id);
-        let others = BYS.iter().filter(|(by, _)| *by != self.of.name());
-        tabs((&self.query, &page, "by"), others, &self.by)
+    /// Links that change the breakdown.
+    fn breakdown_tabs(&self) -> Vec<Choice> {
+        let page = entity_path(self.kind.name(), &self.id);
+        let others = BREAKDOWNS.iter().filter(|(by, _)| *by != self.kind.name());
+        tabs(&self.query, &page, "by", others, &self.by)
     }
 }
 
-/// All zones, and the one that is chosen.
+/// The selected time zone.
 fn zone(query: &Query) -> TimeZone {
-    let named = query.get("tz").and_then(|name| TimeZone::get(name).ok());
-    named.unwrap_or(TimeZone::UTC)
+    let zone = query.get("tz").and_then(|name| TimeZone::get(name).ok());
+    zone.unwrap_or(TimeZone::UTC)
 }
 
 pub(super) async fn owner(client: ApiClient, Number(id): Number, query: Query) -> Response {
-    let asked = Asked::new(Named::Owner, id, query, &client.caller);
-    page(&client, asked).await
+    let request = PlaysPageRequest::new(NamedKind::Owner, id, query, &client.caller);
+    page(&client, request).await
 }
 
 pub(super) async fn track(client: ApiClient, Number(id): Number, query: Query) -> Response {
-    let asked = Asked::new(Named::Track, id, query, &client.caller);
-    page(&client, asked).await
+    let request = PlaysPageRequest::new(NamedKind::Track, id, query, &client.caller);
+    page(&client, request).await
 }
 
-async fn page(client: &ApiClient, asked: Asked) -> Response {
-    let zone = zone(&asked.query);
-    let total_path = asked.path("total", &[asked.compare()]);
-    let uniques_path = asked.path("uniques", &[asked.compare()]);
-    let interval = ("interval", Some(asked.interval.as_str()));
-    let series_path = asked.path("series", &[interval, asked.compare()]);
+async fn page(client: &ApiClient, request: PlaysPageRequest) -> Response {
+    let zone = zone(&request.query);
+    let total_path = request.api_path("total", &[request.compare_parameter()]);
+    let uniques_path = request.api_path("uniques", &[request.compare_parameter()]);
+    let interval = ("interval", Some(request.interval.as_str()));
+    let series_path = request.api_path("series", &[interval, request.compare_parameter()]);
     let by = [
-        ("by", Some(asked.by.as_str())),
-        ("limit", Some(ROWS)),
-        asked.compare(),
-        ("cursor", asked.query.get("cursor")),
+        ("by", Some(request.by.as_str())),
+        ("limit", Some(BREAKDOWN_ROWS)),
+        request.compare_parameter(),
+        ("cursor", request.query.get("cursor")),
     ];
-    let apart_path = asked.path("breakdown", &by[..3]);
-    let more_path = asked.path("breakdown", &by);
-    let (total, uniques, series, apart) = tokio::join!(
+    let breakdown_path = request.api_path("breakdown", &by[..3]);
+    let more_path = request.api_path("breakdown", &by);
+    let (total, uniques, series, breakdown) = tokio::join!(
         client.get::<api::Total>(&total_path),
         client.get::<api::Uniques>(&uniques_path),
         client.get::<api::Series>(&series_path),
         client.get::<api::Breakdown>(&more_path),
     );
-    let called = names(client, &asked, total.is_ok(), apart.as_ref().ok()).await;
-    let tools = |of: &str, is_paged: bool| client.tools(of, is_paged);
+    let names = read_names(client, &request, total.is_ok(), breakdown.as_ref().ok()).await;
+    let export_links = |of: &str, is_paged: bool| client.export_links(of, is_paged);
     let range = series.as_ref().ok().and_then(|found| range(found, &zone));
-    let step = (asked.interval.parse().unwrap_or(Interval::Day), &zone);
-    let (what, name) = (asked.of.name(), called.own.clone());
-    let numbered = format!("{what} {}", asked.id);
-    let title = format!("{} {}", kind_title(asked.of), asked.id);
+    let step = request.interval.parse().unwrap_or(Interval::Day);
+    let (kind, name) = (request.kind.name(), names.own.clone());
+    let numbered = format!("{kind} {}", request.id);
+    let title = format!("{} {}", kind_title(request.kind), request.id);
     let page = PlaysPage {
-        frame: Frame::new(name.clone().unwrap_or(title), "plays", &client.caller)
-            .following("plays")
-            .of_kind(what)
-            .with_keys(&[
+        context: PageContext::new(name.clone().unwrap_or(title), "plays", &client.caller)
+            .follow("plays")
+            .with_kind(kind)
+            .with_shortcuts(&[
                 ("d", "period"),
                 ("i", "interval"),
                 ("z", "zone"),
@@ -321,159 +326,176 @@ async fn page(client: &ApiClient, asked: Asked) -> Response {
         number: name.is_some().then_some(numbered),
         range: range.unwrap_or_default(),
         tiles: vec![
-            total_tile("Plays", total, tools(&total_path, false)),
-            uniques_tile(uniques, tools(&uniques_path, false)),
+            total_tile("Plays", total, export_links(&total_path, false)),
+            uniques_tile(uniques, export_links(&uniques_path, false)),
         ],
-        around: around(&asked, client.now(), &zone),
-        series: series.map(|found| series_shown(&found, step, tools(&series_path, false))),
-        apart_tools: tools(&apart_path, true),
-        apart,
-        asked,
-        called,
+        adjacent_periods: adjacent_periods(&request, client.now(), &zone),
+        series: series
+            .map(|found| series_part(&found, step, &zone, export_links(&series_path, false))),
+        breakdown_export: export_links(&breakdown_path, true),
+        breakdown,
+        request,
+        names,
     };
-    answered(&page, page.error())
+    render_page(&page, page.error())
 }
 
-/// What has a name among what plays are counted apart by.
-fn named(by: &str) -> Option<Named> {
+/// The kind of entity whose names a breakdown shows.
+fn entity_kind(by: &str) -> Option<NamedKind> {
     match by {
-        "track" => Some(Named::Track),
-        "owner" => Some(Named::Owner),
-        "app" => Some(Named::Application),
+        "track" => Some(NamedKind::Track),
+        "owner" => Some(NamedKind::Owner),
+        "app" => Some(NamedKind::Application),
         _ => None,
     }
 }
 
-/// What is called somehow on a page.
+/// Names on a page.
 #[derive(Debug)]
-struct AllCalled {
-    /// Whose page it is.
+struct PageNames {
+    /// Name of the owner or track.
     own: Option<String>,
-    /// What its plays are counted apart by.
-    rows: Called,
-    /// What filters name, by parameter.
+    /// Names of the breakdown's rows.
+    rows: EntityNames,
+    /// Names in filters, by parameter.
     filters: Vec<(&'static str, String)>,
 }
 
-/// What things on a page are called; nothing is told to who does not read them.
-async fn names(
+/// Reads the names on a page that the caller may read.
+async fn read_names(
     client: &ApiClient,
-    asked: &Asked,
+    request: &PlaysPageRequest,
     is_read: bool,
-    apart: Option<&api::Breakdown>,
-) -> AllCalled {
-    // An owner is answered about any track, with what this owner has of it: nothing, of another's.
-    let is_told = is_read && (asked.of == Named::Owner || client.caller.may_read_all());
-    let id = crate::http::integer(&asked.id).filter(|_| is_told);
+    breakdown: Option<&api::Breakdown>,
+) -> PageNames {
+    // The API answers an owner about any track, with 0 for tracks of others: their names stay
+    // hidden.
+    let may_read_name =
+        is_read && (request.kind == NamedKind::Owner || client.caller.may_read_all());
+    let id = crate::http::parse_integer(&request.id).filter(|_| may_read_name);
     let rows = async {
-        let Some((by, apart)) = named(&asked.by).zip(apart) else {
-            return Called::default();
+        let Some((by, breakdown)) = entity_kind(&request.by).zip(breakdown) else {
+            return EntityNames::default();
         };
-        let ids = apart.rows.iter().filter_map(row_id);
+        let ids = breakdown.rows.iter().filter_map(row_id);
         client.names(by, ids.collect::<Vec<i64>>()).await
     };
-    // By a filter an owner would hear what another's track is called.
-    let may_hear = is_read && client.caller.may_read_all();
+    // A filter would disclose the name of another owner's track.
+    let may_read_all_names = is_read && client.caller.may_read_all();
     let filters = FILTERS.into_iter().filter_map(|parameter| {
-        let of = named(by_name(parameter))?;
-        let value = asked.query.get(parameter).filter(|_| may_hear)?;
-        let id = crate::http::integer(value)?;
+        let kind = entity_kind(parameter_name(parameter))?;
+        let value = request
+            .query
+            .get(parameter)
+            .filter(|_| may_read_all_names)?;
+        let id = crate::http::parse_integer(value)?;
         Some(async move {
-            let name = client.names(of, [id]).await.get(id)?.to_owned();
+            let name = client.names(kind, [id]).await.get(id)?.to_owned();
             Some((parameter, name))
         })
     });
-    let (own, rows, filters) = tokio::join!(client.names(asked.of, id), rows, join_all(filters));
-    AllCalled {
+    let (own, rows, filters) =
+        tokio::join!(client.names(request.kind, id), rows, join_all(filters));
+    PageNames {
         own: id.and_then(|id| own.get(id).map(str::to_owned)),
         rows,
         filters: filters.into_iter().flatten().collect(),
     }
 }
 
-pub(super) fn total_tile(title: &'static str, total: Answer<api::Total>, tools: Tools) -> Tile {
-    let shown = total.map(|total| TileShown {
+pub(super) fn total_tile(
+    title: &'static str,
+    total: ApiResult<api::Total>,
+    export: ExportLinks,
+) -> Tile {
+    let content = total.map(|total| TileContent {
         value: number(total.count),
         note: total
             .previous
             .flatten()
-            .map(|before| format!("{} before", number(before))),
-        change: total.change.flatten().map(Change::of),
-        from: From::of(&total.provenance),
+            .map(|before| format!("previously {}", number(before))),
+        change: total.change.flatten().map(Change::new),
+        provenance: ProvenanceLabel::new(&total.provenance),
     });
     Tile {
         title,
-        shown,
-        tools,
+        content,
+        export,
     }
 }
 
-fn uniques_tile(uniques: Answer<api::Uniques>, tools: Tools) -> Tile {
-    let shown = uniques.map(|uniques| TileShown {
+fn uniques_tile(uniques: ApiResult<api::Uniques>, export: ExportLinks) -> Tile {
+    let content = uniques.map(|uniques| TileContent {
         value: number(uniques.count),
         note: (uniques.relative_error > 0.0)
-            .then(|| format!("give or take {}", percent(uniques.relative_error))),
-        change: uniques.change.flatten().map(Change::of),
-        from: From::of(&uniques.provenance),
+            .then(|| format!("± {}", percent(uniques.relative_error))),
+        change: uniques.change.flatten().map(Change::new),
+        provenance: ProvenanceLabel::new(&uniques.provenance),
     });
     Tile {
-        title: "Different listeners, about",
-        shown,
-        tools,
+        title: "Distinct listeners (estimate)",
+        content,
+        export,
     }
 }
 
-pub(super) fn series_shown(
+pub(super) fn series_part(
     series: &api::Series,
-    by: (Interval, &TimeZone),
-    tools: Tools,
-) -> SeriesShown {
-    SeriesShown {
-        chart: Chart::of(&series.points, series.previous.as_deref(), by),
-        from: From::of(&series.provenance),
-        tools,
+    interval: Interval,
+    zone: &TimeZone,
+    export: ExportLinks,
+) -> SeriesPart {
+    SeriesPart {
+        chart: Chart::new(&series.points, series.previous.as_deref(), interval, zone),
+        provenance: ProvenanceLabel::new(&series.provenance),
+        export,
     }
 }
 
-/// The names of all zones.
+/// Names of all time zones.
 fn zones() -> Vec<String> {
-    let known = jiff::tz::db().available();
-    known.map(|name| name.to_string()).collect()
+    let zones = jiff::tz::db().available();
+    zones.map(|name| name.to_string()).collect()
 }
 
 fn range(series: &api::Series, zone: &TimeZone) -> Option<String> {
-    let first = Moment::of(&series.points.first()?.at, zone).text;
-    let last = Moment::of(series.range.to.as_deref()?, zone).text;
+    let first = Moment::new(&series.points.first()?.at, zone).text;
+    let last = Moment::new(series.range.to.as_deref()?, zone).text;
     Some(format!("{first} to {last}"))
 }
 
-fn filters(asked: &Asked, called: &[(&str, String)]) -> Vec<Filter> {
-    let own = asked.parameter();
-    let found = FILTERS.into_iter().filter(|name| *name != own);
+fn filters(request: &PlaysPageRequest, names: &[(&str, String)]) -> Vec<Filter> {
+    let own_parameter = request.parameter();
+    let found = FILTERS.into_iter().filter(|name| *name != own_parameter);
     let found = found.filter_map(|name| {
-        let asked_for = asked.query.get(name);
-        let by_key = asked.owner.as_deref().filter(|_| name == "owner_id");
-        let id = asked_for.or(by_key)?;
-        let known = called.iter().find(|(of, _)| *of == name);
-        let value = known.map_or(id, |(_, called)| called.as_str());
-        let page = named(by_name(name)).filter(|_| crate::http::integer(id).is_some());
+        let removable = request.query.get(name);
+        let by_key = request.owner.as_deref().filter(|_| name == "owner_id");
+        let id = removable.or(by_key)?;
+        let filter_name = names.iter().find(|(parameter, _)| *parameter == name);
+        let value = filter_name.map_or(id, |(_, name)| name.as_str());
+        let page =
+            entity_kind(parameter_name(name)).filter(|_| crate::http::parse_integer(id).is_some());
         Some(Filter {
-            page: page.map(|of| page_of(of.name(), id)),
-            title: format!("{}: {value}", by_name(name)),
-            link: asked_for.map(|_| asked.link(&[(name, None), ("cursor", None)])),
+            page: page.map(|kind| entity_path(kind.name(), id)),
+            title: format!("{}: {value}", parameter_name(name)),
+            link: removable.map(|_| request.link(&[(name, None), ("cursor", None)])),
         })
     });
-    let date = asked.anchor().map(|date| Filter {
+    let date = request.anchor_date().map(|date| Filter {
         title: format!("on {date}"),
-        link: Some(asked.link(&[("date", None), ("cursor", None)])),
+        link: Some(request.link(&[("date", None), ("cursor", None)])),
         page: None,
     });
     found.chain(date).collect()
 }
 
-/// The same period before this one, and after it where that has begun.
-fn around(asked: &Asked, now: Timestamp, zone: &TimeZone) -> (Option<String>, Option<String>) {
-    let step = match asked.period.as_str() {
+/// Links to the previous period, and to the next one if it has begun.
+fn adjacent_periods(
+    request: &PlaysPageRequest,
+    now: Timestamp,
+    zone: &TimeZone,
+) -> (Option<String>, Option<String>) {
+    let step = match request.period.as_str() {
         "today" => 1.day(),
         "7d" => 7.days(),
         "30d" => 30.days(),
@@ -482,7 +504,7 @@ fn around(asked: &Asked, now: Timestamp, zone: &TimeZone) -> (Option<String>, Op
         _ => return (None, None),
     };
     let today = now.to_zoned(zone.clone()).date();
-    let date = match asked.query.get("date") {
+    let date = match request.query.get("date") {
         None => today,
         Some(date) => match date.parse::<Date>() {
             Ok(date) => date,
@@ -491,10 +513,10 @@ fn around(asked: &Asked, now: Timestamp, zone: &TimeZone) -> (Option<String>, Op
     };
     let link = |date: Date| {
         let date = (date < today).then(|| date.to_string());
-        asked.link(&[("date", date.as_deref()), ("cursor", None)])
+        request.link(&[("date", date.as_deref()), ("cursor", None)])
     };
-    // The last day of what is shown: another period comes after it once that is over.
-    let last = match asked.period.as_str() {
+    // The last day of the shown period: the next period begins after it.
+    let last = match request.period.as_str() {
         "month" => date.last_of_month(),
         "year" => date.last_of_year(),
         _ => date,
@@ -504,13 +526,15 @@ fn around(asked: &Asked, now: Timestamp, zone: &TimeZone) -> (Option<String>, Op
     (before.map(link), after.map(link))
 }
 
-/// The parameter that filters by what is counted apart.
-fn filter_of(by: &str) -> Option<&'static str> {
-    FILTERS.into_iter().find(|filter| by_name(filter) == by)
+/// The parameter that filters by a column of the breakdown.
+fn filter_parameter(by: &str) -> Option<&'static str> {
+    FILTERS
+        .into_iter()
+        .find(|filter| parameter_name(filter) == by)
 }
 
-/// The id that a row is of, if it is of one.
-const fn row_id(row: &api::Row) -> Option<i64> {
+/// The ID of a row, if its key is one.
+const fn row_id(row: &api::BreakdownRow) -> Option<i64> {
     match row.key {
         Some(api::RowKey::Int(id)) => Some(id),
         _ => None,

@@ -1,16 +1,16 @@
-//! What a page's address says after the question mark, and the addresses of pages that differ in something.
+//! Query parameters of a page, and links to pages with changed parameters.
 
 use std::collections::BTreeMap;
 
-use super::ask::path;
+use super::client::path_with_query;
 
-/// Parameters of a page; of those that come twice the last one counts, and empty ones are as those that are not there, since
-/// forms send every field.
+/// Query parameters of a page. The last of duplicate parameters counts, and empty ones count as
+/// missing, since forms send every field.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Query(BTreeMap<String, String>);
 
 impl Query {
-    pub(crate) fn of(text: Option<&str>) -> Self {
+    pub(crate) fn parse(text: Option<&str>) -> Self {
         let pairs = form_urlencoded::parse(text.unwrap_or_default().as_bytes());
         let pairs = pairs.filter(|(_, value)| !value.trim().is_empty());
         Self(
@@ -24,17 +24,17 @@ impl Query {
         self.0.get(name).map(String::as_str)
     }
 
-    /// The value of a parameter; empty where it is left out.
+    /// The value of a parameter; empty if missing.
     pub(crate) fn text(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()
     }
 
-    /// The address of the part of a list that begins at a cursor.
-    pub(crate) fn at(&self, page: &str, cursor: &str) -> String {
+    /// URL of the next page of a list.
+    pub(crate) fn next_page(&self, page: &str, cursor: &str) -> String {
         self.with(page, &[("cursor", Some(cursor))])
     }
 
-    /// The address of a page with these parameters, some of them changed or taken away.
+    /// URL of a page with these parameters, some of them changed or removed.
     pub(crate) fn with(&self, page: &str, changes: &[(&str, Option<&str>)]) -> String {
         let mut parameters = self.0.clone();
         for (name, value) in changes {
@@ -45,7 +45,7 @@ impl Query {
         }
         let parameters = parameters.iter();
         let parameters = parameters.map(|(name, value)| (name.as_str(), Some(value.as_str())));
-        path(page, &parameters.collect::<Vec<_>>())
+        path_with_query(page, &parameters.collect::<Vec<_>>())
     }
 }
 
@@ -54,8 +54,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_changed_in_what_is_said() {
-        let query = Query::of(Some("tz=Europe%2FBerlin&kind=&country=DE&country=US"));
+    fn links_contain_changed_parameters() {
+        let query = Query::parse(Some("tz=Europe%2FBerlin&kind=&country=DE&country=US"));
         assert_eq!(query.get("tz"), Some("Europe/Berlin"));
         assert_eq!(
             (query.get("kind"), query.get("country")),
@@ -63,6 +63,6 @@ mod tests {
         );
         let link = query.with("/owners/1", &[("country", None), ("by", Some("a b"))]);
         assert_eq!(link, "/owners/1?by=a+b&tz=Europe%2FBerlin");
-        assert_eq!(Query::of(None).with("/", &[("a", None)]), "/");
+        assert_eq!(Query::parse(None).with("/", &[("a", None)]), "/");
     }
 }

@@ -1,8 +1,9 @@
-//! Signing in on pages: with a key, which is then remembered by a cookie that only this installation can have made.
+//! Sign-in with an API key, remembered by a signed cookie.
 //!
-//! The cookie names the key and when it ends, and carries a code that is made of these and of the key's digest with a secret of the
-//! service. So nothing is kept of who is signed in, every process that has the secret knows it, and who loses the key is signed out.
-//! The digest alone, which is kept, makes no code.
+//! The cookie contains the ID of the key, the expiry time, and a code computed from both, the key's
+//! digest, and the session secret. The service stores no sessions: every process with the secret
+//! can verify the cookie, and a revoked key ends its sessions. The stored digest alone cannot forge
+//! one.
 
 use std::time::Duration;
 
@@ -13,26 +14,26 @@ use axum::response::{IntoResponse, Redirect, Response};
 use stores::keys::{ID_CHARS, KeyDigest, KeyState, Token};
 use tokio::time::timeout;
 
-use super::ask::path;
+use super::client::path_with_query;
+use super::components::{PageContext, render};
 use super::cookie::Cookie;
-use super::parts::{Frame, rendered};
 use super::query::Query;
-use super::seal::Seal;
+use super::signer::CookieSigner;
 use super::{FORM_BYTES_MAX, Pages};
-use crate::http::{Caller, Kind, Problem, body, in_time};
+use crate::http::{Caller, Problem, ProblemKind, body, with_timeout};
 
-/// The cookie's name.
+/// Name of the cookie.
 const COOKIE: &str = "backstitch";
-/// The characters of a code: 256 bits.
+/// Number of characters of a code: 256 bits.
 const CODE_CHARS: usize = 43;
-/// How long a form may take to come.
-const FORM_WAIT: Duration = Duration::from_secs(5);
-/// The longest address to which somebody is led back, in bytes: longer ones fit into no form, and into no header.
+/// Timeout for a form.
+const FORM_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum length of the address after sign-in, in bytes. Longer ones exceed forms and headers.
 const NEXT_BYTES_MAX: usize = 4_096;
-/// How long somebody stays signed in, in seconds.
-const SIGNED_IN_S: i64 = 12 * 3_600;
+/// Duration of a session, in seconds.
+const SESSION_S: i64 = 12 * 3_600;
 
-/// What a cookie says: whose key, until when.
+/// Content of a session cookie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Session {
     pub(crate) key: String,
@@ -40,34 +41,34 @@ pub(crate) struct Session {
     code: String,
 }
 
-/// What is sealed of a session, beside the digest of its key.
+/// The signed text of a session; the digest of its key is signed in addition.
 fn session(key: &str, until_s: i64) -> String {
     format!("session|{key}|{until_s}")
 }
 
 impl Session {
-    /// That somebody has signed in with a key.
-    fn new(key: &str, now_s: i64, seal: &Seal, digest: &KeyDigest) -> Option<Self> {
-        let until_s = now_s.saturating_add(SIGNED_IN_S);
+    /// Starts a session for a key.
+    fn new(key: &str, now_s: i64, signer: &CookieSigner, digest: &KeyDigest) -> Option<Self> {
+        let until_s = now_s.saturating_add(SESSION_S);
         let session = session(key, until_s);
         Some(Self {
             key: key.to_owned(),
             until_s,
-            code: seal.sealed(&[digest.bytes(), session.as_bytes()])?,
+            code: signer.sign(&[digest.bytes(), session.as_bytes()])?,
         })
     }
 
-    /// The session that a request says it is of.
-    pub(crate) fn of(headers: &HeaderMap, uri: &Uri) -> Option<Self> {
-        let cookie = Cookie::of(COOKIE, headers, uri);
-        cookie.sent(headers).find_map(Self::parsed)
+    /// The session in a request; not yet verified.
+    pub(crate) fn from_request(headers: &HeaderMap, uri: &Uri) -> Option<Self> {
+        let cookie = Cookie::new(COOKIE, headers, uri);
+        cookie.values(headers).find_map(Self::parse)
     }
 
-    /// What can be a session.
-    fn parsed(value: &str) -> Option<Self> {
+    /// Parses a cookie value.
+    fn parse(value: &str) -> Option<Self> {
         let mut parts = value.split('.');
         let (key, until_s, code) = (parts.next()?, parts.next()?, parts.next()?);
-        // What can be no session is not looked up, nor kept.
+        // Malformed values are not looked up or cached.
         let is_key = key.len() == ID_CHARS && key.bytes().all(|byte| byte.is_ascii_hexdigit());
         let can_be = is_key && code.len() == CODE_CHARS && parts.next().is_none();
         can_be.then_some(())?;
@@ -78,15 +79,15 @@ impl Session {
         })
     }
 
-    /// Whether it was made with this digest, and is not over.
-    pub(crate) fn is_valid(&self, now_s: i64, seal: &Seal, digest: &KeyDigest) -> bool {
+    /// True if the session was signed with this digest and has not expired.
+    pub(crate) fn is_valid(&self, now_s: i64, signer: &CookieSigner, digest: &KeyDigest) -> bool {
         let left_s = self.until_s.saturating_sub(now_s);
         let session = session(&self.key, self.until_s);
-        (1..=SIGNED_IN_S).contains(&left_s)
-            && seal.has_sealed(&[digest.bytes(), session.as_bytes()], &self.code)
+        (1..=SESSION_S).contains(&left_s)
+            && signer.verify(&[digest.bytes(), session.as_bytes()], &self.code)
     }
 
-    fn text(&self) -> String {
+    fn to_cookie_value(&self) -> String {
         format!("{}.{}.{}", self.key, self.until_s, self.code)
     }
 }
@@ -94,38 +95,38 @@ impl Session {
 #[derive(Debug, Template)]
 #[template(path = "sign_in.html")]
 struct SignInPage {
-    frame: Frame,
+    context: PageContext,
     next: String,
-    wrong: Option<String>,
+    error: Option<String>,
 }
 
-/// A page of this service: whoever signs in is led to no other.
-fn own(next: Option<&str>) -> String {
-    // Browsers leave out control characters, and take one slash for the other.
+/// Restricts the address after sign-in to pages of this service; others become `/`.
+fn local_path(next: Option<&str>) -> String {
+    // Browsers drop control characters and treat backslashes as slashes.
     let is_plain = |next: &str| !next.contains(|char: char| char.is_control() || char == '\\');
     let is_short = |next: &str| next.len() <= NEXT_BYTES_MAX;
-    let is_own = |next: &&str| {
+    let is_local = |next: &&str| {
         next.starts_with('/') && !next.starts_with("//") && is_plain(next) && is_short(next)
     };
-    next.filter(is_own).unwrap_or("/").to_owned()
+    next.filter(is_local).unwrap_or("/").to_owned()
 }
 
-fn page(next: String, wrong: Option<&str>) -> Response {
-    let status = match wrong {
+fn page(next: String, error: Option<&str>) -> Response {
+    let status = match error {
         Some(_) => StatusCode::UNAUTHORIZED,
         None => StatusCode::OK,
     };
     let page = SignInPage {
-        frame: Frame::new("Sign in", "", &Caller::stranger()),
+        context: PageContext::new("Sign in", "", &Caller::anonymous()),
         next,
-        wrong: wrong.map(str::to_owned),
+        error: error.map(str::to_owned),
     };
-    rendered(status, &page)
+    render(status, &page)
 }
 
 pub(crate) async fn show(RawQuery(query): RawQuery) -> Response {
-    let query = Query::of(query.as_deref());
-    page(own(query.get("next")), None)
+    let query = Query::parse(query.as_deref());
+    page(local_path(query.get("next")), None)
 }
 
 pub(crate) async fn sign_in(
@@ -134,50 +135,58 @@ pub(crate) async fn sign_in(
 ) -> Result<Response, Problem> {
     let (headers, uri) = (request.headers().clone(), request.uri().clone());
     let api = &pages.state;
-    let form = timeout(FORM_WAIT, body::text_up_to(api, request, FORM_BYTES_MAX)).await;
+    let form = timeout(FORM_TIMEOUT, body::text_up_to(api, request, FORM_BYTES_MAX)).await;
     let form = form.map_err(|_| {
-        Kind::SlowBody.with_detail("the form did not come in time: send it again")
+        ProblemKind::SlowBody.with_detail("the form was not received in time: send it again")
     })??;
     let field = |name: &str| {
         let mut fields = form_urlencoded::parse(&form);
         fields.find_map(|(of, value)| (of == name).then(|| value.into_owned()))
     };
-    let next = own(field("next").as_deref());
-    let wrong = "There is no such key: look whether it was copied whole.";
+    let next = local_path(field("next").as_deref());
+    let unknown_key = "This key does not exist: check that you copied all of it.";
     let key = field("key").unwrap_or_default();
-    let Some(token) = Token::of(key.trim()) else {
-        return Ok(page(next, Some(wrong)));
+    let Some(token) = Token::parse(key.trim()) else {
+        return Ok(page(next, Some(unknown_key)));
     };
-    // Who sends a form slowly keeps nobody else out: a place is for looking up alone.
-    let _place = api.sign_ins.try_acquire().map_err(|_| {
-        let detail = "as many sign in at once as may: try again in some seconds";
-        Kind::TooOften.with_detail(detail).retry_after(5)
+    // Only key lookups hold a permit, so slow clients do not block others.
+    let _permit = api.sign_ins.try_acquire().map_err(|_| {
+        let detail = "too many concurrent sign-ins: try again in a few seconds";
+        ProblemKind::RateLimited.with_detail(detail).retry_after(5)
     })?;
     let now_ms = api.ports.clock.now_ms();
-    let kept = in_time(api, api.key_ring.key(&token, now_ms)).await??;
-    let Some(kept) = kept else {
-        return Ok(page(next, Some(wrong)));
+    let record = with_timeout(api, api.key_cache.verify(&token, now_ms)).await??;
+    let Some(record) = record else {
+        return Ok(page(next, Some(unknown_key)));
     };
-    if kept.key.state(now_ms) != KeyState::Valid {
-        return Ok(page(next, Some("This key is over: ask for a new one.")));
+    if record.key.state(now_ms) != KeyState::Valid {
+        return Ok(page(
+            next,
+            Some("This key is expired or revoked: ask for a new one."),
+        ));
     }
-    let Some(session) = Session::new(token.id(), now_ms / 1_000, &api.seal, &kept.digest) else {
-        return Ok(page(next, Some(wrong)));
+    let Some(session) = Session::new(
+        token.id(),
+        now_ms / 1_000,
+        &api.cookie_signer,
+        &record.digest,
+    ) else {
+        return Ok(page(next, Some(unknown_key)));
     };
-    let led = Redirect::to(&next).into_response();
-    let cookie = Cookie::of(COOKIE, &headers, &uri);
-    Ok(cookie.set(&session.text(), SIGNED_IN_S, led))
+    let redirect = Redirect::to(&next).into_response();
+    let cookie = Cookie::new(COOKIE, &headers, &uri);
+    Ok(cookie.set(&session.to_cookie_value(), SESSION_S, redirect))
 }
 
 pub(crate) async fn sign_out(headers: HeaderMap, uri: Uri) -> Response {
-    let led = Redirect::to("/signin").into_response();
-    Cookie::of(COOKIE, &headers, &uri).taken(led)
+    let redirect = Redirect::to("/signin").into_response();
+    Cookie::new(COOKIE, &headers, &uri).delete(redirect)
 }
 
-/// Where somebody is led who looks at a page and is not signed in.
-pub(crate) fn led_from(uri: &OriginalUri) -> Response {
+/// Redirects an unauthenticated reader to the sign-in page.
+pub(crate) fn redirect_to_sign_in(uri: &OriginalUri) -> Response {
     let next = uri.0.path_and_query().map(|next| next.as_str());
-    let sign_in = path("/signin", &[("next", Some(&own(next)))]);
+    let sign_in = path_with_query("/signin", &[("next", Some(&local_path(next)))]);
     Redirect::to(&sign_in).into_response()
 }
 
@@ -197,24 +206,24 @@ mod tests {
     }
 
     fn sent(cookie: &str) -> Option<Session> {
-        Session::of(&headers(cookie), &Uri::from_static("/"))
+        Session::from_request(&headers(cookie), &Uri::from_static("/"))
     }
 
     #[test]
-    fn a_session_is_known_until_it_ends_and_by_its_key_alone() {
-        let (token, other) = (Token::draw(), Token::draw());
-        let seal = Seal::of(&Secret::default());
-        let session = Session::new(token.id(), 1_000, &seal, &token.digest()).unwrap();
-        let cookie = format!("a=b; {COOKIE}_8080={}; c=d", session.text());
+    fn a_session_is_valid_for_its_key_until_it_expires() {
+        let (token, other) = (Token::generate(), Token::generate());
+        let signer = CookieSigner::from_secret(&Secret::default());
+        let session = Session::new(token.id(), 1_000, &signer, &token.digest()).unwrap();
+        let cookie = format!("a=b; {COOKIE}_8080={}; c=d", session.to_cookie_value());
         assert_eq!(sent(&cookie).as_ref(), Some(&session));
         assert_eq!(sent(&cookie.replace("_8080", "_8081")), None);
-        assert!(session.is_valid(1_000 + SIGNED_IN_S - 1, &seal, &token.digest()));
-        assert!(!session.is_valid(1_000 + SIGNED_IN_S, &seal, &token.digest()));
-        // Nobody can have made it yet.
-        assert!(!session.is_valid(999, &seal, &token.digest()));
-        assert!(!session.is_valid(1_000, &seal, &other.digest()));
-        let others = Seal::of(&Secret::default());
-        assert!(!session.is_valid(1_000, &others, &token.digest()));
+        assert!(session.is_valid(1_000 + SESSION_S - 1, &signer, &token.digest()));
+        assert!(!session.is_valid(1_000 + SESSION_S, &signer, &token.digest()));
+        // Not issued yet.
+        assert!(!session.is_valid(999, &signer, &token.digest()));
+        assert!(!session.is_valid(1_000, &signer, &other.digest()));
+        let other_signer = CookieSigner::from_secret(&Secret::default());
+        assert!(!session.is_valid(1_000, &other_signer, &token.digest()));
         for forged in [
             Session {
                 until_s: session.until_s + 1,
@@ -230,7 +239,7 @@ mod tests {
             },
         ] {
             assert!(
-                !forged.is_valid(1_000, &seal, &token.digest()),
+                !forged.is_valid(1_000, &signer, &token.digest()),
                 "{forged:?}"
             );
         }
@@ -248,9 +257,9 @@ mod tests {
     }
 
     #[test]
-    fn who_signs_in_is_led_to_pages_of_this_service() {
+    fn sign_in_redirects_only_to_pages_of_this_service() {
         let long = format!("/owners/1?x={}", "<".repeat(NEXT_BYTES_MAX));
-        for (next, led) in [
+        for (next, expected) in [
             (Some("/owners/1?tz=UTC"), "/owners/1?tz=UTC"),
             (Some(long.as_str()), "/"),
             (Some("//evil.example.org"), "/"),
@@ -261,7 +270,7 @@ mod tests {
             (Some("/\u{1}"), "/"),
             (None, "/"),
         ] {
-            assert_eq!(own(next), led);
+            assert_eq!(local_path(next), expected);
         }
     }
 }

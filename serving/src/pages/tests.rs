@@ -1,4 +1,4 @@
-//! Pages as they are answered: whole, safe whatever the names are, and of those alone whose key reads them.
+//! Tests of the pages: complete HTML, escaping of names, and permissions.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use futures::StreamExt;
 use schemas::entities::Application;
 use serde_json::Value;
 use stores::keys::Keys;
-use stores::names::Named;
+use stores::names::NamedKind;
 use tower::ServiceExt;
 
 use crate::world::World;
-use crate::world::boards::{self, Best, serving};
+use crate::world::boards::{self, BoardTime, serving};
 use crate::{Serving, ServingOptions};
 
 const HOSTILE: &str = "<script>alert('x')</script>\" onload=\"";
 
-/// Every page that there is.
+/// Representative pages of each kind.
 const PAGES: [&str; 14] = [
     "/",
     "/owners/1",
@@ -71,16 +71,16 @@ async fn get(serving: &Serving, uri: &str, cookie: Option<&str>) -> (Response<()
     send(serving, request.body(Body::empty()).unwrap()).await
 }
 
-/// What a browser is shown.
-async fn look(serving: &Serving, uri: &str, cookie: &str) -> (Response<()>, String) {
+/// Requests a page like a browser.
+async fn get_as_browser(serving: &Serving, uri: &str, cookie: &str) -> (Response<()>, String) {
     let request = Request::get(uri)
         .header(header::ACCEPT, "text/html,*/*;q=0.8")
         .header(header::COOKIE, cookie);
     send(serving, request.body(Body::empty()).unwrap()).await
 }
 
-/// The cookie of who signs in with a key, and where they are led.
-async fn signed_in(serving: &Serving, key: &str, next: &str) -> Result<(String, String), String> {
+/// Signs in with a key; returns the cookie and the redirect target, or the page with the error.
+async fn sign_in(serving: &Serving, key: &str, next: &str) -> Result<(String, String), String> {
     let mut form = form_urlencoded::Serializer::new(String::new());
     form.append_pair("key", key).append_pair("next", next);
     let request = Request::post("/signin")
@@ -106,11 +106,11 @@ async fn signed_in(serving: &Serving, key: &str, next: &str) -> Result<(String, 
 }
 
 #[tokio::test]
-async fn every_page_is_whole_and_names_are_only_text() {
+async fn every_page_is_complete_and_escapes_names() {
     let (serving, _) = service();
     for uri in PAGES {
         let (response, text) = get(&serving, uri, None).await;
-        // There was no run yet.
+        // No batch run exists yet.
         let expected = if uri.contains("/runs/") { 404 } else { 200 };
         assert_eq!(response.status(), expected, "{uri}: {text}");
         let headers = response.headers();
@@ -131,7 +131,7 @@ async fn every_page_is_whole_and_names_are_only_text() {
         ] {
             assert!(!text.contains(hostile), "{uri}: {hostile}");
         }
-        // Nothing comes from elsewhere.
+        // All resources come from this service.
         for source in ["src=\"http", "href=\"http", "url(http"] {
             assert!(!text.contains(source), "{uri}: {source}");
         }
@@ -143,16 +143,16 @@ async fn every_page_is_whole_and_names_are_only_text() {
     );
 }
 
-/// What stands between two texts, each time.
+/// All texts between two markers.
 fn between<'a>(text: &'a str, before: &str, after: &'a str) -> Vec<&'a str> {
     let found = text.split(before).skip(1);
     found.filter_map(|rest| rest.split(after).next()).collect()
 }
 
 #[tokio::test]
-async fn what_a_page_shows_comes_as_csv_and_by_a_command_too() {
+async fn every_part_of_a_page_has_export_links() {
     let (serving, _) = service();
-    let mut seen = 0;
+    let mut links_checked = 0;
     for page in PAGES {
         let (_, text) = get(&serving, page, None).await;
         let links = between(&text, "<a href=\"/api/", "\" download>");
@@ -168,14 +168,14 @@ async fn what_a_page_shows_comes_as_csv_and_by_a_command_too() {
             assert_eq!(kind, "text/csv; charset=utf-8", "{page}: {link}");
             let path = link.split('?').next().unwrap();
             assert!(command.contains(path), "{page}: {link}: {command}");
-            seen += 1;
+            links_checked += 1;
         }
     }
-    assert!(seen >= 20, "{seen}");
+    assert!(links_checked >= 20, "{links_checked}");
 }
 
 #[tokio::test]
-async fn a_period_is_led_to_the_one_before_and_after() {
+async fn periods_link_to_previous_and_next_ones() {
     let (serving, _) = service();
     for (query, before, after) in [
         (
@@ -197,8 +197,8 @@ async fn a_period_is_led_to_the_one_before_and_after() {
         let (response, text) = get(&serving, &format!("/owners/1?{query}"), None).await;
         assert_eq!(response.status(), StatusCode::OK, "{query}");
         for (rel, date) in [("prev", before), ("next", after)] {
-            let led = text.contains(&format!("rel=\"{rel}\">"));
-            assert_eq!(led, date.is_some(), "{query} {rel}");
+            let target = text.contains(&format!("rel=\"{rel}\">"));
+            assert_eq!(target, date.is_some(), "{query} {rel}");
             let date = date.map(|date| format!("date={date}"));
             assert!(
                 date.is_none_or(|date| text.contains(&date)),
@@ -207,7 +207,10 @@ async fn a_period_is_led_to_the_one_before_and_after() {
         }
     }
     let (_, text) = get(&serving, "/owners/1?period=month", None).await;
-    assert!(!text.contains("rel=\"next\">"), "it is not over");
+    assert!(
+        !text.contains("rel=\"next\">"),
+        "the current period has no next one"
+    );
     let (_, text) = get(&serving, "/owners/1?period=month&date=2026-03-31", None).await;
     assert!(text.contains("on 2026-03-31"));
     let command = between(&text, "<pre><code>curl ", "</code>");
@@ -215,7 +218,7 @@ async fn a_period_is_led_to_the_one_before_and_after() {
 }
 
 #[tokio::test]
-async fn what_is_no_page_says_so_and_is_never_a_fault() {
+async fn invalid_addresses_are_client_errors() {
     let (serving, _) = service();
     for (uri, status) in [
         ("/owners/x", 404),
@@ -241,13 +244,13 @@ async fn what_is_no_page_says_so_and_is_never_a_fault() {
         assert_eq!(response.status(), status, "{uri}: {text}");
         assert!(!text.contains("<script>"), "{uri}: {text}");
     }
-    // A browser is shown a page.
+    // A browser receives HTML.
     for (uri, status, kind) in [
         ("/nowhere", 404, "text/html"),
         ("/api/v1/nowhere", 404, "application/problem+json"),
         ("/owners/%FF", 400, "text/html"),
     ] {
-        let (response, text) = look(&serving, uri, "").await;
+        let (response, text) = get_as_browser(&serving, uri, "").await;
         assert_eq!(response.status(), status, "{text}");
         let found = response.headers()[header::CONTENT_TYPE].to_str().unwrap();
         assert!(found.starts_with(kind), "{uri}: {found}");
@@ -256,20 +259,20 @@ async fn what_is_no_page_says_so_and_is_never_a_fault() {
     assert_eq!(response.headers()[header::LOCATION], "/segments/-7");
 }
 
-/// Gives names.
-fn call(world: &World, of: Named, names: &[(i64, &str)]) {
+/// Sets names.
+fn set_names(world: &World, kind: NamedKind, names: &[(i64, &str)]) {
     let names = names
         .iter()
-        .map(|(id, name)| ((of, *id), (*name).to_owned()));
+        .map(|(id, name)| ((kind, *id), (*name).to_owned()));
     world.boards.lock().unwrap().names.extend(names);
 }
 
 #[tokio::test]
-async fn things_are_found_by_their_names() {
+async fn search_finds_entities_by_name() {
     let (serving, world) = service();
-    call(
+    set_names(
         &world,
-        Named::Segment,
+        NamedKind::Segment,
         &[(1, "Old Climb"), (2, "Long <i>Climb</i>"), (3, "Sprint")],
     );
     let (response, page) = get(&serving, "/find?what=segment&id=climb", None).await;
@@ -283,52 +286,55 @@ async fn things_are_found_by_their_names() {
         "{page}"
     );
     assert!(!page.contains("Sprint"), "{page}");
-    for (asked, led) in [
+    for (search, target) in [
         ("segment&id=+sprint+", "/segments/3"),
         ("application&id=a%26b", "/applications?search=a%26b"),
     ] {
-        let (response, _) = get(&serving, &format!("/find?what={asked}"), None).await;
-        assert_eq!(response.headers()[header::LOCATION], led);
+        let (response, _) = get(&serving, &format!("/find?what={search}"), None).await;
+        assert_eq!(response.headers()[header::LOCATION], target);
     }
-    call(
+    set_names(
         &world,
-        Named::Athlete,
+        NamedKind::Athlete,
         &[(1, "Ann Lee"), (2, "Bo Lee"), (3, "Cy")],
     );
-    for (asked, told) in [
-        ("lee", "Write the number of one: Ann Lee (1), Bo Lee (2)."),
-        ("nobody", "No athlete is called so"),
+    for (search, text) in [
+        (
+            "lee",
+            "Enter the number of one of them: Ann Lee (1), Bo Lee (2).",
+        ),
+        ("nobody", "No athlete found"),
         ("cy", "athlete 3 is not on this board"),
     ] {
-        let (response, page) = get(&serving, &format!("/segments/1?athlete={asked}"), None).await;
+        let (response, page) = get(&serving, &format!("/segments/1?athlete={search}"), None).await;
         assert_eq!(response.status(), 200, "{page}");
-        assert!(page.contains(told), "{asked}: {page}");
+        assert!(page.contains(text), "{search}: {page}");
     }
     let (response, page) = get(&serving, "/find?what=owner&id=nobody", None).await;
     assert_eq!(response.status(), 200, "{page}");
-    assert!(page.contains("No name has this in it"), "{page}");
-    // Names are of all owners.
-    let key = world.keys.make("read:owner:1", None);
-    let (cookie, _) = signed_in(&serving, key.reveal(), "/").await.unwrap();
+    assert!(page.contains("No name contains this text"), "{page}");
+    // A search by name covers all owners.
+    let key = world.keys.create("read:owner:1", None);
+    let (cookie, _) = sign_in(&serving, key.reveal(), "/").await.unwrap();
     let (response, page) = get(&serving, "/find?what=segment&id=climb", Some(&cookie)).await;
     assert_eq!(response.status(), 400, "{page}");
     assert!(!page.contains("Old Climb"), "{page}");
 }
 
 #[tokio::test]
-async fn a_page_whose_store_is_away_says_so_by_its_status() {
+async fn an_unavailable_store_determines_the_status_of_a_page() {
     let (serving, world) = service();
     *world.is_down.lock().unwrap() = true;
     for uri in ["/owners/2?period=7d", "/tracks/2?period=7d"] {
         let (response, page) = get(&serving, uri, None).await;
         assert_eq!(response.status(), 503, "{uri}: {page}");
         assert_eq!(response.headers()[header::RETRY_AFTER], "1");
-        assert!(page.contains("Ask again"), "{uri}: {page}");
+        assert!(page.contains("Try again"), "{uri}: {page}");
     }
 }
 
 #[tokio::test]
-async fn what_is_asked_wrongly_is_said_once() {
+async fn an_invalid_parameter_is_reported_once() {
     let (serving, _) = service();
     for (uri, times) in [
         ("/owners/1?tz=Mars", 1),
@@ -347,17 +353,17 @@ async fn what_is_asked_wrongly_is_said_once() {
 }
 
 #[tokio::test]
-async fn what_a_filter_names_has_a_page() {
+async fn filters_link_to_pages_of_entities() {
     let (serving, _) = service();
     let (_, page) = get(&serving, "/owners/1?track_id=7&country=DE", None).await;
     let filters = page.split_once("class=\"filters\"").expect("filters").1;
     let filters = filters.split_once("</ul>").expect("their end").0;
     assert!(filters.contains("href=\"/tracks/7\""), "{filters}");
-    assert_eq!(filters.matches(">Its page<").count(), 1, "{filters}");
+    assert_eq!(filters.matches(">Open page<").count(), 1, "{filters}");
 }
 
 #[tokio::test]
-async fn the_days_of_an_application_are_chosen() {
+async fn application_history_covers_the_selected_days() {
     let (serving, _) = service();
     let (_, page) = get(
         &serving,
@@ -369,12 +375,12 @@ async fn the_days_of_an_application_are_chosen() {
         page.contains("name=\"from\" value=\"2026-01-05\""),
         "{page}"
     );
-    let asked = "/api/v1/applications/7/history?from=2026-01-05&#38;to=2026-02-01";
-    assert!(page.contains(asked), "{page}");
+    let api_path = "/api/v1/applications/7/history?from=2026-01-05&#38;to=2026-02-01";
+    assert!(page.contains(api_path), "{page}");
 }
 
 #[tokio::test]
-async fn styles_and_script_are_kept_by_browsers() {
+async fn assets_are_immutable() {
     let (serving, _) = service();
     let (_, page) = get(&serving, "/", None).await;
     let assets = page.split('"').filter(|part| part.starts_with("/assets/"));
@@ -382,10 +388,10 @@ async fn styles_and_script_are_kept_by_browsers() {
     for asset in assets {
         let (response, text) = get(&serving, asset, None).await;
         assert_eq!(response.status(), 200, "{asset}");
-        let kept = response.headers()["cache-control"].to_str().unwrap();
+        let cache_control = response.headers()["cache-control"].to_str().unwrap();
         assert!(
-            kept.contains("immutable") && !text.is_empty(),
-            "{asset}: {kept}"
+            cache_control.contains("immutable") && !text.is_empty(),
+            "{asset}: {cache_control}"
         );
         count += 1;
     }
@@ -393,59 +399,54 @@ async fn styles_and_script_are_kept_by_browsers() {
 }
 
 #[tokio::test]
-async fn who_is_not_signed_in_is_led_to_signing_in_and_back() {
+async fn unauthenticated_readers_are_redirected_to_sign_in_and_back() {
     let (serving, world) = service();
-    let key = world.keys.make("read:*", None);
+    let key = world.keys.create("read:*", None);
     for uri in PAGES {
         let (response, _) = get(&serving, uri, None).await;
         assert_eq!(response.status(), StatusCode::SEE_OTHER, "{uri}");
-        let led = response.headers()[header::LOCATION].to_str().unwrap();
-        assert!(led.starts_with("/signin?next=%2F"), "{uri}: {led}");
+        let target = response.headers()[header::LOCATION].to_str().unwrap();
+        assert!(target.starts_with("/signin?next=%2F"), "{uri}: {target}");
     }
     let (response, page) = get(&serving, "/signin?next=/owners/1", None).await;
     assert_eq!(response.status(), 200);
     assert!(page.contains("value=\"/owners/1\""), "{page}");
-    let (cookie, led) = signed_in(&serving, key.reveal(), "/owners/1")
-        .await
-        .unwrap();
-    assert_eq!(led, "/owners/1");
+    let (cookie, target) = sign_in(&serving, key.reveal(), "/owners/1").await.unwrap();
+    assert_eq!(target, "/owners/1");
     assert!(!cookie.contains(key.reveal()), "{cookie}");
     let (response, page) = get(&serving, "/owners/1", Some(&cookie)).await;
     assert_eq!(response.status(), 200, "{page}");
     assert!(page.contains(key.id()) && !page.contains(key.reveal()));
-    for wrong in ["bsk_", "nonsense", other().as_str()] {
-        let told = signed_in(&serving, wrong, "/")
+    for wrong in ["bsk_", "nonsense", unknown_key().as_str()] {
+        let text = sign_in(&serving, wrong, "/")
             .await
-            .expect_err("it is no key");
-        assert!(told.contains("no such key"), "{told}");
+            .expect_err("an invalid key");
+        assert!(text.contains("does not exist"), "{text}");
     }
-    // Whoever loses the key is signed out.
+    // Revoking the key ends the session.
     let revoked = world.keys.revoke_key(key.id(), "me", 1).await;
     assert!(revoked.unwrap().is_some());
     let (response, _) = get(&serving, "/owners/1", Some(&cookie)).await;
     assert_eq!(response.status(), StatusCode::SEE_OTHER);
 }
 
-/// A key that nobody made.
-fn other() -> String {
-    stores::keys::Token::draw().reveal().to_owned()
+/// A well-formed key that does not exist.
+fn unknown_key() -> String {
+    stores::keys::Token::generate().reveal().to_owned()
 }
 
 #[tokio::test]
-async fn an_owner_sees_nothing_of_another() {
+async fn owners_see_only_their_own_data() {
     let (serving, world) = service();
-    let key = world.keys.make("read:owner:1", None);
-    let (cookie, _) = signed_in(&serving, key.reveal(), "/").await.unwrap();
+    let key = world.keys.create("read:owner:1", None);
+    let (cookie, _) = sign_in(&serving, key.reveal(), "/").await.unwrap();
     let (_, own) = get(&serving, "/owners/1", Some(&cookie)).await;
-    assert!(!own.contains("not permitted"), "{own}");
-    // Of a track the part that is the owner's own.
+    assert!(!own.contains("Not permitted"), "{own}");
+    // Of a track, an owner sees only their own plays.
     let (_, track) = get(&serving, "/tracks/1", Some(&cookie)).await;
-    assert!(!track.contains("not permitted"), "{track}");
+    assert!(!track.contains("Not permitted"), "{track}");
     assert!(track.contains("owner_id=1&#38;"), "{track}");
-    assert!(
-        track.contains("owner: 1: all that your key reads"),
-        "{track}"
-    );
+    assert!(track.contains("owner: 1 (required by your key)"), "{track}");
     for uri in [
         "/owners/2",
         "/tracks/1?owner_id=2",
@@ -456,14 +457,14 @@ async fn an_owner_sees_nothing_of_another() {
     ] {
         let (response, text) = get(&serving, uri, Some(&cookie)).await;
         assert_eq!(response.status(), 403, "{uri}");
-        assert!(text.contains("This is not permitted"), "{uri}: {text}");
+        assert!(text.contains("Not permitted"), "{uri}: {text}");
         assert!(!text.contains(" class=\"big\">1"), "{uri}: {text}");
     }
-    let (led, first) = get(&serving, "/", Some(&cookie)).await;
-    assert_eq!(led.headers()[header::LOCATION], "/owners/1");
+    let (target, first) = get(&serving, "/", Some(&cookie)).await;
+    assert_eq!(target.headers()[header::LOCATION], "/owners/1");
     assert!(!first.contains("all-plays"), "{first}");
-    let all = world.keys.make("read:*", None);
-    let (cookie_of_all, _) = signed_in(&serving, all.reveal(), "/").await.unwrap();
+    let all = world.keys.create("read:*", None);
+    let (cookie_of_all, _) = sign_in(&serving, all.reveal(), "/").await.unwrap();
     let (_, first) = get(&serving, "/", Some(&cookie_of_all)).await;
     assert!(first.contains("all-plays"), "{first}");
     let (_, list) = get(&serving, "/applications", Some(&cookie)).await;
@@ -474,14 +475,14 @@ async fn an_owner_sees_nothing_of_another() {
 }
 
 #[tokio::test]
-async fn who_reads_of_several_owners_is_shown_whose_pages_there_are() {
+async fn keys_for_several_owners_see_a_list_of_owners() {
     let (serving, world) = service();
-    call(&world, Named::Owner, &[(2, "Bo"), (3, "Cy")]);
+    set_names(&world, NamedKind::Owner, &[(2, "Bo"), (3, "Cy")]);
     let scopes = "read:owner:1,read:owner:2,read:owner:Ann";
-    let key = world.keys.make(scopes, None);
-    let (cookie, _) = signed_in(&serving, key.reveal(), "/").await.unwrap();
+    let key = world.keys.create(scopes, None);
+    let (cookie, _) = sign_in(&serving, key.reveal(), "/").await.unwrap();
     for uri in ["/", "/applications"] {
-        let (response, page) = look(&serving, uri, &cookie).await;
+        let (response, page) = get_as_browser(&serving, uri, &cookie).await;
         assert_eq!(response.status(), 200, "{page}");
         for link in [
             "/owners/1\"",
@@ -496,22 +497,22 @@ async fn who_reads_of_several_owners_is_shown_whose_pages_there_are() {
             "{page}"
         );
     }
-    let (_, page) = look(&serving, "/find?what=application&id=Pacer", &cookie).await;
-    assert!(page.is_empty(), "it leads to applications: {page}");
-    let (_, page) = look(&serving, "/applications?search=Pacer", &cookie).await;
+    let (_, page) = get_as_browser(&serving, "/find?what=application&id=Pacer", &cookie).await;
+    assert!(page.is_empty(), "redirects to applications: {page}");
+    let (_, page) = get_as_browser(&serving, "/applications?search=Pacer", &cookie).await;
     assert!(
         page.contains("/applications?owner=2&#38;search=Pacer\""),
         "{page}"
     );
-    let (response, list) = look(&serving, "/applications?owner=1", &cookie).await;
+    let (response, list) = get_as_browser(&serving, "/applications?owner=1", &cookie).await;
     assert_eq!(response.status(), 200, "{list}");
     assert!(list.contains("/applications/7"), "{list}");
-    // What a key does not read is said on a page, from which one signs out.
-    let writer = world.keys.make("ingest", None);
-    let (cookie, _) = signed_in(&serving, writer.reveal(), "/").await.unwrap();
-    let (response, page) = look(&serving, "/", &cookie).await;
+    // A page that the key may not read offers to sign out.
+    let writer = world.keys.create("ingest", None);
+    let (cookie, _) = sign_in(&serving, writer.reveal(), "/").await.unwrap();
+    let (response, page) = get_as_browser(&serving, "/", &cookie).await;
     assert_eq!(response.status(), 403);
-    assert!(page.contains("it takes the scope read:*"), "{page}");
+    assert!(page.contains("the scope read:* is required"), "{page}");
     assert!(page.contains("action=\"/signout\""), "{page}");
     let (response, document) = get(&serving, "/", Some(&cookie)).await;
     assert_eq!(response.status(), 403);
@@ -519,10 +520,10 @@ async fn who_reads_of_several_owners_is_shown_whose_pages_there_are() {
 }
 
 #[tokio::test]
-async fn a_board_shows_how_places_have_moved() {
+async fn a_board_shows_rank_changes() {
     let (serving, world) = service();
     let job = boards::job("segments");
-    let best = |member: i64| Best {
+    let best = |member: i64| BoardTime {
         member,
         time: 100 + member,
         period: 0,
@@ -536,13 +537,13 @@ async fn a_board_shows_how_places_have_moved() {
     };
     world.boards.lock().unwrap().publish(&job, 1, &rows(&[2]));
     let (_, page) = get(&serving, "/segments/1?athlete=2", None).await;
-    assert!(!page.contains("Places since"), "{page}");
+    assert!(!page.contains("Change since"), "{page}");
     let (serving, world) = service();
     let yesterday = jiff::civil::date(2026, 7, 13);
     {
-        let mut kept = world.boards.lock().unwrap();
-        kept.publish_on(yesterday, (&job, 1), &rows(&[2, 3]));
-        kept.put(&job, 1, 1, &rows(&[1]));
+        let mut boards = world.boards.lock().unwrap();
+        boards.publish_on(yesterday, &job, 1, &rows(&[2, 3]));
+        boards.set_state(&job, 1, 1, &rows(&[1]));
     }
     for uri in [
         "/segments/1",
@@ -550,7 +551,7 @@ async fn a_board_shows_how_places_have_moved() {
         "/segments/1?athlete=3",
     ] {
         let (_, page) = get(&serving, uri, None).await;
-        assert!(page.contains("Places since 2026-07-13"), "{page}");
+        assert!(page.contains("Change since 2026-07-13"), "{page}");
         assert!(
             page.contains("data-label=\"Since 2026-07-13\">new<"),
             "{page}"
@@ -565,33 +566,38 @@ async fn a_board_shows_how_places_have_moved() {
 }
 
 #[tokio::test]
-async fn things_are_called_by_their_names_to_who_reads_them() {
+async fn names_are_shown_to_permitted_readers() {
     let (serving, world) = service();
-    let named = [Named::Owner, Named::Track, Named::Segment, Named::Athlete];
-    for of in named {
+    let kinds = [
+        NamedKind::Owner,
+        NamedKind::Track,
+        NamedKind::Segment,
+        NamedKind::Athlete,
+    ];
+    for of in kinds {
         for id in [1, 2] {
-            call(&world, of, &[(id, &format!("{of} <i>{id}</i>"))]);
+            set_names(&world, of, &[(id, &format!("{of} <i>{id}</i>"))]);
         }
     }
-    let shown = |of: Named, id: i64| format!("{of} &#60;i&#62;{id}&#60;/i&#62;");
-    for of in named {
+    let shown = |of: NamedKind, id: i64| format!("{of} &#60;i&#62;{id}&#60;/i&#62;");
+    for of in kinds {
         let (_, page) = get(&serving, &format!("/{of}s/1"), None).await;
         let (heading, rest) = page.split_once("</h1>").expect("a heading");
         assert!(heading.ends_with(&shown(of, 1)), "{heading}");
         assert!(
             rest.contains(&format!("{of} 1")),
-            "the number stays: {rest}"
+            "also shows the number: {rest}"
         );
     }
-    let key = world.keys.make("read:owner:1", None);
-    let (cookie, _) = signed_in(&serving, key.reveal(), "/").await.unwrap();
+    let key = world.keys.create("read:owner:1", None);
+    let (cookie, _) = sign_in(&serving, key.reveal(), "/").await.unwrap();
     let (_, own) = get(&serving, "/owners/1", Some(&cookie)).await;
-    assert!(own.contains(&shown(Named::Owner, 1)), "{own}");
+    assert!(own.contains(&shown(NamedKind::Owner, 1)), "{own}");
     for (of, id) in [
-        (Named::Owner, 2),
-        (Named::Track, 1),
-        (Named::Segment, 1),
-        (Named::Athlete, 1),
+        (NamedKind::Owner, 2),
+        (NamedKind::Track, 1),
+        (NamedKind::Segment, 1),
+        (NamedKind::Athlete, 1),
     ] {
         let (_, page) = get(&serving, &format!("/{of}s/{id}"), Some(&cookie)).await;
         assert!(!page.contains(&shown(of, id)), "{page}");
@@ -599,10 +605,10 @@ async fn things_are_called_by_their_names_to_who_reads_them() {
 }
 
 #[tokio::test]
-async fn who_is_signed_in_writes_from_a_page_alone() {
+async fn sessions_may_write_only_from_pages_of_the_service() {
     let (serving, world) = service();
-    let key = world.keys.make("admin", None);
-    let (cookie, _) = signed_in(&serving, key.reveal(), "/").await.unwrap();
+    let key = world.keys.create("admin", None);
+    let (cookie, _) = sign_in(&serving, key.reveal(), "/").await.unwrap();
     for (origin, expected) in [
         (None, 403),
         (Some("http://evil.example.org"), 403),
@@ -623,15 +629,15 @@ async fn who_is_signed_in_writes_from_a_page_alone() {
 }
 
 #[tokio::test]
-async fn one_key_has_a_part_of_the_places_of_those_who_follow() {
+async fn one_key_may_follow_a_share_of_the_streams() {
     let (serving, world) = serving(ServingOptions {
         followers_max: 16,
         stranger_requests_per_second_max: 0,
         ..ServingOptions::default()
     });
     let keys = [
-        world.keys.make("read:*", None),
-        world.keys.make("admin", None),
+        world.keys.create("read:*", None),
+        world.keys.create("admin", None),
     ];
     let mut following = Vec::new();
     for key in &keys {
@@ -645,15 +651,15 @@ async fn one_key_has_a_part_of_the_places_of_those_who_follow() {
             following.push(response);
         }
     }
-    // Who is not let in is told so, and led nowhere.
+    // An unauthenticated stream is refused, not redirected.
     let (response, _) = get(&serving, "/live?source=plays", None).await;
     assert_eq!(response.status(), 401);
-    // Whoever goes leaves the place to others.
+    // Closed streams release their permits.
     following.clear();
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    let (cookie, _) = signed_in(&serving, keys[0].reveal(), "/").await.unwrap();
+    let (cookie, _) = sign_in(&serving, keys[0].reveal(), "/").await.unwrap();
     let request = Request::get("/live?source=plays").header(header::COOKIE, &cookie);
     let request = request.body(Body::empty()).unwrap();
     let response = serving.router().oneshot(request).await.unwrap();
@@ -661,7 +667,7 @@ async fn one_key_has_a_part_of_the_places_of_those_who_follow() {
 }
 
 #[tokio::test]
-async fn pages_are_told_when_something_has_moved() {
+async fn streams_send_an_event_for_each_change() {
     let (serving, world) = service();
     for source in ["nothing", "plays,nothing", "plays,", ","] {
         let (response, text) = get(&serving, &format!("/live?source={source}"), None).await;
@@ -676,14 +682,14 @@ async fn pages_are_told_when_something_has_moved() {
         "text/event-stream"
     );
     let mut events = response.into_body().into_data_stream();
-    // The first look may come after the first change.
+    // The first check may run after the first change.
     let moving = async {
         for _ in 0..12 {
             tokio::time::sleep(std::time::Duration::from_secs(5)).await;
             world.boards.lock().unwrap().next_offset += 1;
         }
     };
-    let told = async {
+    let text = async {
         loop {
             let event = events.next().await.unwrap().unwrap();
             let text = String::from_utf8(event.to_vec()).unwrap();
@@ -692,22 +698,23 @@ async fn pages_are_told_when_something_has_moved() {
             }
         }
     };
-    let told = tokio::select! {
-        told = told => told,
-        () = moving => panic!("nothing is told"),
+    let text = tokio::select! {
+        text = text => text,
+        () = moving => panic!("no event was sent"),
     };
-    assert!(told.contains("data: efforts,authorizations"), "{told}");
-    // What would go on for ever ends with the service.
-    serving.api().closing.cancel();
+    assert!(text.contains("data: efforts,authorizations"), "{text}");
+    // Shutdown ends the stream.
+    serving.api().shutdown.cancel();
     assert!(events.next().await.is_none());
 }
 
-/// The next page goes on after the last row of this one, whoever has moved; the one before is a jump.
+/// The next page continues after the last row even if ranks changed; the previous one jumps to an
+/// offset.
 #[tokio::test]
-async fn a_page_of_a_board_goes_on_after_its_last_row() {
+async fn the_next_page_of_a_board_continues_after_the_last_row() {
     let (serving, world) = service();
     let job = boards::job("segments");
-    let row = |member: i64| Best {
+    let row = |member: i64| BoardTime {
         member,
         time: 1_000 + member,
         period: 0,
@@ -734,15 +741,15 @@ async fn a_page_of_a_board_goes_on_after_its_last_row() {
     assert!(shows(&first, 49) && !shows(&first, 50), "{first}");
     assert_eq!(link(&first, "prev"), None);
     let next = link(&first, "next").unwrap();
-    // Two come before all others.
+    // Two athletes move to the top.
     {
         let mut boards = world.boards.lock().unwrap();
         for member in [118, 119] {
-            boards.put(
+            boards.set_state(
                 &job,
                 1,
                 member,
-                &[Best {
+                &[BoardTime {
                     time: 1,
                     ..row(member)
                 }],

@@ -1,4 +1,4 @@
-//! Progress on a connection, by which silent and stalled ones are recognized.
+//! Progress of connections, which reveals idle and stalled ones.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,23 +8,23 @@ use tokio::time::{Instant, sleep};
 
 use crate::lock::lock;
 
-/// How long an unused connection may stay while all connections are taken.
+/// Idle timeout while the maximum number of connections is open.
 const IDLE_WHEN_FULL: Duration = Duration::from_secs(1);
-/// How often a connection is checked.
+/// Interval between checks of a connection.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Timeouts {
-    /// How long the head of a request may take.
+    /// Time limit of the head of a request.
     pub(super) head: Duration,
-    /// How long a connection may be without progress.
+    /// Time limit without progress.
     pub(super) idle: Duration,
 }
 
 /// Counts a running handler until it is dropped.
 pub(super) type HandlerGuard = Arc<()>;
 
-/// One request and its answer, counted until both are done.
+/// One request and its response, counted until both are complete.
 #[derive(Debug)]
 pub(super) struct Exchange {
     activity: Arc<Activity>,
@@ -32,15 +32,16 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Records that the client has room for a piece of the answer, and must take it now.
-    pub(super) fn record_piece(&self) {
+    /// Records that the connection took a chunk of the response. From now on the client must
+    /// receive it.
+    pub(super) fn record_chunk(&self) {
         let now = Instant::now();
         let mut state = self.activity.state();
         state.progressed = now;
         state.exchanges.insert(self.id, Some(now));
     }
 
-    /// Records that the answer waits for its handler, not for the client.
+    /// Records that the response waits for its handler, not for the client.
     pub(super) fn record_wait(&self) {
         self.activity.state().exchanges.insert(self.id, None);
     }
@@ -52,24 +53,25 @@ impl Drop for Exchange {
     }
 }
 
-/// Progress on one connection: a request begins, or a piece of an answer is taken. Pings are none.
+/// Progress of one connection: a request begins, or the connection takes a chunk of a response.
+/// Pings do not count.
 #[derive(Debug)]
 pub(super) struct Activity {
     state: Mutex<State>,
-    /// Requests whose handler is running. Handlers have limits of their own.
+    /// Counts running handlers, which have their own time limit.
     handlers: HandlerGuard,
 }
 
 #[derive(Debug)]
 struct State {
     is_http1: bool,
-    /// When the head of the next request began. That of the first one begins when the connection opens.
+    /// When the head of the next request began. The first one begins when the connection opens.
     head_began: Option<Instant>,
     progressed: Instant,
-    /// The next exchange's id.
+    /// Id of the next exchange.
     next_id: u64,
-    /// Exchanges whose answer is not sent yet, or whose body is not read yet; each with the time since when the client must take a
-    /// piece of the answer.
+    /// Exchanges whose response is not sent or whose body is not read completely. Each has the time
+    /// since when the client must receive a chunk of the response.
     exchanges: HashMap<u64, Option<Instant>>,
 }
 
@@ -114,12 +116,14 @@ impl Activity {
         Arc::clone(&self.handlers)
     }
 
-    pub(super) fn note(&self) {
+    /// Records progress.
+    pub(super) fn record_progress(&self) {
         self.state().progressed = Instant::now();
     }
 
-    /// Notes bytes of the client. Between requests they begin a head, except over HTTP/2, where clients also send pings.
-    pub(super) fn note_read(&self, bytes: &[u8]) {
+    /// Records bytes from the client. Between requests they begin a head, except over HTTP/2, where
+    /// clients also send pings.
+    pub(super) fn record_read(&self, bytes: &[u8]) {
         let mut state = self.state();
         if state.is_http1 && !bytes.is_empty() && state.exchanges.is_empty() {
             state.head_began.get_or_insert_with(Instant::now);
@@ -129,7 +133,7 @@ impl Activity {
     /// Completes once the connection has exceeded a timeout.
     pub(super) async fn expired(&self, timeouts: &Timeouts, is_full: impl Fn() -> bool) {
         loop {
-            let left = self.left(timeouts, is_full());
+            let left = self.time_left(timeouts, is_full());
             if left.is_zero() {
                 return;
             }
@@ -137,10 +141,10 @@ impl Activity {
         }
     }
 
-    fn left(&self, timeouts: &Timeouts, is_full: bool) -> Duration {
+    fn time_left(&self, timeouts: &Timeouts, is_full: bool) -> Duration {
         let state = self.state();
         match state.head_began {
-            // An answer that is not taken is not kept by others beside it.
+            // Other exchanges do not extend the time of a stalled response.
             _ if state.stalled_for() >= timeouts.idle => Duration::ZERO,
             _ if Arc::strong_count(&self.handlers) > 1 => CHECK_INTERVAL,
             Some(began) => timeouts.head.saturating_sub(began.elapsed()),
@@ -156,7 +160,7 @@ impl Activity {
 }
 
 impl State {
-    /// How long the client has not taken a piece of an answer.
+    /// Returns how long the client has not received a chunk of a response.
     fn stalled_for(&self) -> Duration {
         let oldest = self.exchanges.values().flatten().min();
         oldest.map_or(Duration::ZERO, Instant::elapsed)
@@ -167,9 +171,9 @@ impl State {
 mod tests {
     use super::*;
 
-    /// Other requests on the same connection do not extend the time of an answer that the client does not take.
+    /// Other requests on the same connection do not extend the time of a stalled response.
     #[tokio::test]
-    async fn an_answer_that_is_not_taken_ends_a_busy_connection() {
+    async fn a_stalled_response_ends_a_busy_connection() {
         let timeouts = Timeouts {
             head: Duration::from_secs(1),
             idle: Duration::from_secs(2),
@@ -178,12 +182,12 @@ mod tests {
         let waiting = activity.begin(false);
         waiting.record_wait();
         let stalled = activity.begin(false);
-        stalled.record_piece();
+        stalled.record_chunk();
         sleep(timeouts.idle).await;
-        activity.begin(false).record_piece();
-        assert!(activity.left(&timeouts, false).is_zero());
+        activity.begin(false).record_chunk();
+        assert!(activity.time_left(&timeouts, false).is_zero());
         drop(stalled);
-        activity.begin(false).record_piece();
-        assert!(!activity.left(&timeouts, false).is_zero());
+        activity.begin(false).record_chunk();
+        assert!(!activity.time_left(&timeouts, false).is_zero());
     }
 }

@@ -1,4 +1,5 @@
-//! Bodies as the server passes them on: a request's, of which the rest is drained, and a response's, in pieces that show progress.
+//! Wrappers of bodies: request bodies whose unread rest is drained, and response bodies in chunks
+//! that show progress.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -14,37 +15,41 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::activity::Exchange;
-use crate::http::Place;
+use crate::http::Permit;
 
-/// The largest piece of an answer over HTTP/1, which is also the most that leaves a request's place before its bytes are sent.
-const HTTP1_PIECE_BYTES: usize = 64 * 1024;
-/// The largest piece over HTTP/2. Each stream holds one, whether or not its client has room for it.
-pub(super) const HTTP2_PIECE_BYTES: usize = 16 * 1024;
-/// How much of a refused body is read, and for how long.
+/// Maximum chunk of a response over HTTP/1. At most this much is unsent when the request's permit
+/// is released.
+const HTTP1_CHUNK_BYTES: usize = 64 * 1024;
+/// Maximum chunk over HTTP/2. Each stream holds one in memory, even if the client's window is
+/// closed.
+pub(super) const HTTP2_CHUNK_BYTES: usize = 16 * 1024;
+/// Limits of reading the rest of a refused body.
 const DRAIN_BYTES_MAX: usize = 64 * 1024 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The body of a request. It is given back when its handler drops it, perhaps unread.
+/// The body of a request. When its handler drops it, the unread rest is sent to [`drain`].
 pub(super) struct RequestBody {
     /// `Some` until it is dropped.
     body: Option<Incoming>,
-    /// Whether the client sends it: not before `100 Continue` where it waits for that.
+    /// True if the client sends the body. With `Expect: 100-continue` it waits until the handler
+    /// reads.
     is_sent: bool,
-    give_back: Option<oneshot::Sender<Incoming>>,
+    return_to: Option<oneshot::Sender<Incoming>>,
 }
 
 impl RequestBody {
-    /// Wraps the body of a request. Returns where it comes back, unless it is empty.
+    /// Wraps the body of a request. Unless it is empty, also returns the receiver of the unread
+    /// rest.
     pub(super) fn wrap(
         request: Request<Incoming>,
     ) -> (Request<Self>, Option<oneshot::Receiver<Incoming>>) {
         let is_sent = !request.headers().contains_key(header::EXPECT);
         let has_body = !request.body().is_end_stream();
-        let (give_back, unread) = has_body.then(oneshot::channel).unzip();
+        let (return_to, unread) = has_body.then(oneshot::channel).unzip();
         let request = request.map(|body| Self {
             body: Some(body),
             is_sent,
-            give_back,
+            return_to,
         });
         (request, unread)
     }
@@ -80,14 +85,15 @@ impl Body for RequestBody {
 impl Drop for RequestBody {
     fn drop(&mut self) {
         let body = self.body.take().filter(|_| self.is_sent);
-        if let (Some(body), Some(give_back)) = (body, self.give_back.take()) {
-            // Where nothing drains it, it is dropped.
-            give_back.send(body).ok();
+        if let (Some(body), Some(return_to)) = (body, self.return_to.take()) {
+            // Fails if the rest is not drained; then it is dropped.
+            return_to.send(body).ok();
         }
     }
 }
 
-/// Reads and drops the rest of a body once its handler gives it back. `_exchange` keeps the request counted meanwhile.
+/// Reads and drops the rest of a body after its handler has finished. `_exchange` keeps the request
+/// counted meanwhile.
 pub(super) async fn drain(unread: oneshot::Receiver<Incoming>, _exchange: Arc<Exchange>) {
     let Ok(mut body) = unread.await else { return };
     let read = async {
@@ -104,32 +110,32 @@ pub(super) async fn drain(unread: oneshot::Receiver<Incoming>, _exchange: Arc<Ex
     timeout(DRAIN_TIMEOUT, read).await.ok();
 }
 
-/// The body of a response, in pieces. Each piece that the connection takes is progress.
+/// The body of a response, in chunks. Each chunk that the connection takes counts as progress.
 pub(super) struct ResponseBody {
     body: axum::body::Body,
-    /// Bytes that came from `body` and were not passed on yet.
+    /// Bytes from `body` that were not passed on yet.
     rest: Bytes,
-    piece_bytes_max: usize,
-    /// Moves into the last piece.
-    hold: Option<Hold>,
+    chunk_bytes_max: usize,
+    /// Moves into the last chunk.
+    guard: Option<ResponseGuard>,
 }
 
-/// What a request holds until the last byte of its answer is sent.
-struct Hold {
+/// Kept until the last byte of a response is sent.
+struct ResponseGuard {
     exchange: Arc<Exchange>,
-    /// The request's place among those that are answered at once.
-    _place: Option<Place>,
+    /// The permit of the request.
+    _permit: Option<Permit>,
 }
 
-/// The last piece of an answer.
-struct LastPiece {
-    piece: Bytes,
-    _hold: Hold,
+/// The last chunk of a response.
+struct LastChunk {
+    chunk: Bytes,
+    _guard: ResponseGuard,
 }
 
-impl AsRef<[u8]> for LastPiece {
+impl AsRef<[u8]> for LastChunk {
     fn as_ref(&self) -> &[u8] {
-        &self.piece
+        &self.chunk
     }
 }
 
@@ -139,18 +145,18 @@ impl ResponseBody {
         exchange: Arc<Exchange>,
         is_http1: bool,
     ) -> Response<Self> {
-        let hold = Hold {
+        let guard = ResponseGuard {
             exchange,
-            _place: response.extensions_mut().remove(),
+            _permit: response.extensions_mut().remove(),
         };
         response.map(|body| Self {
             body,
             rest: Bytes::new(),
-            piece_bytes_max: match is_http1 {
-                true => HTTP1_PIECE_BYTES,
-                false => HTTP2_PIECE_BYTES,
+            chunk_bytes_max: match is_http1 {
+                true => HTTP1_CHUNK_BYTES,
+                false => HTTP2_CHUNK_BYTES,
             },
-            hold: Some(hold),
+            guard: Some(guard),
         })
     }
 }
@@ -166,9 +172,9 @@ impl Body for ResponseBody {
         if self.rest.is_empty() {
             let polled = Pin::new(&mut self.body).poll_frame(context);
             if polled.is_pending()
-                && let Some(hold) = &self.hold
+                && let Some(guard) = &self.guard
             {
-                hold.exchange.record_wait();
+                guard.exchange.record_wait();
             }
             let frame = match ready!(polled) {
                 Some(Ok(frame)) => frame,
@@ -179,18 +185,21 @@ impl Body for ResponseBody {
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
-        if let Some(hold) = &self.hold {
-            hold.exchange.record_piece();
+        if let Some(guard) = &self.guard {
+            guard.exchange.record_chunk();
         }
-        let length = self.rest.len().min(self.piece_bytes_max);
-        let mut piece = self.rest.split_to(length);
+        let length = self.rest.len().min(self.chunk_bytes_max);
+        let mut chunk = self.rest.split_to(length);
         if self.is_end_stream()
-            && let Some(hold) = self.hold.take()
+            && let Some(guard) = self.guard.take()
         {
-            let last = LastPiece { piece, _hold: hold };
-            piece = Bytes::from_owner(last);
+            let last = LastChunk {
+                chunk,
+                _guard: guard,
+            };
+            chunk = Bytes::from_owner(last);
         }
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+        Poll::Ready(Some(Ok(Frame::data(chunk))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,21 +1,21 @@
-//! Looking after the applications of the world: capacities can be set, and nothing else.
+//! In-memory administration of applications: capacities can be changed, the rest is not supported.
 
 use async_trait::async_trait;
 use schemas::entities::Application;
 use stores::admin::{
-    AuditEntry, By, CanonAdmin, CapacityRequest, Change, Decided, Decision, Requested, RequestsOf,
-    Usage,
+    ApplicationChange, ApplicationUsage, AuditContext, AuditEntry, CapacityRequest,
+    CapacityRequestFilter, CapacityRequestOutcome, DecisionOutcome, EntityAdmin, RequestDecision,
 };
-use stores::aged::{AgedCount, AgedRecords, Ageing};
-use stores::names::{Named, Names};
-use stores::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
-use stores::recounts::{Countable, Recount, Recounts};
+use stores::expiry::{ExpiringRecords, ExpiryCount, RecordExpiry};
+use stores::names::{NamedKind, Names};
+use stores::notices::{ClaimedNotice, DeliveryOutcome, Notice, Notices, PendingCount};
+use stores::recounts::{CountedApplication, Recount, Recounts};
 use stores::{Error, Result};
 
 use super::World;
 
-fn usage(application: &Application) -> Usage {
-    Usage {
+fn usage(application: &Application) -> ApplicationUsage {
+    ApplicationUsage {
         application: application.clone(),
         is_enforced: true,
         connected: Some(application.id),
@@ -23,8 +23,8 @@ fn usage(application: &Application) -> Usage {
 }
 
 #[async_trait]
-impl CanonAdmin for World {
-    async fn usages(&self, after: Option<i64>, limit: usize) -> Result<Vec<Usage>> {
+impl EntityAdmin for World {
+    async fn usages(&self, after: Option<i64>, limit: usize) -> Result<Vec<ApplicationUsage>> {
         let boards = self.boards.lock().unwrap();
         let later = boards
             .applications
@@ -33,14 +33,20 @@ impl CanonAdmin for World {
         Ok(later.take(limit).map(usage).collect())
     }
 
-    async fn usages_of(&self, ids: &[i64]) -> Result<Vec<Usage>> {
+    async fn usages_by_id(&self, ids: &[i64]) -> Result<Vec<ApplicationUsage>> {
         let boards = self.boards.lock().unwrap();
         let applications = boards.applications.iter();
         let found = applications.filter(|application| ids.contains(&application.id));
         Ok(found.map(usage).collect())
     }
 
-    async fn change(&self, id: i64, change: Change, _: &By, _: i64) -> Result<Option<Usage>> {
+    async fn change_application(
+        &self,
+        id: i64,
+        change: ApplicationChange,
+        _: &AuditContext,
+        _: i64,
+    ) -> Result<Option<ApplicationUsage>> {
         let mut boards = self.boards.lock().unwrap();
         let mut applications = boards.applications.iter_mut();
         let found = applications.find(|application| application.id == id);
@@ -52,25 +58,37 @@ impl CanonAdmin for World {
         }))
     }
 
-    async fn audit(&self, _: i64, _: Option<i64>, _: usize) -> Result<Vec<AuditEntry>> {
+    async fn audit_entries(&self, _: i64, _: Option<i64>, _: usize) -> Result<Vec<AuditEntry>> {
         Ok(Vec::new())
     }
 
-    async fn request_capacity(&self, _: i64, _: i64, _: &By, _: i64) -> Result<Requested> {
-        Err(Error::Refused("not for serving".to_owned()))
+    async fn request_capacity(
+        &self,
+        _: i64,
+        _: i64,
+        _: &AuditContext,
+        _: i64,
+    ) -> Result<CapacityRequestOutcome> {
+        Err(Error::Refused("not used by the serving layer".to_owned()))
     }
 
     async fn capacity_requests(
         &self,
-        _: RequestsOf,
+        _: CapacityRequestFilter,
         _: Option<i64>,
         _: usize,
     ) -> Result<Vec<CapacityRequest>> {
         Ok(Vec::new())
     }
 
-    async fn decide(&self, _: i64, _: Decision, _: &By, _: i64) -> Result<Decided> {
-        Err(Error::Refused("not for serving".to_owned()))
+    async fn decide_request(
+        &self,
+        _: i64,
+        _: RequestDecision,
+        _: &AuditContext,
+        _: i64,
+    ) -> Result<DecisionOutcome> {
+        Err(Error::Refused("not used by the serving layer".to_owned()))
     }
 }
 
@@ -80,75 +98,87 @@ impl Notices for World {
         Ok(Vec::new())
     }
 
-    async fn notices_waiting(&self, _: i64) -> Result<NoticesWaiting> {
-        Ok(NoticesWaiting::default())
+    async fn pending_notices(&self, _: i64) -> Result<PendingCount> {
+        Ok(PendingCount::default())
     }
 
-    async fn claim_notices(&self, _: i64, _: i64, _: usize) -> Result<Vec<Claimed>> {
+    async fn claim_notices(&self, _: i64, _: i64, _: usize) -> Result<Vec<ClaimedNotice>> {
         Ok(Vec::new())
     }
 
-    async fn settle_notice(&self, _: &Claimed, _: &Outcome) -> Result<()> {
+    async fn settle_notice(&self, _: &ClaimedNotice, _: &DeliveryOutcome) -> Result<()> {
         Ok(())
     }
 }
 
 #[async_trait]
-impl AgedRecords for World {
-    async fn aged(&self, _: Ageing, _: i64) -> Result<AgedCount> {
-        Ok(AgedCount::default())
+impl RecordExpiry for World {
+    async fn count_expired(&self, _: ExpiringRecords, _: i64) -> Result<ExpiryCount> {
+        Ok(ExpiryCount::default())
     }
 
-    async fn forget_aged(&self, _: Ageing, _: i64, _: usize) -> Result<u64> {
-        Err(Error::Refused("not for serving".to_owned()))
+    async fn purge_expired(&self, _: ExpiringRecords, _: i64, _: usize) -> Result<u64> {
+        Err(Error::Refused("not used by the serving layer".to_owned()))
     }
 }
 
 #[async_trait]
 impl Names for World {
-    async fn names(&self, of: Named, ids: &[i64]) -> Result<Vec<(i64, String)>> {
+    async fn names(&self, kind: NamedKind, ids: &[i64]) -> Result<Vec<(i64, String)>> {
         let boards = self.boards.lock().unwrap();
-        let name = |id: &i64| Some((*id, boards.names.get(&(of, *id))?.clone()));
+        let name = |id: &i64| Some((*id, boards.names.get(&(kind, *id))?.clone()));
         Ok(ids.iter().filter_map(name).collect())
     }
 
-    async fn find(&self, of: Named, text: &str, limit: usize) -> Result<Vec<(i64, String)>> {
+    async fn find_names(
+        &self,
+        kind: NamedKind,
+        text: &str,
+        limit: usize,
+    ) -> Result<Vec<(i64, String)>> {
         let boards = self.boards.lock().unwrap();
-        let of_kind = boards.names.iter().filter(|((kind, _), _)| *kind == of);
+        let names_of_kind = boards
+            .names
+            .iter()
+            .filter(|((stored_kind, _), _)| *stored_kind == kind);
         let has = |name: &str| name.to_lowercase().contains(&text.to_lowercase());
-        let found = of_kind.filter(|(_, name)| has(name));
+        let found = names_of_kind.filter(|(_, name)| has(name));
         let found = found.map(|((_, id), name)| (*id, name.clone()));
         Ok(found.take(limit).collect())
     }
 
-    async fn set_names(&self, _: Named, _: &[(i64, Option<String>)]) -> Result<()> {
-        Err(Error::Refused("not for serving".to_owned()))
+    async fn set_names(&self, _: NamedKind, _: &[(i64, Option<String>)]) -> Result<()> {
+        Err(Error::Refused("not used by the serving layer".to_owned()))
     }
 }
 
 #[async_trait]
 impl Recounts for World {
-    async fn countables(&self, ids: &[i64]) -> Result<Vec<Countable>> {
+    async fn counted_applications(&self, ids: &[i64]) -> Result<Vec<CountedApplication>> {
         let boards = self.boards.lock().unwrap();
         let applications = boards.applications.iter();
         let found = applications.filter(|application| ids.contains(&application.id));
-        let countable = |application: &Application| Countable {
+        let countable = |application: &Application| CountedApplication {
             application_id: application.id,
             athlete_capacity: application.athlete_capacity,
-            recounted: boards.recounted.get(&application.id).copied(),
+            recorded: boards.recounted.get(&application.id).copied(),
         };
         Ok(found.map(countable).collect())
     }
 
-    async fn countables_after(&self, _: Option<i64>, _: usize) -> Result<Vec<Countable>> {
-        Err(Error::Refused("not for serving".to_owned()))
+    async fn counted_applications_after(
+        &self,
+        _: Option<i64>,
+        _: usize,
+    ) -> Result<Vec<CountedApplication>> {
+        Err(Error::Refused("not used by the serving layer".to_owned()))
     }
 
     async fn recount(&self, _: &[i64], _: i64) -> Result<Vec<Recount>> {
-        Err(Error::Refused("not for serving".to_owned()))
+        Err(Error::Refused("not used by the serving layer".to_owned()))
     }
 
     async fn record_recounts(&self, _: &[Recount]) -> Result<()> {
-        Err(Error::Refused("not for serving".to_owned()))
+        Err(Error::Refused("not used by the serving layer".to_owned()))
     }
 }

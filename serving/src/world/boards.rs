@@ -1,4 +1,4 @@
-//! What the layers hold of boards, as a test puts it there: sheets of run 1, and states after it.
+//! In-memory boards: published versions of one run, and live states after it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,54 +8,54 @@ use arrow::array::{BinaryArray, UInt32Array, UInt64Array};
 use bytes::Bytes;
 use jiff::civil::{Date, date};
 use jiff::tz::TimeZone;
-use jobs::board::{GroupState, Place, Sheet, member_key, rank_key};
+use jobs::board::{BoardEntry, MemberEntries, VersionTrees, member_key, rank_key};
 use jobs::tree::{Builder, Options};
 use jobs::{Board, Catalog, Job};
-use schemas::achievement::Told;
+use schemas::achievement::OutboxMessage;
 use schemas::entities::Application;
 use schemas::key::{KeyKind, KeyShape, KeyValue};
-use schemas::seam::{Cut, Epoch, Run, RunState, Slot};
+use schemas::seam::{Cut, Epoch, PartitionState, Run, RunState};
 use stores::counts::{Day, DayRow};
 use stores::live::{LiveStates, StateQuery};
-use stores::names::Named;
-use stores::recounts::Recounted;
+use stores::names::NamedKind;
+use stores::recounts::RecordedCount;
 use stores::views::{Head, NodeName};
 
 use super::{Progress, World};
 use crate::{Serving, ServingOptions};
 
-/// The run that made the sheets.
+/// The run that published the versions.
 pub(crate) const EPOCH: Epoch = 2;
 /// The clock's day.
 pub(crate) const TODAY: Date = date(2026, 7, 14);
-/// Where its epoch ended.
+/// End of the run's epoch.
 const CUT: Cut = Cut {
     next_offset: 10,
     last: None,
 };
 
-/// A row of an overall board, as far as the board has such columns.
+/// A row of an overall board, for the columns that the board has.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Best {
+pub(crate) struct BoardTime {
     pub(crate) member: i64,
     pub(crate) time: i64,
     pub(crate) period: i64,
     pub(crate) gender: &'static str,
 }
 
-/// The board of that name.
+/// The built-in board of a name.
 pub(crate) fn job(name: &str) -> Arc<Job<Board>> {
-    Arc::clone(&crate::board::all(&Catalog::built_in().unwrap())[name])
+    Arc::clone(&crate::board::from_catalog(&Catalog::built_in().unwrap())[name])
 }
 
-/// A service of boards that are all empty.
+/// A service with empty built-in boards.
 pub(crate) fn serving(options: ServingOptions) -> (Serving, Arc<World>) {
-    serving_of(Catalog::built_in().unwrap(), options)
+    serving_with(Catalog::built_in().unwrap(), options)
 }
 
-/// A service of boards of these views that are all empty.
-pub(crate) fn serving_of(catalog: Catalog, options: ServingOptions) -> (Serving, Arc<World>) {
-    let world = World::of(&catalog, &[], 0, &Progress::default());
+/// A service with empty boards of a catalog.
+pub(crate) fn serving_with(catalog: Catalog, options: ServingOptions) -> (Serving, Arc<World>) {
+    let world = World::new(&catalog, &[], 0, &Progress::default());
     {
         let mut boards = world.boards.lock().unwrap();
         let jobs = catalog.boards().iter();
@@ -68,7 +68,7 @@ pub(crate) fn serving_of(catalog: Catalog, options: ServingOptions) -> (Serving,
 /// View, key and member.
 type StateName = (String, Vec<u8>, Vec<u8>);
 
-/// Boards by view and key, and what goes wrong when they are read.
+/// Boards by view and key, and injected faults.
 #[derive(Debug, Default)]
 pub(crate) struct Boards {
     views: Vec<String>,
@@ -76,48 +76,48 @@ pub(crate) struct Boards {
     nodes: BTreeMap<NodeName, Bytes>,
     states: BTreeMap<StateName, Option<Vec<u8>>>,
     pub(crate) applications: Vec<Application>,
-    /// The members of every club, whom everybody follows.
+    /// Members of every club, and the athletes that everyone follows.
     pub(crate) club: Vec<i64>,
-    /// What things are called.
-    pub(crate) names: BTreeMap<(Named, i64), String>,
-    /// By application.
-    pub(crate) recounted: BTreeMap<i64, Recounted>,
-    /// Counts by key and day.
+    /// Names of entities.
+    pub(crate) names: BTreeMap<(NamedKind, i64), String>,
+    /// Recounts by application.
+    pub(crate) recounted: BTreeMap<i64, RecordedCount>,
+    /// Daily counts by key and day.
     pub(crate) days: BTreeMap<(Vec<u8>, Day), DayRow>,
-    /// What waits to be told, and what has been told.
-    pub(crate) waiting: Vec<Told>,
-    pub(crate) told: Vec<Told>,
-    /// How far the states reach; each read of them may find more.
+    /// Board changes that are not yet published, and published ones.
+    pub(crate) unpublished: Vec<OutboxMessage>,
+    pub(crate) published: Vec<OutboxMessage>,
+    /// Next offset of the live states, and its increment with each read.
     pub(crate) next_offset: i64,
     pub(crate) offset_step: i64,
-    /// Whether live state is missing.
-    pub(crate) is_blind: bool,
-    /// How many reads of nodes find none.
+    /// True if partition states are missing.
+    pub(crate) lacks_states: bool,
+    /// Number of reads of nodes that find none.
     pub(crate) nodes_lost: usize,
-    /// How long a read of states takes.
-    pub(crate) slowness: Duration,
-    /// How many keys each read of states asked for.
-    pub(crate) asked: Vec<usize>,
-    pub(crate) under_way: usize,
-    pub(crate) under_way_max: usize,
+    /// Duration of a read of states.
+    pub(crate) read_delay: Duration,
+    /// Number of keys in each read of states.
+    pub(crate) keys_per_read: Vec<usize>,
+    pub(crate) active_reads: usize,
+    pub(crate) active_reads_max: usize,
 }
 
 impl Boards {
-    /// Makes the sheet of a key, of many small nodes, at a moment of the clock's day.
-    pub(crate) fn publish(&mut self, job: &Job<Board>, key: i64, rows: &[Best]) {
-        self.publish_on(TODAY, (job, key), rows);
+    /// Publishes a version of a key, with many small nodes, on the clock's day.
+    pub(crate) fn publish(&mut self, job: &Job<Board>, key: i64, rows: &[BoardTime]) {
+        self.publish_on(TODAY, job, key, rows);
     }
 
-    /// The same on another day.
-    pub(crate) fn publish_on(&mut self, day: Date, (job, key): (&Job<Board>, i64), rows: &[Best]) {
+    /// Publishes a version on another day.
+    pub(crate) fn publish_on(&mut self, day: Date, job: &Job<Board>, key: i64, rows: &[BoardTime]) {
         let at = day.at(13, 0, 0, 0).to_zoned(TimeZone::UTC).unwrap();
         let stamp_us = at.timestamp().as_microsecond();
         let (mut by_rank, mut by_member) = (Vec::new(), Vec::new());
         for row in rows {
-            let (member, place) = stored(job, row);
-            let rank = rank_key(&place.board, &place.score, &member);
-            by_rank.push((rank, place.payload));
-            by_member.push((member_key(&member, &place.board), place.score));
+            let (member, entry) = encoded_entry(job, row);
+            let rank = rank_key(&entry.board, &entry.score, &member);
+            by_rank.push((rank, entry.payload));
+            by_member.push((member_key(&member, &entry.board), entry.score));
         }
         let mut build = |mut items: Vec<(Vec<u8>, Vec<u8>)>| {
             items.sort();
@@ -137,7 +137,7 @@ impl Boards {
         };
         let by_rank = build(by_rank);
         let by_member = (!job.score().0.is_empty()).then(|| build(by_member));
-        let root = Sheet::encode(&by_rank, by_member.as_deref()).into();
+        let root = VersionTrees::encode(&by_rank, by_member.as_deref()).into();
         let key = job.key().encode_values(&[KeyValue::Int(key)]).unwrap();
         let name = (job.view().to_owned(), key);
         let replaced = self.heads.get(&name);
@@ -150,17 +150,23 @@ impl Boards {
         self.heads.insert(name, head);
     }
 
-    /// Puts what a member has now; nothing where there are no rows.
-    pub(crate) fn put(&mut self, job: &Job<Board>, key: i64, member: i64, rows: &[Best]) {
-        let places: Vec<Place> = rows.iter().map(|row| stored(job, row).1).collect();
-        let state = (!places.is_empty()).then(|| GroupState { places }.encode());
+    /// Sets the live state of a member; no rows remove the member.
+    pub(crate) fn set_state(
+        &mut self,
+        job: &Job<Board>,
+        key: i64,
+        member: i64,
+        rows: &[BoardTime],
+    ) {
+        let entries: Vec<BoardEntry> = rows.iter().map(|row| encoded_entry(job, row).1).collect();
+        let state = (!entries.is_empty()).then(|| MemberEntries { entries }.encode());
         let key = job.key().encode_values(&[KeyValue::Int(key)]).unwrap();
         let member = job.member().encode_values(&[KeyValue::Int(member)]);
         let name = (job.view().to_owned(), key, member.unwrap());
         self.states.insert(name, state);
     }
 
-    pub(crate) const fn is_there(&self) -> bool {
+    pub(crate) const fn has_views(&self) -> bool {
         !self.views.is_empty()
     }
 
@@ -176,8 +182,8 @@ impl Boards {
         (vec![run], newest.collect())
     }
 
-    pub(crate) fn slot(&self) -> Option<Slot> {
-        (!self.is_blind).then(|| Slot {
+    pub(crate) fn partition_state(&self) -> Option<PartitionState> {
+        (!self.lacks_states).then(|| PartitionState {
             generation: 1,
             position: Cut {
                 next_offset: self.next_offset,
@@ -187,7 +193,7 @@ impl Boards {
             oldest: EPOCH + 1,
             bounds: BTreeMap::from([(EPOCH, CUT)]),
             replay_until: 0,
-            strays: None,
+            misrouted_epoch: None,
             since: self.views.iter().map(|view| (view.clone(), 0)).collect(),
         })
     }
@@ -203,8 +209,8 @@ impl Boards {
             epochs: UInt64Array::from(vec![EPOCH + 1; found.len()]),
             members: BinaryArray::from_iter_values(found.iter().map(|(member, _)| member)),
             states: BinaryArray::from_iter(found.iter().map(|(_, state)| state.as_deref())),
-            sums: Vec::new(),
-            held: found.len() as u64,
+            live_counts: Vec::new(),
+            stored_count: found.len() as u64,
         }
     }
 
@@ -222,8 +228,8 @@ impl Boards {
     }
 }
 
-/// The member of a row, and the row as it is stored.
-fn stored(job: &Job<Board>, row: &Best) -> (Vec<u8>, Place) {
+/// The member of a row, and its encoded entry.
+fn encoded_entry(job: &Job<Board>, row: &BoardTime) -> (Vec<u8>, BoardEntry) {
     let encoded = |shape: &KeyShape| {
         let values = shape.0.iter().map(|column| match column.name.as_str() {
             "athlete_id" | "effort_id" => KeyValue::Int(row.member),
@@ -236,11 +242,11 @@ fn stored(job: &Job<Board>, row: &Best) -> (Vec<u8>, Place) {
         });
         shape.encode_values(&values.collect::<Vec<_>>()).unwrap()
     };
-    let place = Place {
-        board: encoded(job.boards()),
+    let entry = BoardEntry {
+        board: encoded(job.board_columns()),
         score: encoded(job.score()),
         payload: encoded(job.payload()),
         weight: 1,
     };
-    (encoded(job.member()), place)
+    (encoded(job.member()), entry)
 }

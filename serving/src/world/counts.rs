@@ -1,4 +1,4 @@
-//! Counts by day of the world's boards.
+//! In-memory daily counts.
 
 use std::ops::Range;
 

@@ -1,222 +1,232 @@
-//! A cached board beside what it is a copy of: some of its rows are compared now and then.
+//! Compares some rows of a cached board with the board itself, from time to time.
 
 use bytes::Bytes;
-use jobs::board::{OnBoard, Ranked, ReadError as BoardError};
+use jobs::board::{BoardSnapshot, RankedEntry, ReadError as BoardError};
 use jobs::{Board, Job};
 use schemas::key::KeyError;
-use schemas::seam::{Fence, Offset, Slot};
+use schemas::seam::{Checkpoint, Offset, PartitionState};
 use stores::board_cache::{
-    BoardCache, BoardName, BoardQuery, BoardRow, BoardWant, Cached, CachedBoard,
+    BoardCache, BoardName, BoardQuery, BoardRow, BoardSelection, CacheLookup, CachedBoard,
 };
 use stores::live::LiveRead;
 
-use super::entries::Entry;
-use super::{Boards, Stepped};
+use super::known::KnownBoard;
+use super::{Boards, StepOutcome};
 use crate::Result;
-use stored::boards::{NodesError, StoredNodes, laid};
+use stored::boards::{NodesError, StoredNodes, load_boards};
 
-/// Rows that are compared at once.
+/// Rows per comparison.
 const ROWS: usize = 64;
-/// Steps through places that are looked at: a prime, so that they are spread.
-const STRIDE: u64 = 7_919;
+/// Step between compared positions. It is a prime, so that positions are spread.
+const OFFSET_STRIDE: u64 = 7_919;
 
-/// A board that differed from what it is a copy of.
+/// A cached board that differed once.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Suspect {
+pub(super) struct SuspectedMismatch {
     id: String,
-    /// The root of the batch rows that it differed from.
+    /// The root of the batch rows in that comparison.
     root: Bytes,
-    /// Where the log ended then.
+    /// The end of the log at that time.
     log_end: Offset,
 }
 
 impl Boards {
     /// Compares some rows of one board, and drops it if they differ.
     ///
-    /// A run's snapshot may be newer than the slot's position: then batch rows hold what the board does not
-    /// have yet. So a difference counts if the same batch rows still differ once the speed layer has come
-    /// to where the log ended when they were first seen to.
-    pub(super) async fn check(&mut self, cache: &dyn BoardCache, fence: Fence) -> Result<Stepped> {
+    /// The snapshot of a run may be newer than the partition state. Then batch rows contain changes
+    /// that the cached board does not have yet. So a difference counts only if the same batch rows
+    /// still differ after the worker reached the end of the log as of the first comparison.
+    pub(super) async fn check(
+        &mut self,
+        cache: &dyn BoardCache,
+        checkpoint: Checkpoint,
+    ) -> Result<StepOutcome> {
         let suspect = self.suspect.as_ref();
-        if suspect.is_some_and(|suspect| fence.next_offset < suspect.log_end) {
-            return Ok(Stepped::Idle);
+        if suspect.is_some_and(|suspect| checkpoint.next_offset < suspect.log_end) {
+            return Ok(StepOutcome::Idle);
         }
-        let filled: Vec<&Entry> = self
-            .entries
+        let filled: Vec<&KnownBoard> = self
+            .known
             .all()
-            .filter(|entry| entry.board.bytes.is_some())
+            .filter(|known| known.board.bytes.is_some())
             .collect();
         let at = self.checks % (filled.len().max(1) as u64);
-        let Some(entry) = filled.get(usize::try_from(at).unwrap_or(0)) else {
-            return Ok(Stepped::Idle);
+        let Some(known) = filled.get(usize::try_from(at).unwrap_or(0)) else {
+            return Ok(StepOutcome::Idle);
         };
-        let board = entry.board.clone();
-        let wrong = match self.compare(cache, fence, entry).await {
-            Ok(wrong) => wrong,
-            // What can't be compared now is compared another time.
+        let board = known.board.clone();
+        let difference = match self.compare(cache, checkpoint, known).await {
+            Ok(difference) => difference,
+            // A failed comparison is repeated another time.
             Err(error) => {
                 tracing::debug!(%error, "a cached board could not be checked");
                 None
             }
         };
         let suspect = self.suspect.take();
-        let Some((wrong, root)) = wrong else {
+        let Some((difference, root)) = difference else {
             self.checks = self.checks.wrapping_add(1);
-            self.measure_one(cache, &board).await;
-            return Ok(Stepped::Idle);
+            self.measure(cache, &board).await;
+            return Ok(StepOutcome::Idle);
         };
         if suspect.is_none_or(|suspect| suspect.id != board.id || suspect.root != root) {
-            let topic = self.slot.source.topic();
-            let log_end = self.ports.log.end(topic, self.slot.partition).await?;
+            let topic = self.id.source.topic();
+            let log_end = self.ports.log.end(topic, self.id.partition).await?;
             let id = board.id;
-            self.suspect = Some(Suspect { id, root, log_end });
-            return Ok(Stepped::Idle);
+            self.suspect = Some(SuspectedMismatch { id, root, log_end });
+            return Ok(StepOutcome::Idle);
         }
         self.checks = self.checks.wrapping_add(1);
         tracing::error!(
             view = board.name.view,
-            wrong,
-            "a cached board is not what it is a copy of; it is dropped, and filled anew when it is asked for"
+            difference,
+            "a cached board differs from its source; it is dropped, and filled again on the next request"
         );
         self.count("backstitch_speed_cached_boards_wrong_total");
-        self.drop_these(fence, &[board]).await?;
-        Ok(Stepped::More)
+        self.drop_boards(checkpoint, &[board]).await?;
+        Ok(StepOutcome::More)
     }
 
-    /// Drops a board that a reader did not find, if its keys are gone.
-    pub(super) async fn look_for(
+    /// Drops a board that a reader did not find, if its keys are missing.
+    pub(super) async fn confirm_exists(
         &mut self,
         cache: &dyn BoardCache,
-        fence: Fence,
+        checkpoint: Checkpoint,
         name: &BoardName,
-    ) -> Result<Stepped> {
-        let Some(board) = self.entries.get(name).map(|entry| entry.board.clone()) else {
-            return Ok(Stepped::More);
+    ) -> Result<StepOutcome> {
+        let Some(board) = self.known.get(name).map(|known| known.board.clone()) else {
+            return Ok(StepOutcome::More);
         };
         let query = BoardQuery {
             name: name.clone(),
-            partition: self.slot.partition,
+            partition: self.id.partition,
             score_bytes: 0,
-            want: BoardWant::Sums,
+            selection: BoardSelection::TotalsOnly,
         };
-        let mut read = cache.read_boards(self.slot.source, &[query]).await?;
-        let is_gone = read.pop().is_some_and(|read| {
-            let is_here = read.slot.is_some_and(|slot| slot.fence() == fence);
-            is_here && read.board == Cached::Not
+        let mut read = cache.read_boards(self.id.source, &[query]).await?;
+        let is_missing = read.pop().is_some_and(|read| {
+            let is_current = read
+                .state
+                .is_some_and(|state| state.checkpoint() == checkpoint);
+            is_current && read.board == CacheLookup::Absent
         });
-        if !is_gone {
-            return Ok(Stepped::More);
+        if !is_missing {
+            return Ok(StepOutcome::More);
         }
         tracing::error!(
             view = name.view,
-            "the keys of a cached board are gone; it is filled anew when it is asked for"
+            "the keys of a cached board are missing; it is filled again on the next request"
         );
         self.count("backstitch_speed_cached_boards_wrong_total");
-        self.drop_these(fence, &[board]).await?;
-        Ok(Stepped::More)
+        self.drop_boards(checkpoint, &[board]).await?;
+        Ok(StepOutcome::More)
     }
 
-    /// What differs in a cached board, and the root of the batch rows that it was compared with; nothing
-    /// if all that was compared is the same.
+    /// Returns a difference and the root of the compared batch rows, or `None` if all compared rows
+    /// are equal.
     async fn compare(
         &self,
         cache: &dyn BoardCache,
-        fence: Fence,
-        entry: &Entry,
+        checkpoint: Checkpoint,
+        known: &KnownBoard,
     ) -> Result<Option<(String, Bytes)>, BoardError<NodesError>> {
         let store = |error: stores::Error| BoardError::Store(NodesError::from(error));
-        let name = &entry.board.name;
+        let name = &known.board.name;
         let Some(job) = self.jobs.iter().find(|job| job.view() == name.view) else {
             return Ok(None);
         };
-        let (source, partition) = (self.slot.source, self.slot.partition);
-        let is_here = |slot: Option<&Slot>| slot.is_some_and(|slot| slot.fence() == fence);
-        let with = (&*self.ports.live as &dyn LiveRead, &*self.ports.views);
-        let laid = laid(with, job, self.slot, &name.key).await?;
+        let (source, partition) = (self.id.source, self.id.partition);
+        let is_current = |state: Option<&PartitionState>| {
+            state.is_some_and(|state| state.checkpoint() == checkpoint)
+        };
+        let (live, views) = (&*self.ports.live as &dyn LiveRead, &*self.ports.views);
+        let loaded = load_boards(live, views, job, self.id, &name.key).await?;
         let nodes = StoredNodes::new(&*self.ports.views, &name.view, &name.key);
-        let on_board = laid.standings.board(&nodes, &entry.section.board).await?;
+        let on_board = loaded
+            .key_boards
+            .board(&nodes, &known.section.board)
+            .await?;
         let sum = on_board.sum();
-        let offset = self.checks.wrapping_mul(STRIDE) % sum.count.max(1);
-        // Some rows of the board must be in the cache; those in the cache at some place must be of the
-        // board, and if nothing is filtered at the same place.
+        let offset = self.checks.wrapping_mul(OFFSET_STRIDE) % sum.count.max(1);
+        // Rows of the board must be in the cache. Rows in the cache at some position must be on the
+        // board, and without filters at the same position.
         let mut expected = on_board.page(offset, ROWS).await?;
         let members = expected.iter().map(|row| row.member.clone()).collect();
-        let page = BoardWant::Page {
+        let page = BoardSelection::Page {
             offset,
             limit: ROWS,
         };
         let mut cached = Vec::new();
-        for want in [BoardWant::Members(members), page] {
+        for want in [BoardSelection::Members(members), page] {
             let query = BoardQuery {
                 name: name.clone(),
                 partition,
                 score_bytes: 8 * job.score().0.len(),
-                want,
+                selection: want,
             };
             let queries = [query];
             let read = cache.read_boards(source, &queries).await;
             let Some(read) = read.map_err(store)?.pop() else {
                 return Ok(None);
             };
-            // What changed in between can't be compared.
-            if !is_here(read.slot.as_ref()) {
+            // Changes during the comparison make it useless.
+            if !is_current(read.state.as_ref()) {
                 return Ok(None);
             }
             match read.board {
-                Cached::Board(board) => cached.push(board),
-                _ => return Ok(Some(("it is not there".to_owned(), laid.root))),
+                CacheLookup::Board(board) => cached.push(board),
+                _ => return Ok(Some(("it is missing".to_owned(), loaded.root))),
             }
         }
-        let own = laid.slots.get(partition as usize).and_then(Option::as_ref);
-        let is_still = is_here(own);
-        let (Some(placed), Some(found), true) = (cached.pop(), cached.pop(), is_still) else {
+        let own = loaded
+            .partition_states
+            .get(partition as usize)
+            .and_then(Option::as_ref);
+        let is_unchanged = is_current(own);
+        let (Some(page), Some(found), true) = (cached.pop(), cached.pop(), is_unchanged) else {
             return Ok(None);
         };
         let payloads = expected.iter().map(|row| row.payload.as_slice());
-        let passing = entry.section.passing(job.payload(), payloads);
-        let passing = passing.map_err(damaged)?;
-        strip(job, &mut expected)?;
-        let wrong = if !has(&found, &expected, &passing) {
-            Some(format!("the row at place {offset} or soon after"))
-        } else if entry.section.tests.is_empty() {
-            let is_right = (placed.count, placed.weight) == (sum.count, sum.weight)
-                && are_same(&placed.rows, &expected);
-            (!is_right).then(|| "its rows by place, or its sums".to_owned())
+        let matches = known.section.matching(job.payload(), payloads);
+        let matches = matches.map_err(damaged)?;
+        remove_filter_columns(job, &mut expected)?;
+        let difference = if !matches_cache(&found, &expected, &matches) {
+            Some(format!("a row at or after position {offset}"))
+        } else if known.section.filters.is_empty() {
+            let is_right = (page.count, page.weight) == (sum.count, sum.weight)
+                && are_equal(&page.rows, &expected);
+            (!is_right).then(|| "its rows by position, or its totals".to_owned())
         } else {
-            is_of(job, &on_board, &placed).await?
+            find_foreign_row(job, &on_board, &page).await?
         };
-        Ok(wrong.map(|wrong| (wrong, laid.root)))
+        Ok(difference.map(|difference| (difference, loaded.root)))
     }
 }
 
-/// Whether those of some rows that pass are in the cache as they are, and no others.
-fn has(found: &CachedBoard, expected: &[Ranked], passing: &[bool]) -> bool {
-    expected.iter().zip(passing).all(|(row, passes)| {
+/// Returns whether the cache contains exactly those of the rows that match the filters.
+fn matches_cache(found: &CachedBoard, expected: &[RankedEntry], matches: &[bool]) -> bool {
+    expected.iter().zip(matches).all(|(row, is_match)| {
         let cached = found.rows.iter().find(|cached| cached.member == row.member);
         match cached {
-            Some(cached) => *passes && is_same(cached, row),
-            None => !passes,
+            Some(cached) => *is_match && is_equal(cached, row),
+            None => !is_match,
         }
     })
 }
 
-/// What is wrong if rows of a cached board are none of the board that it is a part of.
-async fn is_of(
+/// Returns the problem if cached rows are not on the board.
+async fn find_foreign_row(
     job: &Job<Board>,
-    on_board: &OnBoard<'_, StoredNodes<'_>>,
-    placed: &CachedBoard,
+    on_board: &BoardSnapshot<'_, StoredNodes<'_>>,
+    page: &CachedBoard,
 ) -> Result<Option<String>, BoardError<NodesError>> {
-    let members: Vec<&[u8]> = placed
-        .rows
-        .iter()
-        .map(|row| row.member.as_slice())
-        .collect();
+    let members: Vec<&[u8]> = page.rows.iter().map(|row| row.member.as_slice()).collect();
     let mut rows = on_board.members(&members).await?;
-    strip(job, &mut rows)?;
-    for cached in &placed.rows {
+    remove_filter_columns(job, &mut rows)?;
+    for cached in &page.rows {
         let row = rows.iter().find(|row| row.member == cached.member);
-        if !row.is_some_and(|row| is_same(cached, row)) {
-            return Ok(Some("a row that the board does not have".to_owned()));
+        if !row.is_some_and(|row| is_equal(cached, row)) {
+            return Ok(Some("a row that is not on the board".to_owned()));
         }
     }
     Ok(None)
@@ -226,20 +236,23 @@ fn damaged(error: KeyError) -> BoardError<NodesError> {
     BoardError::Damaged(error.to_string())
 }
 
-fn are_same(cached: &[BoardRow], rows: &[Ranked]) -> bool {
+fn are_equal(cached: &[BoardRow], rows: &[RankedEntry]) -> bool {
     let mut pairs = cached.iter().zip(rows);
-    cached.len() == rows.len() && pairs.all(|(cached, row)| is_same(cached, row))
+    cached.len() == rows.len() && pairs.all(|(cached, row)| is_equal(cached, row))
 }
 
-/// Takes away what cached rows do not have: what is filtered by.
-fn strip(job: &Job<Board>, rows: &mut [Ranked]) -> Result<(), BoardError<NodesError>> {
+/// Removes the columns that cached rows do not have.
+fn remove_filter_columns(
+    job: &Job<Board>,
+    rows: &mut [RankedEntry],
+) -> Result<(), BoardError<NodesError>> {
     for row in rows {
-        row.payload = job.shown_of(&row.payload).map_err(damaged)?;
+        row.payload = job.shown_payload(&row.payload).map_err(damaged)?;
     }
     Ok(())
 }
 
-fn is_same(cached: &BoardRow, row: &Ranked) -> bool {
+fn is_equal(cached: &BoardRow, row: &RankedEntry) -> bool {
     (
         &cached.member,
         &cached.score,

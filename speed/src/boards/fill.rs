@@ -1,171 +1,188 @@
-//! The rows of a board that is to be cached: the batch layer's with the live states on top, read beside
-//! the worker and handed to it in pieces.
+//! Reads the rows of a board for the cache: batch rows with live entries on top. It runs beside the
+//! worker, which receives the rows in batches.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use jobs::board::{OnBoard, ReadError as BoardError, Section};
+use jobs::board::{BoardSnapshot, FilteredBoard, ReadError as BoardError};
 use jobs::{Board, Job};
 use schemas::key::KeyError;
 use schemas::seam::{Epoch, Generation};
-use stores::board_cache::{BoardRow, Registered};
-use stores::live::{LiveRead, SlotId};
+use stores::board_cache::{BoardRow, RegisteredBoard};
+use stores::live::{LiveRead, PartitionId};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::SpeedPorts;
-use stored::boards::{NodesError, StoredNodes, laid};
+use stored::boards::{NodesError, StoredNodes, load_boards};
 
-/// Pieces that wait for the worker, at most.
-const PIECES_WAITING: usize = 2;
+/// Maximum batches that wait for the worker.
+const QUEUED_BATCHES_MAX: usize = 2;
 
-/// What comes of the reading.
+/// A step of reading a board.
 #[derive(Debug)]
-pub(super) enum Filled {
-    /// Some rows, of no member that came before.
+pub(super) enum FillStep {
+    /// Rows of members that did not occur before.
     Rows(Vec<BoardRow>),
-    /// There are no more; the last epoch in which a live state put one there or took one away, 0 if none
-    /// did.
-    All(Epoch),
-    /// There are so many that they do not fit.
+    /// All rows were read. Holds the last epoch in which a live entry added or removed one, or 0.
+    Done(Epoch),
+    /// The board has too many rows for the cache.
     TooLarge(u64),
-    /// They can't be read now.
-    Not(String),
+    /// The rows can't be read now.
+    Failed(String),
 }
 
 /// A board that is being filled.
 #[derive(Debug)]
-pub(super) struct Filling {
-    pub(super) board: Registered,
-    /// Members that changed since it is in the register: what they have is there already.
+pub(super) struct BoardFill {
+    pub(super) board: RegisteredBoard,
+    /// Members that changed since the board is registered. Their rows are already in the cache.
     pub(super) touched: HashSet<Vec<u8>>,
-    /// Pieces that were put into it.
+    /// Number of batches in the cache.
     pub(super) steps: u64,
-    pieces: mpsc::Receiver<Filled>,
-    /// Ends when this is dropped.
-    _reading: JoinSet<()>,
+    batches: mpsc::Receiver<FillStep>,
+    /// Stops when this value is dropped.
+    _reader: JoinSet<()>,
 }
 
-/// What is read.
-struct Reading {
-    slot: SlotId,
+/// A board to read, and the state in which its read is valid.
+pub(super) struct FillRequest {
+    pub(super) id: PartitionId,
+    pub(super) generation: Generation,
+    pub(super) partitions: u32,
+    pub(super) job: Arc<Job<Board>>,
+    pub(super) section: FilteredBoard,
+    pub(super) board: RegisteredBoard,
+    /// Rows per batch.
+    pub(super) batch_rows: usize,
+    pub(super) rows_max: u64,
+}
+
+/// Reads one board.
+struct BoardReader {
+    id: PartitionId,
     generation: Generation,
     partitions: u32,
     ports: SpeedPorts,
     job: Arc<Job<Board>>,
-    section: Section,
+    section: FilteredBoard,
     key: Vec<u8>,
-    /// Rows of one piece.
-    piece_rows: usize,
+    /// Rows per batch.
+    batch_rows: usize,
     rows_max: u64,
-    pieces: mpsc::Sender<Filled>,
+    batches: mpsc::Sender<FillStep>,
 }
 
-impl Filling {
-    /// Starts to read. The board is in the register already: what changes from now on is not missed.
-    pub(super) fn start(
-        (slot, generation, partitions): (SlotId, Generation, u32),
-        ports: &SpeedPorts,
-        (job, section, board): (Arc<Job<Board>>, Section, Registered),
-        (piece_rows, rows_max): (usize, u64),
-    ) -> Self {
-        let (send, pieces) = mpsc::channel(PIECES_WAITING);
-        let reading = Reading {
-            slot,
+impl BoardFill {
+    /// Starts to read. The board is already registered, so no change is missed from now on.
+    pub(super) fn start(ports: &SpeedPorts, request: FillRequest) -> Self {
+        let FillRequest {
+            id,
+            generation,
+            partitions,
+            job,
+            section,
+            board,
+            batch_rows,
+            rows_max,
+        } = request;
+        let (send, batches) = mpsc::channel(QUEUED_BATCHES_MAX);
+        let reader = BoardReader {
+            id,
             generation,
             partitions,
             ports: ports.clone(),
             job,
             section,
             key: board.name.key.clone(),
-            piece_rows,
+            batch_rows,
             rows_max,
-            pieces: send,
+            batches: send,
         };
         let mut tasks = JoinSet::new();
-        tasks.spawn(reading.run());
+        tasks.spawn(reader.run());
         Self {
             board,
             touched: HashSet::new(),
             steps: 0,
-            pieces,
-            _reading: tasks,
+            batches,
+            _reader: tasks,
         }
     }
 
-    /// What comes next. It may be dropped at any point.
-    pub(super) async fn next(&mut self) -> Filled {
-        let ended = || Filled::Not("its rows are not read any more".to_owned());
-        self.pieces.recv().await.unwrap_or_else(ended)
+    /// Waits for the next step. It is cancellation-safe.
+    pub(super) async fn next(&mut self) -> FillStep {
+        let ended = || FillStep::Failed("the reader stopped".to_owned());
+        self.batches.recv().await.unwrap_or_else(ended)
     }
 }
 
-impl Reading {
+impl BoardReader {
     async fn run(self) {
         let last = match self.rows().await {
             Ok(last) => last,
-            Err(error) => Filled::Not(error.to_string()),
+            Err(error) => FillStep::Failed(error.to_string()),
         };
-        // Who does not take it has another board to fill.
-        drop(self.pieces.send(last).await);
+        // If the receiver was dropped, the worker fills another board.
+        drop(self.batches.send(last).await);
     }
 
-    async fn rows(&self) -> Result<Filled, BoardError<NodesError>> {
-        let with = (&*self.ports.live as &dyn LiveRead, &*self.ports.views);
-        let laid = laid(with, &self.job, self.slot, &self.key).await?;
+    async fn rows(&self) -> Result<FillStep, BoardError<NodesError>> {
+        let (live, views) = (&*self.ports.live as &dyn LiveRead, &*self.ports.views);
+        let loaded = load_boards(live, views, &self.job, self.id, &self.key).await?;
         let view = self.job.view();
-        let newest = laid.runs.newest.get(view).copied().unwrap_or(0);
-        let cuts = laid.runs.runs.get(newest).map_or(0, |run| run.cuts.len());
+        let newest = loaded.runs.complete_epochs.get(view).copied().unwrap_or(0);
+        let cuts = loaded.runs.runs.get(newest).map_or(0, |run| run.cuts.len());
         if newest == 0 || cuts != self.partitions as usize {
-            let why = "no run is complete that knows all partitions";
-            return Ok(Filled::Not(why.to_owned()));
+            let why = "no complete run covers all partitions";
+            return Ok(FillStep::Failed(why.to_owned()));
         }
-        let own = laid.slots.get(self.slot.partition as usize);
+        let own = loaded.partition_states.get(self.id.partition as usize);
         let own = own.and_then(Option::as_ref);
-        if own.is_none_or(|slot| slot.generation != self.generation) {
-            return Ok(Filled::Not("live state began anew".to_owned()));
+        if own.is_none_or(|state| state.generation != self.generation) {
+            return Ok(FillStep::Failed("live state was rebuilt".to_owned()));
         }
         let mut epochs: HashMap<&[u8], Epoch> = HashMap::new();
-        if let Some(states) = &laid.states {
+        if let Some(states) = &loaded.states {
             for (row, epoch) in states.epochs.values().iter().enumerate() {
                 let newest = epochs.entry(states.members.value(row)).or_default();
                 *newest = (*newest).max(*epoch);
             }
         }
         let nodes = StoredNodes::new(&*self.ports.views, view, &self.key);
-        let on_board = laid.standings.board(&nodes, &self.section.board).await?;
-        self.pieces(&on_board, &epochs).await
+        let on_board = loaded.key_boards.board(&nodes, &self.section.board).await?;
+        self.send_batches(&on_board, &epochs).await
     }
 
-    /// Hands the rows of a board on, as it stood when live states were read.
-    async fn pieces(
+    /// Sends the rows of a board as of the read of its live entries.
+    async fn send_batches(
         &self,
-        on_board: &OnBoard<'_, StoredNodes<'_>>,
+        on_board: &BoardSnapshot<'_, StoredNodes<'_>>,
         epochs: &HashMap<&[u8], Epoch>,
-    ) -> Result<Filled, BoardError<NodesError>> {
+    ) -> Result<FillStep, BoardError<NodesError>> {
         let damaged = |error: KeyError| BoardError::Damaged(error.to_string());
         let count = on_board.sum().count;
-        if self.section.tests.is_empty() && count > self.rows_max {
-            return Ok(Filled::TooLarge(count));
+        if self.section.filters.is_empty() && count > self.rows_max {
+            return Ok(FillStep::TooLarge(count));
         }
-        let (mut offset, mut passed) = (0, 0);
+        let (mut offset, mut sent) = (0, 0);
         while offset < count {
-            let rows = on_board.page(offset, self.piece_rows).await?;
+            let rows = on_board.page(offset, self.batch_rows).await?;
             if rows.is_empty() {
                 break;
             }
             offset += rows.len() as u64;
             let payloads = rows.iter().map(|row| row.payload.as_slice());
-            let passing = self.section.passing(self.job.payload(), payloads);
-            let passing = passing.map_err(damaged)?;
-            let mut piece = Vec::with_capacity(rows.len());
-            for (row, passes) in rows.into_iter().zip(passing) {
-                if passes {
+            let matching = self.section.matching(self.job.payload(), payloads);
+            let matching = matching.map_err(damaged)?;
+            let mut batch = Vec::with_capacity(rows.len());
+            for (row, is_match) in rows.into_iter().zip(matching) {
+                if is_match {
                     let is_live = on_board.is_live(&row.member);
                     let epoch = epochs.get(row.member.as_slice()).filter(|_| is_live);
-                    let payload = self.job.shown_of(&row.payload);
+                    let payload = self.job.shown_payload(&row.payload);
                     let payload = payload.map_err(damaged)?;
-                    piece.push(BoardRow {
+                    batch.push(BoardRow {
                         epoch: epoch.copied().unwrap_or(0),
                         member: row.member,
                         score: row.score,
@@ -174,15 +191,15 @@ impl Reading {
                     });
                 }
             }
-            passed += piece.len() as u64;
-            if passed > self.rows_max {
-                return Ok(Filled::TooLarge(passed));
+            sent += batch.len() as u64;
+            if sent > self.rows_max {
+                return Ok(FillStep::TooLarge(sent));
             }
-            if !piece.is_empty() && self.pieces.send(Filled::Rows(piece)).await.is_err() {
+            if !batch.is_empty() && self.batches.send(FillStep::Rows(batch)).await.is_err() {
                 break;
             }
         }
         let newest = epochs.values().max().copied().unwrap_or(0);
-        Ok(Filled::All(if on_board.layers().1 { newest } else { 0 }))
+        Ok(FillStep::Done(if on_board.layers().1 { newest } else { 0 }))
     }
 }

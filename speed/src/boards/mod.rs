@@ -1,14 +1,13 @@
-//! Cached boards of one partition: filled when a reader has missed one, then kept by the changes of each
-//! micro-batch, dropped when they take too much memory, looked at now and then.
+//! Cached boards of one partition. A board is filled after a reader missed it, updated with each
+//! micro-batch, dropped when memory is short, and compared with its source from time to time.
 //!
-//! All of it is the worker's, between its micro-batches, so filling never races with updating: what
-//! changes while a board is filled counts at once, and the rows that come from the batch layer pass over
-//! those members.
+//! The worker does all of it between micro-batches, so fills never race with updates. Changes
+//! during a fill are written at once, and the fill skips the rows of those members.
 
 mod check;
-mod entries;
 mod fill;
-mod room;
+mod known;
+mod memory;
 #[cfg(test)]
 mod tests;
 
@@ -17,86 +16,88 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::array::Array;
-use jobs::board::{GroupState, Place, Section};
+use jobs::board::{BoardEntry, FilteredBoard, MemberEntries};
 use jobs::{Board, Job};
-use schemas::entities::Miss;
+use schemas::entities::CacheMiss;
 use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
-use schemas::seam::{Epoch, Fence, Slot};
+use schemas::seam::{Checkpoint, Epoch, PartitionState};
 use stores::board_cache::{
-    BoardCache, BoardChange, BoardChanges, BoardName, BoardRow, Registered, Revision,
+    BoardCache, BoardName, BoardRow, CachedBoardChange, CachedBoardChanges, RegisteredBoard,
+    Revision,
 };
-use stores::live::{SlotId, States};
+use stores::live::{PartitionId, States};
 
-use self::check::Suspect;
-use self::entries::{Entries, Entry};
-use self::fill::{Filled, Filling};
+use self::check::SuspectedMismatch;
+use self::fill::{BoardFill, FillRequest, FillStep};
+use self::known::{KnownBoard, KnownBoards};
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
-/// Misses that wait, at most: those that do not fit come again.
-const WANTED_MAX: usize = 64;
-/// Boards that can't be cached and are remembered as such.
-const REFUSED_MAX: usize = 10_000;
+/// Maximum requested boards. Readers request the others again.
+const REQUESTED_MAX: usize = 64;
+/// Maximum recorded boards that can't be cached.
+const UNCACHEABLE_MAX: usize = 10_000;
 /// Boards that are dropped in one step.
 const DROP_STEP: usize = 16;
-/// How long one step waits for rows of the batch layer.
-const ROWS_WAIT: Duration = Duration::from_millis(20);
-/// What a row takes in memory, in bytes, about.
+/// Maximum wait of one step for batch rows.
+const FILL_STEP_TIMEOUT: Duration = Duration::from_millis(20);
+/// Approximate memory of a row, in bytes.
 const ROW_BYTES: u64 = 250;
-/// Rows of cached boards that one micro-batch changes, at most: a server takes only so many arguments.
+/// Maximum rows of cached boards that one micro-batch changes. Servers limit the number of
+/// arguments.
 const CHANGED_ROWS_MAX: usize = 20_000;
-/// Sorted sets rank by doubles: larger numbers would be rounded.
-const NUMBER_MAX: u64 = 1 << 53;
+/// Sorted sets rank by doubles, which round larger integers.
+const EXACT_DOUBLE_MAX: u64 = 1 << 53;
 
-/// What a step came to.
+/// The outcome of a step of background work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stepped {
-    /// There is nothing to do.
+pub(crate) enum StepOutcome {
+    /// There is no work.
     Idle,
-    /// There is more to do.
+    /// There is more work.
     More,
 }
 
-/// The cached boards of one partition.
+/// Maintains the cached boards of one partition.
 #[derive(Debug)]
 pub(crate) struct Boards {
-    slot: SlotId,
+    id: PartitionId,
     ports: SpeedPorts,
     jobs: Vec<Arc<Job<Board>>>,
-    /// How much memory they may take, in bytes.
+    /// Maximum memory, in bytes.
     bytes_max: u64,
-    /// Rows that are put into one in one step.
+    /// Rows per step of a fill.
     fill_rows: usize,
     check_interval: Duration,
-    /// How many partitions the topic has.
+    /// The partitions of the topic.
     partitions: u32,
-    /// The register's last change.
+    /// The last revision of the register.
     revision: Revision,
-    /// The newest epoch that is known to be complete for all views.
+    /// The newest epoch that is complete for all views.
     covered: Epoch,
-    entries: Entries,
-    wanted: VecDeque<BoardName>,
-    /// Filled ones that a reader did not find.
-    doubted: VecDeque<BoardName>,
-    /// When the server's memory was found full.
-    full: Option<Instant>,
-    refused: HashSet<BoardName>,
-    filling: Option<Filling>,
-    checked: Instant,
+    known: KnownBoards,
+    requested: VecDeque<BoardName>,
+    /// Filled boards that a reader did not find.
+    unconfirmed: VecDeque<BoardName>,
+    /// Time when the server's memory was found full.
+    server_full_since: Option<Instant>,
+    uncacheable: HashSet<BoardName>,
+    fill: Option<BoardFill>,
+    last_check: Instant,
     checks: u64,
-    /// What was found to differ, and may be right.
-    suspect: Option<Suspect>,
+    /// A difference that is not confirmed yet.
+    suspect: Option<SuspectedMismatch>,
 }
 
 impl Boards {
     pub(crate) fn new(
-        slot: SlotId,
+        id: PartitionId,
         ports: &SpeedPorts,
         jobs: Vec<Arc<Job<Board>>>,
         options: &SpeedOptions,
     ) -> Self {
         Self {
-            slot,
+            id,
             ports: ports.clone(),
             jobs,
             bytes_max: options.board_cache_bytes_max / u64::from(options.partitions.max(1)),
@@ -105,49 +106,49 @@ impl Boards {
             partitions: 0,
             revision: Revision::default(),
             covered: 0,
-            entries: Entries::default(),
-            wanted: VecDeque::new(),
-            doubted: VecDeque::new(),
-            full: None,
-            refused: HashSet::new(),
-            filling: None,
-            checked: Instant::now(),
+            known: KnownBoards::default(),
+            requested: VecDeque::new(),
+            unconfirmed: VecDeque::new(),
+            server_full_since: None,
+            uncacheable: HashSet::new(),
+            fill: None,
+            last_check: Instant::now(),
             checks: 0,
             suspect: None,
         }
     }
 
-    /// Learns which boards there are, and drops those that nobody keeps any more.
-    pub(crate) async fn begin(&mut self, slot: &Slot, partitions: u32) -> Result<()> {
-        self.forget();
+    /// Reads the register, and drops boards of other workers.
+    pub(crate) async fn begin(&mut self, state: &PartitionState, partitions: u32) -> Result<()> {
+        self.reset();
         self.partitions = partitions;
         let live = Arc::clone(&self.ports.live);
         let Some(cache) = live.board_cache() else {
             return Ok(());
         };
-        let register = cache.register(self.slot).await?;
+        let register = cache.read_register(self.id).await?;
         self.revision = register.revision;
-        let mut gone = register.leftovers;
+        let mut dropped = register.stale_boards;
         for board in register.boards {
-            let section = Section::decode(&board.name.section).ok();
+            let section = FilteredBoard::decode(&board.name.section).ok();
             let job = self.jobs.iter().find(|job| job.view() == board.name.view);
             let is_own = job.is_some_and(|job| self.is_own(job, &board.name.key));
-            // One that was being filled lacks what its worker had not come to.
+            // A partly filled board lacks the rows that its worker had not written.
             match section.filter(|_| is_own && board.bytes.is_some()) {
-                Some(section) => self.entries.enter(Entry { board, section }),
-                None => gone.push(board),
+                Some(section) => self.known.insert(KnownBoard { board, section }),
+                None => dropped.push(board),
             }
         }
-        for gone in gone.chunks(DROP_STEP) {
-            // What is left is found by whoever begins next.
-            self.drop_these(slot.fence(), gone).await?;
+        for dropped in dropped.chunks(DROP_STEP) {
+            // The next begin finds the remaining ones.
+            self.drop_boards(state.checkpoint(), dropped).await?;
         }
         Ok(())
     }
 
-    /// Learns the newest complete epoch of each view: rows up to it are the batch layer's. A view without
-    /// one has no boards here.
-    pub(crate) fn covers(&mut self, newest: &BTreeMap<String, Epoch>) {
+    /// Sets the newest complete epoch of each view. Rows up to it belong to the batch layer. A view
+    /// without one has no boards here.
+    pub(crate) fn set_newest_epochs(&mut self, newest: &BTreeMap<String, Epoch>) {
         let views = self.jobs.iter().map(|job| newest.get(job.view()).copied());
         self.covered = views
             .flatten()
@@ -156,26 +157,26 @@ impl Boards {
             .unwrap_or(0);
     }
 
-    /// Nothing is known any more.
-    pub(crate) fn forget(&mut self) {
-        self.entries.clear();
-        self.filling = None;
+    /// Discards all cached knowledge.
+    pub(crate) fn reset(&mut self) {
+        self.known.clear();
+        self.fill = None;
     }
 
     fn is_own(&self, job: &Job<Board>, key: &[u8]) -> bool {
         key_of(job, key).is_some_and(|key| {
-            partition_of(key.to_string().as_bytes(), self.partitions) == self.slot.partition
+            partition_of(key.to_string().as_bytes(), self.partitions) == self.id.partition
         })
     }
 
-    /// A reader has missed a board.
-    pub(crate) fn want(&mut self, miss: Miss) {
+    /// Handles a cache miss of a reader.
+    pub(crate) fn request(&mut self, miss: CacheMiss) {
         let job = self.jobs.iter().find(|job| job.view() == miss.view);
         let key = job.and_then(|job| job.key().encode_values(&[KeyValue::Int(miss.key)]).ok());
         let (Some(key), Some(_)) = (key, self.ports.live.board_cache()) else {
             return;
         };
-        if self.was_full() {
+        if self.is_server_full() {
             return;
         }
         let name = BoardName {
@@ -183,42 +184,46 @@ impl Boards {
             key,
             section: miss.section,
         };
-        if let Some(entry) = self.entries.get(&name) {
-            let is_filled = entry.board.bytes.is_some();
-            let is_new = !self.doubted.contains(&name) && self.doubted.len() < WANTED_MAX;
+        if let Some(known) = self.known.get(&name) {
+            let is_filled = known.board.bytes.is_some();
+            let is_new =
+                !self.unconfirmed.contains(&name) && self.unconfirmed.len() < REQUESTED_MAX;
             if is_filled && is_new {
-                self.doubted.push_back(name);
+                self.unconfirmed.push_back(name);
             }
             return;
         }
-        let is_known = self.wanted.contains(&name) || self.refused.contains(&name);
-        if !is_known && self.wanted.len() < WANTED_MAX && Section::decode(&name.section).is_ok() {
-            self.wanted.push_back(name);
+        let is_known = self.requested.contains(&name) || self.uncacheable.contains(&name);
+        if !is_known
+            && self.requested.len() < REQUESTED_MAX
+            && FilteredBoard::decode(&name.section).is_ok()
+        {
+            self.requested.push_back(name);
         }
     }
 
-    /// What new states of groups make of cached boards.
+    /// Computes the changes of cached boards for new entries.
     pub(crate) async fn changes(
         &mut self,
-        fence: Fence,
+        checkpoint: Checkpoint,
         states: &[States],
-    ) -> Result<BoardChanges> {
+    ) -> Result<CachedBoardChanges> {
         let mut changes = Vec::new();
-        let mut beyond = Vec::new();
-        if !self.entries.is_empty() {
+        let mut uncacheable = Vec::new();
+        if !self.known.is_empty() {
             for states in states {
-                self.changes_of(fence.epoch, states, &mut changes, &mut beyond)?;
+                self.view_changes(checkpoint.epoch, states, &mut changes, &mut uncacheable)?;
             }
         }
-        for board in &beyond {
+        for board in &uncacheable {
             tracing::warn!(
                 view = board.name.view,
-                "a board has scores beyond 2^53 and is not cached"
+                "a board is not cached, because it has scores uncacheable 2^53"
             );
-            self.refuse(board.name.clone());
+            self.mark_uncacheable(board.name.clone());
         }
-        // Those that change most are cheapest to fill anew.
-        changes.sort_by_key(|change: &BoardChange| change.rows.len());
+        // The boards with most changes are cheapest to refill.
+        changes.sort_by_key(|change: &CachedBoardChange| change.rows.len());
         while changes
             .iter()
             .map(|change| change.rows.len())
@@ -226,63 +231,65 @@ impl Boards {
             > CHANGED_ROWS_MAX
         {
             let Some(most) = changes.pop() else { break };
-            let board = self.entries.all().find(|entry| entry.board.id == most.id);
-            beyond.extend(board.map(|entry| entry.board.clone()));
+            let board = self.known.all().find(|known| known.board.id == most.id);
+            uncacheable.extend(board.map(|known| known.board.clone()));
         }
-        if !beyond.is_empty() {
-            self.drop_these(fence, &beyond).await?;
+        if !uncacheable.is_empty() {
+            self.drop_boards(checkpoint, &uncacheable).await?;
         }
-        Ok(BoardChanges {
+        Ok(CachedBoardChanges {
             revision: self.revision,
-            covered: self.covered,
+            covered_epoch: self.covered,
             boards: changes,
         })
     }
 
-    fn changes_of(
+    fn view_changes(
         &mut self,
         epoch: Epoch,
         states: &States,
-        changes: &mut Vec<BoardChange>,
-        beyond: &mut Vec<Registered>,
+        changes: &mut Vec<CachedBoardChange>,
+        uncacheable: &mut Vec<RegisteredBoard>,
     ) -> Result<()> {
         let Some(job) = self.jobs.iter().find(|job| job.view() == states.view) else {
             return Ok(());
         };
-        let mut of_key: HashMap<&[u8], Vec<usize>> = HashMap::new();
+        let mut rows_by_key: HashMap<&[u8], Vec<usize>> = HashMap::new();
         for row in 0..states.keys.len() {
-            of_key.entry(states.keys.value(row)).or_default().push(row);
+            rows_by_key
+                .entry(states.keys.value(row))
+                .or_default()
+                .push(row);
         }
-        for (key, rows) in of_key {
-            let mut entries = self.entries.of(&states.view, key).peekable();
-            if entries.peek().is_none() {
+        for (key, rows) in rows_by_key {
+            let mut boards = self.known.boards_of_key(&states.view, key).peekable();
+            if boards.peek().is_none() {
                 continue;
             }
             let mut members = Vec::with_capacity(rows.len());
             for row in rows {
-                let state = states.state(row).map(GroupState::decode).transpose();
+                let state = states.state(row).map(MemberEntries::decode).transpose();
                 let state = state.map_err(|error| Error::Fault(error.to_string()))?;
                 members.push((states.members.value(row), state.unwrap_or_default()));
             }
-            for Entry { board, section } in entries {
-                let rows = rows_on((job, section), epoch, &members);
+            for KnownBoard { board, section } in boards {
+                let rows = filtered_rows(job, section, epoch, &members);
                 let rows = rows.map_err(|error| Error::Fault(error.to_string()))?;
                 if rows
                     .iter()
                     .filter_map(|(_, row)| row.as_ref())
-                    .any(|row| is_beyond(&row.score))
+                    .any(|row| exceeds_double_range(&row.score))
                 {
-                    beyond.push(board.clone());
+                    uncacheable.push(board.clone());
                     continue;
                 }
-                if let Some(filling) = &mut self.filling
-                    && filling.board.id == board.id
+                if let Some(fill) = &mut self.fill
+                    && fill.board.id == board.id
                 {
-                    filling
-                        .touched
+                    fill.touched
                         .extend(rows.iter().map(|(member, _)| member.clone()));
                 }
-                changes.push(BoardChange {
+                changes.push(CachedBoardChange {
                     id: board.id.clone(),
                     rows,
                 });
@@ -291,189 +298,211 @@ impl Boards {
         Ok(())
     }
 
-    /// Goes on with what there is to do beside the micro-batches.
-    pub(crate) async fn step(&mut self, fence: Fence, partitions: u32) -> Result<Stepped> {
+    /// Does a step of background work.
+    pub(crate) async fn step(
+        &mut self,
+        checkpoint: Checkpoint,
+        partitions: u32,
+    ) -> Result<StepOutcome> {
         let live = Arc::clone(&self.ports.live);
         let Some(cache) = live.board_cache() else {
-            return Ok(Stepped::Idle);
+            return Ok(StepOutcome::Idle);
         };
         if partitions != self.partitions {
-            // Keys of other partitions are not kept here any more.
-            return Err(Error::Moved);
+            // Keys of other partitions no longer belong to this worker.
+            return Err(Error::CheckpointMismatch);
         }
-        if self.filling.is_some() {
-            return self.go_on(cache, fence).await;
+        if self.fill.is_some() {
+            return self.fill_some(cache, checkpoint).await;
         }
-        if let Some(name) = self.wanted.pop_front() {
-            return self.start(cache, fence, name).await;
+        if let Some(name) = self.requested.pop_front() {
+            return self.start_fill(cache, checkpoint, name).await;
         }
-        if let Some(name) = self.doubted.pop_front() {
-            return self.look_for(cache, fence, &name).await;
+        if let Some(name) = self.unconfirmed.pop_front() {
+            return self.confirm_exists(cache, checkpoint, &name).await;
         }
-        self.tell_memory();
-        if self.entries.bytes() > self.bytes_max {
-            return self.evict(cache, fence).await;
+        self.report_memory();
+        if self.known.bytes() > self.bytes_max {
+            return self.evict(cache, checkpoint).await;
         }
-        if self.checked.elapsed() >= self.check_interval {
-            self.checked = Instant::now();
-            return self.check(cache, fence).await;
+        if self.last_check.elapsed() >= self.check_interval {
+            self.last_check = Instant::now();
+            return self.check(cache, checkpoint).await;
         }
-        Ok(Stepped::Idle)
+        Ok(StepOutcome::Idle)
     }
 
-    /// Puts a board into the register, and begins to read its rows.
-    async fn start(
+    /// Registers a board and starts to read its rows.
+    async fn start_fill(
         &mut self,
         cache: &dyn BoardCache,
-        fence: Fence,
+        checkpoint: Checkpoint,
         name: BoardName,
-    ) -> Result<Stepped> {
+    ) -> Result<StepOutcome> {
         let job = self.jobs.iter().find(|job| job.view() == name.view);
-        let (Some(job), Ok(section)) = (job.map(Arc::clone), Section::decode(&name.section)) else {
-            return Ok(Stepped::More);
+        let (Some(job), Ok(section)) = (job.map(Arc::clone), FilteredBoard::decode(&name.section))
+        else {
+            return Ok(StepOutcome::More);
         };
-        if !self.is_own(&job, &name.key) || self.entries.get(&name).is_some() {
-            return Ok(Stepped::More);
+        if !self.is_own(&job, &name.key) || self.known.get(&name).is_some() {
+            return Ok(StepOutcome::More);
         }
-        let begun = cache
-            .begin_fill(self.slot, (fence, self.revision), &name)
+        let registered = cache
+            .begin_fill(self.id, (checkpoint, self.revision), &name)
             .await?;
-        let (id, revision) = begun.map_err(|_| Error::Moved)?;
+        let (id, revision) = registered.map_err(|_| Error::CheckpointMismatch)?;
         self.revision = revision;
-        let board = Registered {
+        let board = RegisteredBoard {
             name,
             id,
             bytes: None,
         };
-        let rows_max = self.bytes_max / ROW_BYTES;
-        self.filling = Some(Filling::start(
-            (self.slot, fence.generation, self.partitions),
-            &self.ports,
-            (job, section.clone(), board.clone()),
-            (self.fill_rows, rows_max),
-        ));
-        self.entries.enter(Entry { board, section });
-        Ok(Stepped::More)
+        let request = FillRequest {
+            id: self.id,
+            generation: checkpoint.generation,
+            partitions: self.partitions,
+            job,
+            section: section.clone(),
+            board: board.clone(),
+            batch_rows: self.fill_rows,
+            rows_max: self.bytes_max / ROW_BYTES,
+        };
+        self.fill = Some(BoardFill::start(&self.ports, request));
+        self.known.insert(KnownBoard { board, section });
+        Ok(StepOutcome::More)
     }
 
-    /// Takes some of the rows of the board that is being filled.
-    async fn go_on(&mut self, cache: &dyn BoardCache, fence: Fence) -> Result<Stepped> {
-        let Some(filling) = &mut self.filling else {
-            return Ok(Stepped::More);
+    /// Writes some rows of the board that is being filled.
+    async fn fill_some(
+        &mut self,
+        cache: &dyn BoardCache,
+        checkpoint: Checkpoint,
+    ) -> Result<StepOutcome> {
+        let Some(fill) = &mut self.fill else {
+            return Ok(StepOutcome::More);
         };
-        let next = tokio::time::timeout(ROWS_WAIT, filling.next()).await;
+        let next = tokio::time::timeout(FILL_STEP_TIMEOUT, fill.next()).await;
         let Ok(next) = next else {
-            return Ok(Stepped::More);
+            return Ok(StepOutcome::More);
         };
-        let board = filling.board.clone();
+        let board = fill.board.clone();
         match next {
-            Filled::Rows(rows) => {
+            FillStep::Rows(rows) => {
                 let rows: Vec<BoardRow> = rows
                     .into_iter()
-                    .filter(|row| !filling.touched.contains(&row.member))
+                    .filter(|row| !fill.touched.contains(&row.member))
                     .collect();
-                if rows.iter().any(|row| is_beyond(&row.score)) {
+                if rows.iter().any(|row| exceeds_double_range(&row.score)) {
                     return self
-                        .give_up(fence, &board, "it has scores beyond 2^53", true)
+                        .abandon_fill(checkpoint, &board, "it has scores uncacheable 2^53", true)
                         .await;
                 }
-                filling.steps += 1;
-                let at = (&board, filling.steps);
-                match cache.fill(self.slot, at, &rows).await {
-                    Ok(true) => Ok(Stepped::More),
-                    Ok(false) => Err(Error::Moved),
-                    // Such as a server without room: counting goes on.
+                fill.steps += 1;
+                let at = (&board, fill.steps);
+                match cache.fill(self.id, at, &rows).await {
+                    Ok(true) => Ok(StepOutcome::More),
+                    Ok(false) => Err(Error::CheckpointMismatch),
+                    // For example a full server. Processing continues.
                     Err(error) => {
                         if matches!(error, stores::Error::Full { .. }) {
-                            self.found_full();
+                            self.mark_server_full();
                         }
-                        self.give_up(fence, &board, &error.to_string(), false).await
+                        self.abandon_fill(checkpoint, &board, &error.to_string(), false)
+                            .await
                     }
                 }
             }
-            Filled::All(changed) => {
-                // Somebody may have been taken away who was not there yet.
-                let is_touched = !filling.touched.is_empty();
-                let changed = if is_touched { fence.epoch } else { changed };
-                let at = (&board, filling.steps);
-                let believed = (fence, self.revision);
-                match cache.end_fill(self.slot, believed, at, changed).await {
+            FillStep::Done(changed) => {
+                // A removed member may have been unknown to the reader.
+                let is_touched = !fill.touched.is_empty();
+                let changed = if is_touched {
+                    checkpoint.epoch
+                } else {
+                    changed
+                };
+                let at = (&board, fill.steps);
+                let believed = (checkpoint, self.revision);
+                match cache.end_fill(self.id, believed, at, changed).await {
                     Ok(Ok(revision)) => self.revision = revision,
-                    Ok(Err(_)) => return Err(Error::Moved),
+                    Ok(Err(_)) => return Err(Error::CheckpointMismatch),
                     Err(error) => {
-                        return self.give_up(fence, &board, &error.to_string(), false).await;
+                        return self
+                            .abandon_fill(checkpoint, &board, &error.to_string(), false)
+                            .await;
                     }
                 }
-                self.filling = None;
+                self.fill = None;
                 self.count("backstitch_speed_board_fills_total");
-                self.measure_one(cache, &board).await;
-                Ok(Stepped::More)
+                self.measure(cache, &board).await;
+                Ok(StepOutcome::More)
             }
-            Filled::TooLarge(rows) => {
-                let why = format!("it has {rows} rows, more than fit");
-                self.give_up(fence, &board, &why, true).await
+            FillStep::TooLarge(rows) => {
+                let why = format!("it has {rows} rows, more than the memory limit allows");
+                self.abandon_fill(checkpoint, &board, &why, true).await
             }
-            Filled::Not(why) => self.give_up(fence, &board, &why, false).await,
+            FillStep::Failed(why) => self.abandon_fill(checkpoint, &board, &why, false).await,
         }
     }
 
-    /// A board is not filled after all.
-    async fn give_up(
+    /// Stops a fill and drops the board.
+    async fn abandon_fill(
         &mut self,
-        fence: Fence,
-        board: &Registered,
+        checkpoint: Checkpoint,
+        board: &RegisteredBoard,
         why: &str,
-        for_good: bool,
-    ) -> Result<Stepped> {
+        is_permanent: bool,
+    ) -> Result<StepOutcome> {
         tracing::info!(view = board.name.view, why, "a board is not cached");
-        self.filling = None;
-        if for_good {
-            self.refuse(board.name.clone());
+        self.fill = None;
+        if is_permanent {
+            self.mark_uncacheable(board.name.clone());
         }
-        self.drop_these(fence, std::slice::from_ref(board)).await?;
-        Ok(Stepped::More)
+        self.drop_boards(checkpoint, std::slice::from_ref(board))
+            .await?;
+        Ok(StepOutcome::More)
     }
 
-    fn refuse(&mut self, name: BoardName) {
-        if self.refused.len() < REFUSED_MAX {
-            self.refused.insert(name);
+    fn mark_uncacheable(&mut self, name: BoardName) {
+        if self.uncacheable.len() < UNCACHEABLE_MAX {
+            self.uncacheable.insert(name);
         }
     }
 
     fn count(&self, name: &'static str) {
-        metrics::counter!(name, "source" => self.slot.source.name()).increment(1);
+        metrics::counter!(name, "source" => self.id.source.name()).increment(1);
     }
 }
 
-/// A member, and its row where there is one.
-type RowOf = (Vec<u8>, Option<BoardRow>);
+/// A member with its row, if it has one.
+type MemberRow = (Vec<u8>, Option<BoardRow>);
 
-/// What some members have in a section by their states.
-fn rows_on(
-    (job, section): (&Job<Board>, &Section),
+/// The rows of members on a filtered board.
+fn filtered_rows(
+    job: &Job<Board>,
+    section: &FilteredBoard,
     epoch: Epoch,
-    members: &[(&[u8], GroupState)],
-) -> Result<Vec<RowOf>, KeyError> {
-    let places = members.iter().map(|(_, state)| state.on(&section.board));
-    let places: Vec<Option<&Place>> = places.collect();
-    let payloads = places
+    members: &[(&[u8], MemberEntries)],
+) -> Result<Vec<MemberRow>, KeyError> {
+    let entries = members.iter().map(|(_, state)| state.entry(&section.board));
+    let entries: Vec<Option<&BoardEntry>> = entries.collect();
+    let payloads = entries
         .iter()
         .flatten()
-        .map(|place| place.payload.as_slice());
+        .map(|entry| entry.payload.as_slice());
     let payloads: Vec<&[u8]> = payloads.collect();
-    let mut passing = section
-        .passing(job.payload(), payloads.into_iter())?
+    let mut matches = section
+        .matching(job.payload(), payloads.into_iter())?
         .into_iter();
     let mut rows = Vec::with_capacity(members.len());
-    for ((member, _), place) in members.iter().zip(places) {
-        let place = place.filter(|_| passing.next() == Some(true));
-        let row = place.map(|place| {
+    for ((member, _), entry) in members.iter().zip(entries) {
+        let entry = entry.filter(|_| matches.next() == Some(true));
+        let row = entry.map(|entry| {
             Ok::<_, KeyError>(BoardRow {
                 member: member.to_vec(),
-                score: place.score.clone(),
-                // What is filtered by has been decided.
-                payload: job.shown_of(&place.payload)?,
-                weight: place.weight,
+                score: entry.score.clone(),
+                // The filters have been applied, so cached rows do not need their columns.
+                payload: job.shown_payload(&entry.payload)?,
+                weight: entry.weight,
                 epoch,
             })
         });
@@ -482,15 +511,15 @@ fn rows_on(
     Ok(rows)
 }
 
-/// Whether the first number of a score is beyond what doubles tell apart.
-fn is_beyond(score: &[u8]) -> bool {
+/// Returns whether the first number of a score is not exact as a double.
+fn exceeds_double_range(score: &[u8]) -> bool {
     score.first_chunk::<8>().is_some_and(|number| {
         let number = (u64::from_be_bytes(*number) ^ (1 << 63)).cast_signed();
-        number.unsigned_abs() > NUMBER_MAX
+        number.unsigned_abs() > EXACT_DOUBLE_MAX
     })
 }
 
-/// The number that an encoded key is of.
+/// The number of an encoded key.
 fn key_of(job: &Job<Board>, key: &[u8]) -> Option<i64> {
     use arrow::array::AsArray;
     use arrow::datatypes::Int64Type;

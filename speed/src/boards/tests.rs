@@ -1,4 +1,4 @@
-//! What the worker knows of its cached boards, with a cache that may refuse.
+//! Tests the worker's knowledge of its cached boards with a cache that may reject changes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,38 +6,38 @@ use std::sync::{Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use jobs::Catalog;
-use jobs::board::Test;
+use jobs::board::ColumnFilter;
 use schemas::clock::FixedClock;
-use schemas::draws::SeededDraws;
 use schemas::key::{KeyColumn, KeyKind};
-use schemas::seam::{Cut, Moved, NewLife};
+use schemas::random::SeededRandom;
+use schemas::seam::{CheckpointMismatch, Cut, GenerationStart};
 use schemas::source::Source;
 use stores::Stores;
-use stores::board_cache::{BoardAnswer, BoardCacheRead, BoardQuery, Register};
+use stores::board_cache::{BoardCacheRead, BoardQuery, BoardRegister, CachedBoardAnswer};
 use stores::live::{
-    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotRule,
-    StateQuery, StatesAnswer,
+    Changes, DeltaQuery, DeltasSnapshot, LiveRead, LiveWrite, MembersQuery, Outbox, StateQuery,
+    StateTransition, StatesSnapshot,
 };
-use stores::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
+use stores::live_scan::{ScanKey, ScannedDeltas, ScannedStates};
 use tempfile::TempDir;
 
 use super::*;
 
-const SLOT: SlotId = SlotId {
+const SLOT: PartitionId = PartitionId {
     source: Source::Efforts,
     partition: 0,
 };
 
-/// A register without any rows.
+/// A register without rows.
 #[derive(Debug, Default)]
 struct Fake(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    register: Register,
-    /// From the one that was read least recently on.
+    register: BoardRegister,
+    /// Least recently read first.
     used: Vec<BoardName>,
-    /// So many drops are refused.
+    /// Number of drops to reject.
     refusals: usize,
 }
 
@@ -48,7 +48,7 @@ impl Fake {
 
     fn ids(&self) -> Vec<String> {
         let register = &self.known().register;
-        let all = register.boards.iter().chain(&register.leftovers);
+        let all = register.boards.iter().chain(&register.stale_boards);
         all.map(|board| board.id.clone()).collect()
     }
 }
@@ -59,67 +59,83 @@ fn never<T>() -> stores::Result<T> {
 
 #[async_trait]
 impl BoardCacheRead for Fake {
-    async fn read_boards(&self, _: Source, _: &[BoardQuery]) -> stores::Result<Vec<BoardAnswer>> {
+    async fn read_boards(
+        &self,
+        _: Source,
+        _: &[BoardQuery],
+    ) -> stores::Result<Vec<CachedBoardAnswer>> {
         never()
     }
 
-    async fn note_use(&self, _: SlotId, _: &BoardName, _: i64) -> stores::Result<()> {
+    async fn record_use(&self, _: PartitionId, _: &BoardName, _: i64) -> stores::Result<()> {
         never()
     }
 }
 
 #[async_trait]
 impl BoardCache for Fake {
-    async fn register(&self, _: SlotId) -> stores::Result<Register> {
+    async fn read_register(&self, _: PartitionId) -> stores::Result<BoardRegister> {
         Ok(self.known().register.clone())
     }
 
     async fn begin_fill(
         &self,
-        _: SlotId,
-        _: (Fence, Revision),
+        _: PartitionId,
+        _: (Checkpoint, Revision),
         _: &BoardName,
-    ) -> stores::Result<Result<(String, Revision), Moved>> {
+    ) -> stores::Result<Result<(String, Revision), CheckpointMismatch>> {
         never()
     }
 
-    async fn fill(&self, _: SlotId, _: (&Registered, u64), _: &[BoardRow]) -> stores::Result<bool> {
+    async fn fill(
+        &self,
+        _: PartitionId,
+        _: (&RegisteredBoard, u64),
+        _: &[BoardRow],
+    ) -> stores::Result<bool> {
         never()
     }
 
     async fn end_fill(
         &self,
-        _: SlotId,
-        _: (Fence, Revision),
-        _: (&Registered, u64),
+        _: PartitionId,
+        _: (Checkpoint, Revision),
+        _: (&RegisteredBoard, u64),
         _: Epoch,
-    ) -> stores::Result<Result<Revision, Moved>> {
+    ) -> stores::Result<Result<Revision, CheckpointMismatch>> {
         never()
     }
 
-    async fn measure(&self, _: SlotId, _: &Registered, _: i64) -> stores::Result<Option<u64>> {
+    async fn measure(
+        &self,
+        _: PartitionId,
+        _: &RegisteredBoard,
+        _: i64,
+    ) -> stores::Result<Option<u64>> {
         Ok(None)
     }
 
-    async fn drop_boards(
+    async fn remove_boards(
         &self,
-        _: SlotId,
-        (_, believed): (Fence, Revision),
-        boards: &[Registered],
-    ) -> stores::Result<Result<Revision, Moved>> {
+        _: PartitionId,
+        (_, believed): (Checkpoint, Revision),
+        boards: &[RegisteredBoard],
+    ) -> stores::Result<Result<Revision, CheckpointMismatch>> {
         let mut known = self.known();
         if known.refusals > 0 || believed != known.register.revision {
             known.refusals = known.refusals.saturating_sub(1);
-            return Ok(Err(Moved { at: None }));
+            return Ok(Err(CheckpointMismatch { actual: None }));
         }
         let register = &mut known.register;
         register.revision = Revision::random();
         register.boards.retain(|board| !boards.contains(board));
-        register.leftovers.retain(|board| !boards.contains(board));
+        register
+            .stale_boards
+            .retain(|board| !boards.contains(board));
         Ok(Ok(known.register.revision))
     }
 
-    async fn least_used(&self, _: SlotId, limit: usize) -> stores::Result<Vec<BoardName>> {
+    async fn least_used(&self, _: PartitionId, limit: usize) -> stores::Result<Vec<BoardName>> {
         let known = self.known();
         let is_there = |name: &&BoardName| {
             let mut boards = known.register.boards.iter();
@@ -132,7 +148,12 @@ impl BoardCache for Fake {
 
 #[async_trait]
 impl LiveRead for Fake {
-    async fn read(&self, _: Source, _: u32, _: &[LiveQuery]) -> stores::Result<LiveAnswer> {
+    async fn read_deltas(
+        &self,
+        _: Source,
+        _: u32,
+        _: &[DeltaQuery],
+    ) -> stores::Result<DeltasSnapshot> {
         never()
     }
 
@@ -140,7 +161,7 @@ impl LiveRead for Fake {
         &self,
         _: Source,
         _: Range<u32>,
-    ) -> stores::Result<Vec<Option<Slot>>> {
+    ) -> stores::Result<Vec<Option<PartitionState>>> {
         never()
     }
 
@@ -149,7 +170,7 @@ impl LiveRead for Fake {
         _: Source,
         _: u32,
         _: &[StateQuery],
-    ) -> stores::Result<StatesAnswer> {
+    ) -> stores::Result<StatesSnapshot> {
         never()
     }
 
@@ -158,7 +179,7 @@ impl LiveRead for Fake {
         _: Source,
         _: Range<u32>,
         _: &[MembersQuery],
-    ) -> stores::Result<StatesAnswer> {
+    ) -> stores::Result<StatesSnapshot> {
         never()
     }
 
@@ -173,10 +194,10 @@ impl LiveRead for Fake {
 
     async fn scan_deltas(
         &self,
-        _: SlotId,
+        _: PartitionId,
         _: &str,
         _: (Epoch, Epoch),
-        _: Option<LivePlace>,
+        _: Option<ScanKey>,
         _: usize,
     ) -> stores::Result<ScannedDeltas> {
         never()
@@ -184,10 +205,10 @@ impl LiveRead for Fake {
 
     async fn scan_states(
         &self,
-        _: SlotId,
+        _: PartitionId,
         _: &str,
         _: (Epoch, Epoch),
-        _: Option<LivePlace>,
+        _: Option<ScanKey>,
         _: usize,
     ) -> stores::Result<ScannedStates> {
         never()
@@ -202,44 +223,44 @@ impl LiveWrite for Fake {
 
     async fn apply(
         &self,
-        _: SlotId,
-        _: Fence,
+        _: PartitionId,
+        _: Checkpoint,
         _: Cut,
         _: &[&str],
         _: &Changes,
-    ) -> stores::Result<Result<(), Moved>> {
+    ) -> stores::Result<Result<(), CheckpointMismatch>> {
         never()
     }
 
-    async fn take_out(&self, _: SlotId, _: &Outbox) -> stores::Result<bool> {
+    async fn remove_published(&self, _: PartitionId, _: &Outbox) -> stores::Result<bool> {
         never()
     }
 
-    async fn change_slot(
+    async fn update_state(
         &self,
         _: &'static str,
-        _: SlotId,
-        _: &SlotRule<'_>,
-    ) -> stores::Result<Option<Slot>> {
+        _: PartitionId,
+        _: &StateTransition<'_>,
+    ) -> stores::Result<Option<PartitionState>> {
         never()
     }
 
-    async fn collect_garbage(&self, _: SlotId, _: usize) -> stores::Result<usize> {
+    async fn collect_garbage(&self, _: PartitionId, _: usize) -> stores::Result<usize> {
         never()
     }
 }
 
-fn slot() -> Slot {
-    let life = NewLife {
+fn partition_state() -> PartitionState {
+    let life = GenerationStart {
         newest: 0,
         cut: Cut::start(),
         log_end: 0,
-        hint: 1,
+        generation_min: 1,
     };
-    Slot::new_generation(1, &life)
+    PartitionState::new_generation(1, &life)
 }
 
-/// The boards of a worker whose cache this is. Its other stores are in the folder, and hold nothing.
+/// The boards of a worker that uses this cache.
 async fn boards(fake: &Arc<Fake>) -> (Boards, TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
     let stores = Stores::embedded(folder.path()).await.expect("stores");
@@ -247,16 +268,16 @@ async fn boards(fake: &Arc<Fake>) -> (Boards, TempDir) {
         schemas: stores.schemas,
         log: Arc::clone(&stores.log) as _,
         log_writes: stores.log as _,
-        recounts: Arc::clone(&stores.canon) as _,
-        canon: stores.canon as _,
+        recounts: Arc::clone(&stores.entities) as _,
+        entities: stores.entities as _,
         live: Arc::clone(fake) as _,
         views: stores.views as _,
         achievements: stores.achievements as _,
         hook: None,
         records: stores.records,
-        suppressions: stores::erasures::Suppressions::nobody(),
+        suppressions: stores::erasures::Suppressions::none(),
         clock: Arc::new(FixedClock::at_ms(0)),
-        draws: Arc::new(SeededDraws::new(1)),
+        draws: Arc::new(SeededRandom::new(1)),
     };
     let options = SpeedOptions::default();
     (Boards::new(SLOT, &ports, jobs(), &options), folder)
@@ -271,9 +292,9 @@ fn jobs() -> Vec<Arc<Job<Board>>> {
 
 fn name(key: i64) -> BoardName {
     let jobs = jobs();
-    let section = Section {
+    let section = FilteredBoard {
         board: Vec::new(),
-        tests: Vec::new(),
+        filters: Vec::new(),
     };
     let key = jobs[0].key().encode_values(&[KeyValue::Int(key)]);
     BoardName {
@@ -283,91 +304,95 @@ fn name(key: i64) -> BoardName {
     }
 }
 
-fn board(key: i64, bytes: Option<u64>) -> Registered {
+fn board(key: i64, bytes: Option<u64>) -> RegisteredBoard {
     let id = format!("1.{key}");
     let name = name(key);
-    Registered { name, id, bytes }
+    RegisteredBoard { name, id, bytes }
 }
 
-/// What nobody keeps is dropped at the begin, at the next one if the slot had moved.
+/// `begin` drops boards without an owner; after a checkpoint mismatch the next `begin` does.
 #[tokio::test]
-async fn a_drop_that_is_refused_is_made_again() {
+async fn a_rejected_drop_is_repeated() {
     let fake = Arc::new(Fake::default());
     fake.known().register.boards = vec![board(1, Some(5)), board(2, None)];
-    fake.known().register.leftovers = vec![board(3, Some(5))];
+    fake.known().register.stale_boards = vec![board(3, Some(5))];
     fake.known().refusals = 1;
     let (mut boards, _folder) = boards(&fake).await;
-    let refused = boards.begin(&slot(), 1).await;
-    assert!(matches!(refused, Err(Error::Moved)), "{refused:?}");
+    let rejected = boards.begin(&partition_state(), 1).await;
+    assert!(
+        matches!(rejected, Err(Error::CheckpointMismatch)),
+        "{rejected:?}"
+    );
     assert_eq!(fake.ids(), ["1.1", "1.2", "1.3"]);
-    boards.forget();
-    assert!(boards.entries.is_empty());
-    boards.begin(&slot(), 1).await.expect("a begin");
+    boards.reset();
+    assert!(boards.known.is_empty());
+    boards.begin(&partition_state(), 1).await.expect("a begin");
     assert_eq!(fake.ids(), ["1.1"]);
-    assert_eq!((boards.entries.len(), boards.entries.bytes()), (1, 5));
+    assert_eq!((boards.known.len(), boards.known.bytes()), (1, 5));
 }
 
-/// Those that were read least recently go first, a few at a time, and the changes that wait do not name
-/// them any more.
+/// The least recently read boards are dropped first, a few at a time, and pending changes no longer
+/// contain them.
 #[tokio::test]
-async fn boards_make_room_when_memory_is_full() {
+async fn boards_are_dropped_when_memory_is_full() {
     let fake = Arc::new(Fake::default());
     fake.known().register.boards = (0..6).map(|key| board(key, Some(1))).collect();
     fake.known().used = [9, 5, 4, 3, 2, 1, 0].map(name).to_vec();
     let (mut boards, _folder) = boards(&fake).await;
-    boards.begin(&slot(), 1).await.expect("a begin");
-    let change = |key: i64| BoardChange {
+    boards.begin(&partition_state(), 1).await.expect("a begin");
+    let change = |key: i64| CachedBoardChange {
         id: format!("1.{key}"),
         rows: Vec::new(),
     };
-    let mut changes = BoardChanges {
+    let mut changes = CachedBoardChanges {
         boards: (0..6).map(change).collect(),
-        ..BoardChanges::default()
+        ..CachedBoardChanges::default()
     };
-    let fence = slot().fence();
+    let checkpoint = partition_state().checkpoint();
     for left in [vec!["1.0", "1.1"], vec![]] {
-        let made = boards.make_room(fence, &mut changes).await;
-        assert_eq!(made.expect("room"), Stepped::More);
+        let outcome = boards.free_memory(checkpoint, &mut changes).await;
+        assert_eq!(outcome.expect("room"), StepOutcome::More);
         assert_eq!(fake.ids(), left);
         let changing = changes.boards.iter().map(|change| change.id.as_str());
         assert_eq!(changing.collect::<Vec<_>>(), left);
         assert_eq!(changes.revision, fake.known().register.revision);
     }
-    let made = boards.make_room(fence, &mut changes).await;
-    assert_eq!(made.expect("none"), Stepped::Idle);
-    // None is filled for a while.
-    boards.want(Miss {
+    let outcome = boards.free_memory(checkpoint, &mut changes).await;
+    assert_eq!(outcome.expect("none"), StepOutcome::Idle);
+    // Fills pause for a while.
+    boards.request(CacheMiss {
         view: name(1).view,
         key: 1,
         section: name(1).section,
-        is_sum: false,
+        wants_live_count: false,
     });
-    assert_eq!(boards.wanted.len(), 0);
+    assert_eq!(boards.requested.len(), 0);
 }
 
-/// The least recently read one goes, whatever else is noted; one that was never noted only if all are so.
+/// The least recently read board is dropped. A board that was never read is dropped only if there
+/// is no other.
 #[tokio::test]
-async fn the_board_read_least_recently_goes_first() {
+async fn the_least_recently_read_board_is_dropped_first() {
     let fake = Arc::new(Fake::default());
     fake.known().register.boards = (0..4).map(|key| board(key, Some(1))).collect();
     fake.known().used = [7, 2, 8, 0].map(name).to_vec();
     let (mut boards, _folder) = boards(&fake).await;
-    boards.begin(&slot(), 1).await.expect("a begin");
+    boards.begin(&partition_state(), 1).await.expect("a begin");
     for left in [vec!["1.0", "1.1", "1.3"], vec!["1.1", "1.3"]] {
-        let evicted = boards.evict(&*fake, slot().fence()).await;
-        assert_eq!(evicted.expect("a drop"), Stepped::More);
+        let evicted = boards.evict(&*fake, partition_state().checkpoint()).await;
+        assert_eq!(evicted.expect("a drop"), StepOutcome::More);
         assert_eq!(fake.ids(), left);
     }
     for left in [1, 0] {
-        let evicted = boards.evict(&*fake, slot().fence()).await;
-        assert_eq!(evicted.expect("a drop"), Stepped::More);
+        let evicted = boards.evict(&*fake, partition_state().checkpoint()).await;
+        assert_eq!(evicted.expect("a drop"), StepOutcome::More);
         assert_eq!(fake.ids().len(), left);
     }
 }
 
-/// Rows count as the batch layer's once all views that have any are so far.
+/// Rows count as the batch layer's once all views with runs have completed the epoch.
 #[tokio::test]
-async fn what_is_covered_is_learnt_of_the_runs() {
+async fn the_covered_epoch_follows_the_runs() {
     let fake = Arc::new(Fake::default());
     let (mut boards, _folder) = boards(&fake).await;
     let view = name(1).view;
@@ -376,18 +401,18 @@ async fn what_is_covered_is_learnt_of_the_runs() {
             .map(|epoch| (view.clone(), epoch))
             .into_iter()
             .collect();
-        boards.covers(&BTreeMap::from_iter(newest));
-        // A begin does not forget it.
-        boards.begin(&slot(), 1).await.expect("a begin");
-        let changes = boards.changes(slot().fence(), &[]).await;
+        boards.set_newest_epochs(&BTreeMap::from_iter(newest));
+        // `begin` keeps the epoch.
+        boards.begin(&partition_state(), 1).await.expect("a begin");
+        let changes = boards.changes(partition_state().checkpoint(), &[]).await;
         let changes = changes.expect("changes");
-        assert_eq!(changes.covered, covered);
+        assert_eq!(changes.covered_epoch, covered);
     }
 }
 
-/// What is filtered by decides which rows are there, and takes no memory.
+/// Filters select the rows, and their columns take no memory.
 #[test]
-fn rows_hold_what_is_shown() {
+fn rows_hold_only_shown_columns() {
     let jobs = jobs();
     let (job, shape) = (&jobs[0], jobs[0].payload());
     let value = |column: &KeyColumn| match column.kind {
@@ -397,26 +422,26 @@ fn rows_hold_what_is_shown() {
         KeyKind::Text => KeyValue::Text("F".to_owned()),
     };
     let mut values: Vec<KeyValue> = shape.0.iter().map(value).collect();
-    let place = Place {
+    let entry = BoardEntry {
         board: vec![1],
         score: vec![2],
         payload: shape.encode_values(&values).expect("a payload"),
         weight: 3,
     };
-    let places = vec![place];
+    let entries = vec![entry];
     let members = [
-        (&[7][..], GroupState { places }),
-        (&[8][..], GroupState::default()),
+        (&[7][..], MemberEntries { entries }),
+        (&[8][..], MemberEntries::default()),
     ];
     let shown = job.shown().0.len();
     assert!((1..values.len()).contains(&shown));
     values[shown..].fill(KeyValue::Null);
     for (gender, payload) in [("F", Some(shape.encode_values(&values))), ("M", None)] {
-        let section = Section {
+        let section = FilteredBoard {
             board: vec![1],
-            tests: vec![("gender".to_owned(), Test::Text(gender.to_owned()))],
+            filters: vec![("gender".to_owned(), ColumnFilter::Text(gender.to_owned()))],
         };
-        let rows = rows_on((job, &section), 5, &members).expect("rows");
+        let rows = filtered_rows(job, &section, 5, &members).expect("rows");
         let row = payload.map(|payload| BoardRow {
             member: vec![7],
             score: vec![2],

@@ -1,4 +1,4 @@
-//! Data centers: in how many of them a keyspace has copies, and what that asks of the consistency.
+//! Data centers: how many of them have replicas of a keyspace, and which consistency that requires.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,49 +7,54 @@ use scylla::statement::Consistency;
 use super::session::Cql;
 use crate::Result;
 
-/// What is wrong where what is written may not be seen by who reads: a quorum of one data center has
-/// nothing in common with that of another.
-pub(super) async fn flaw(cql: &Cql, keyspace: &str) -> Result<Option<String>> {
-    let doing = "reading how the keyspace is replicated";
+/// Returns the problem of a consistency with which reads may miss writes: quorums of two data
+/// centers do not overlap.
+pub(super) async fn consistency_problem(cql: &Cql, keyspace: &str) -> Result<Option<String>> {
+    let operation = "reading how the keyspace is replicated";
     let text = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?";
-    let row: Option<(BTreeMap<String, String>,)> = cql.first(doing, text, (keyspace,)).await?;
+    let row: Option<(BTreeMap<String, String>,)> =
+        cql.fetch_first(operation, text, (keyspace,)).await?;
     let (replication,) = row.unwrap_or_default();
     let state = cql.session().await?.get_cluster_state();
     let nodes = state.get_nodes_info().iter();
-    let of_cluster = nodes.filter_map(|node| node.datacenter.as_deref());
-    let centers = with_copies(&replication, of_cluster.collect());
-    Ok(flaw_of(keyspace, &centers, cql.consistency()?))
+    let cluster_centers = nodes.filter_map(|node| node.datacenter.as_deref());
+    let centers = replica_centers(&replication, cluster_centers.collect());
+    Ok(check_consistency(keyspace, &centers, cql.consistency()?))
 }
 
-/// The data centers in which a keyspace has copies.
-fn with_copies<'a>(
+/// Returns the data centers with replicas of a keyspace.
+fn replica_centers<'a>(
     replication: &'a BTreeMap<String, String>,
-    of_cluster: BTreeSet<&'a str>,
+    cluster_centers: BTreeSet<&'a str>,
 ) -> BTreeSet<&'a str> {
     let class = replication.get("class").map_or("", String::as_str);
     if !class.ends_with("NetworkTopologyStrategy") {
-        // The others don't look where a node is.
-        return of_cluster;
+        // Other strategies ignore the location of nodes.
+        return cluster_centers;
     }
-    let copies = replication.iter().filter(|(name, copies)| {
-        !matches!(name.as_str(), "class" | "replication_factor") && copies.as_str() != "0"
+    let replicas = replication.iter().filter(|(name, replicas)| {
+        !matches!(name.as_str(), "class" | "replication_factor") && replicas.as_str() != "0"
     });
-    // ScyllaDB numbers the racks of a data center behind its name, if they are named.
-    copies
+    // If racks are named, ScyllaDB appends a number per rack to the name of the data center.
+    replicas
         .map(|(name, _)| name.split(':').next().unwrap_or(name))
         .collect()
 }
 
-fn flaw_of(keyspace: &str, centers: &BTreeSet<&str>, consistency: Consistency) -> Option<String> {
+fn check_consistency(
+    keyspace: &str,
+    centers: &BTreeSet<&str>,
+    consistency: Consistency,
+) -> Option<String> {
     if centers.len() < 2 || matches!(consistency, Consistency::Quorum | Consistency::All) {
         return None;
     }
     let names: Vec<&str> = centers.iter().copied().collect();
     Some(format!(
-        "the keyspace {keyspace} has copies in the data centers {}, and with the present consistency \
-         what is written in one may not be seen in another, so answers could be wrong: set \
-         `consistency` to quorum (and `serial_consistency` to serial where batch runs start in several \
-         data centers), or keep the copies in one",
+        "the keyspace {keyspace} has replicas in the data centers {}, and with the present \
+         consistency, reads in one may miss writes in another, so answers may be wrong: set \
+         `consistency` to quorum (and `serial_consistency` to serial if batch runs start in several \
+         data centers), or use replicas in only one data center",
         names.join(", ")
     ))
 }
@@ -59,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_in_several_data_centers_need_a_quorum_of_all() {
+    fn replicas_in_several_data_centers_need_a_global_quorum() {
         let cases = [
             (
                 "SimpleStrategy",
@@ -88,27 +93,27 @@ mod tests {
                 false,
             ),
         ];
-        for (class, copies, centers, is_flawed) in cases {
+        for (class, replicas, centers, is_flawed) in cases {
             let class = format!("org.apache.cassandra.locator.{class}");
-            let copies = copies
+            let replicas = replicas
                 .iter()
-                .map(|(of, n)| ((*of).to_owned(), (*n).to_owned()));
-            let mut replication: BTreeMap<String, String> = copies.collect();
+                .map(|(name, n)| ((*name).to_owned(), (*n).to_owned()));
+            let mut replication: BTreeMap<String, String> = replicas.collect();
             replication.insert("class".to_owned(), class);
-            let of_cluster = ["dc1", "dc2"].into_iter().take(centers).collect();
-            let found = with_copies(&replication, of_cluster);
-            for (consistency, can_be) in [
+            let cluster_centers = ["dc1", "dc2"].into_iter().take(centers).collect();
+            let found = replica_centers(&replication, cluster_centers);
+            for (consistency, is_local) in [
                 (Consistency::LocalQuorum, true),
                 (Consistency::LocalOne, true),
                 (Consistency::One, true),
                 (Consistency::Quorum, false),
                 (Consistency::All, false),
             ] {
-                let flaw = flaw_of("k", &found, consistency);
+                let problem = check_consistency("k", &found, consistency);
                 assert_eq!(
-                    flaw.is_some(),
-                    is_flawed && can_be,
-                    "{replication:?} {flaw:?}"
+                    problem.is_some(),
+                    is_flawed && is_local,
+                    "{replication:?} {problem:?}"
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! The consistency levels that the options name.
+//! Consistency levels from the options.
 
 use scylla::statement::{Consistency, SerialConsistency};
 
@@ -13,23 +13,23 @@ impl CassandraOptions {
             "local_one" => Ok(Consistency::LocalOne),
             "one" => Ok(Consistency::One),
             "all" => Ok(Consistency::All),
-            other => Err(wrong(format!(
-                "{other:?} is no consistency; write local_quorum, quorum, local_one, one or all"
+            other => Err(options_error(format!(
+                "`consistency` is {other:?}; set it to local_quorum, quorum, local_one, one or all"
             ))),
         }
     }
 
-    pub(super) fn agreement(&self) -> Result<SerialConsistency> {
+    pub(super) fn serial_consistency_level(&self) -> Result<SerialConsistency> {
         match self.serial_consistency.as_str() {
             "local_serial" => Ok(SerialConsistency::LocalSerial),
             "serial" => Ok(SerialConsistency::Serial),
-            other => Err(wrong(format!(
-                "{other:?} is no serial consistency; write local_serial or serial"
+            other => Err(options_error(format!(
+                "`serial_consistency` is {other:?}; set it to local_serial or serial"
             ))),
         }
     }
 }
 
-pub(super) fn wrong(why: impl ToString) -> Error {
+pub(super) fn options_error(why: impl ToString) -> Error {
     Error::broken("using Cassandra", why)
 }

@@ -37,8 +37,8 @@ use schemas::seam::Epoch;
 use scylla::response::PagingState;
 use scylla::value::MaybeUnset;
 
-use super::session::{Cql, Outcome, number, together};
-use crate::views::{EarlierRoot, Head, NewEdition, NewHead, NodeName};
+use super::session::{CasOutcome, Cql, number, run_concurrently};
+use crate::views::{EarlierRoot, Head, NewHead, NewVersion, NodeName};
 use crate::{Error, Result};
 
 /// Partitions of heads. They divide the work of lightweight transactions; a hundred thousand keys
@@ -127,7 +127,7 @@ impl Progress {
         }
         let buckets = 0..BUCKETS.cast_signed();
         let calls = buckets.map(|bucket| fence(cql, id, bucket, stamp_us));
-        together(AGREED_AT_ONCE, calls.collect()).await?;
+        run_concurrently(AGREED_AT_ONCE, calls.collect()).await?;
         let mut fenced = self.fenced.lock().unwrap_or_else(PoisonError::into_inner);
         if fenced.len() >= 1024 {
             fenced.clear();
@@ -175,24 +175,27 @@ async fn fence(cql: &Cql, id: &str, bucket: i32, stamp_us: i64) -> Result<()> {
     let doing = "fencing the heads of a view";
     let raise = format!("UPDATE heads_{id} SET fence = ? WHERE bucket = ? IF fence < ?");
     let begin = format!("UPDATE heads_{id} SET fence = ? WHERE bucket = ? IF fence = NULL");
-    let patience = cql.patience();
+    let patience = cql.retry_policy();
     patience
-        .repeated_steps(doing, || async {
-            let raised = cql.agree(doing, &raise, (stamp_us, bucket, stamp_us));
+        .retry_steps(doing, || async {
+            let raised = cql.compare_and_set(doing, &raise, (stamp_us, bucket, stamp_us));
             let there = match raised.await? {
-                Outcome::Applied => return Ok(()),
-                Outcome::Unknown(error) => return Err(error),
-                Outcome::NotApplied(row) => number(&row, "fence"),
+                CasOutcome::Applied => return Ok(()),
+                CasOutcome::Unknown(error) => return Err(error),
+                CasOutcome::NotApplied(row) => number(&row, "fence"),
             };
             match there {
                 Some(there) if there == stamp_us => return Ok(()),
                 Some(there) => return Err(overtaken(stamp_us, Some(there))),
                 None => {}
             }
-            match cql.agree(doing, &begin, (stamp_us, bucket)).await? {
-                Outcome::Applied => Ok(()),
-                Outcome::NotApplied(_) => Err(patience.unavailable(doing, "somebody else does")),
-                Outcome::Unknown(error) => Err(error),
+            match cql
+                .compare_and_set(doing, &begin, (stamp_us, bucket))
+                .await?
+            {
+                CasOutcome::Applied => Ok(()),
+                CasOutcome::NotApplied(_) => Err(patience.unavailable(doing, "somebody else does")),
+                CasOutcome::Unknown(error) => Err(error),
             }
         })
         .await
@@ -286,8 +289,8 @@ async fn stored(cql: &Cql, id: &str, keys: &[&[u8]]) -> Result<HashMap<Vec<u8>, 
         asked.extend(keys.chunks(KEYS_ASKED).map(|keys| (bucket, keys.to_vec())));
     }
     let ask = asked.iter();
-    let ask = ask.map(|values| cql.all::<HeadRow>(doing, statement, values));
-    let answers = together(AT_ONCE, ask.collect()).await?;
+    let ask = ask.map(|values| cql.fetch_all::<HeadRow>(doing, statement, values));
+    let answers = run_concurrently(AT_ONCE, ask.collect()).await?;
     Ok(answers.into_iter().flatten().map(of_row).collect())
 }
 
@@ -317,10 +320,10 @@ pub(super) async fn nodes(
     cql.prepare(doing, text).await?;
     let ask = names.iter().map(|name| async move {
         let values = (key, shard(name), name.as_slice());
-        let row: Option<(Option<Bytes>,)> = cql.first(doing, text, values).await?;
+        let row: Option<(Option<Bytes>,)> = cql.fetch_first(doing, text, values).await?;
         Ok(row.map(|(bytes,)| bytes.unwrap_or_default()))
     });
-    together(AT_ONCE, ask.collect()).await
+    run_concurrently(AT_ONCE, ask.collect()).await
 }
 
 /// The nodes in a shard of a key: names and stamps.
@@ -328,7 +331,7 @@ async fn shard_nodes(cql: &Cql, id: &str, key: &[u8], shard: i32) -> Result<Vec<
     let doing = "listing nodes";
     let text = format!("SELECT name, stamp_us FROM nodes_{id} WHERE key = ? AND shard = ?");
     let statement = cql.prepare(doing, &text).await?;
-    let found: Vec<(Vec<u8>, i64)> = cql.all(doing, &statement, &(key, shard)).await?;
+    let found: Vec<(Vec<u8>, i64)> = cql.fetch_all(doing, &statement, &(key, shard)).await?;
     let node = |(name, stamp_us)| {
         let name = NodeName::try_from(name);
         let name = name.map_err(|_| cql.broken(doing, "a node's name is not 16 bytes"))?;
@@ -387,7 +390,7 @@ pub(super) async fn write(
     progress: &Progress,
     id: &str,
     (epoch, stamp_us): (Epoch, i64),
-    editions: &[NewEdition],
+    editions: &[NewVersion],
 ) -> Result<()> {
     if editions.is_empty() {
         return Ok(());
@@ -400,15 +403,15 @@ pub(super) async fn write(
         if let Some(head) = &edition.head {
             let heads = by_bucket.entry(bucket(&edition.key)).or_default();
             let replaced = replaced.get(&edition.key);
-            let earlier = replaced.filter(|_| !edition.is_alone);
+            let earlier = replaced.filter(|_| !edition.drops_earlier_root);
             let earlier = earlier.and_then(|stored| stored.earlier_at(stamp_us));
-            heads.insert(&edition.key, (head, earlier, edition.is_alone));
+            heads.insert(&edition.key, (head, earlier, edition.drops_earlier_root));
         }
     }
     let calls = by_bucket
         .into_iter()
         .map(|(bucket, heads)| write_heads(cql, id, bucket, (epoch, stamp_us), heads));
-    together(AGREED_AT_ONCE, calls.collect()).await?;
+    run_concurrently(AGREED_AT_ONCE, calls.collect()).await?;
     Ok(())
 }
 
@@ -425,7 +428,7 @@ async fn note_places(
     cql: &Cql,
     id: &str,
     stamp_us: i64,
-    editions: &[NewEdition],
+    editions: &[NewVersion],
 ) -> Result<HashMap<Vec<u8>, Stored>> {
     let doing = "noting where nodes are";
     let with_head = editions.iter().filter(|edition| edition.head.is_some());
@@ -453,11 +456,11 @@ async fn note_places(
         .values()
         .flat_map(|notes| notes.chunks(NOTES_STEP));
     let calls = steps.map(|notes| cql.write(doing, statement, notes));
-    together(AT_ONCE, calls.collect()).await?;
+    run_concurrently(AT_ONCE, calls.collect()).await?;
     Ok(replaced)
 }
 
-async fn write_nodes(cql: &Cql, id: &str, stamp_us: i64, editions: &[NewEdition]) -> Result<()> {
+async fn write_nodes(cql: &Cql, id: &str, stamp_us: i64, editions: &[NewVersion]) -> Result<()> {
     let doing = "writing nodes";
     let text = format!(
         "INSERT INTO nodes_{id} (key, shard, name, stamp_us, bytes) VALUES (?, ?, ?, ?, ?)
@@ -472,7 +475,7 @@ async fn write_nodes(cql: &Cql, id: &str, stamp_us: i64, editions: &[NewEdition]
         let values = (key, shard, name, stamp_us, bytes.as_ref(), stamp_us);
         cql.write(doing, statement, &[values]).await
     });
-    together(AT_ONCE, calls.collect()).await?;
+    run_concurrently(AT_ONCE, calls.collect()).await?;
     Ok(())
 }
 
@@ -507,7 +510,7 @@ async fn write_heads(
             });
         let (step, later) = rest.split_at(fits.count().max(1));
         rest = later;
-        let done = cql.patience().repeated_steps(doing, || async {
+        let done = cql.retry_policy().retry_steps(doing, || async {
             let mut statements = vec![fenced.clone()];
             let mut values = vec![HeadValues::Fence(stamp_us, bucket, stamp_us)];
             for (key, replacing) in step {
@@ -515,10 +518,10 @@ async fn write_heads(
                 let epoch = epoch.cast_signed();
                 values.push(HeadValues::Head(bucket, key, epoch, stamp_us, replacing));
             }
-            match cql.agree_all(doing, statements, values).await? {
-                Outcome::Applied => Ok(()),
-                Outcome::NotApplied(row) => Err(overtaken(stamp_us, number(&row, "fence"))),
-                Outcome::Unknown(error) => Err(error),
+            match cql.compare_and_set_batch(doing, statements, values).await? {
+                CasOutcome::Applied => Ok(()),
+                CasOutcome::NotApplied(row) => Err(overtaken(stamp_us, number(&row, "fence"))),
+                CasOutcome::Unknown(error) => Err(error),
             }
         });
         done.await?;
@@ -540,17 +543,17 @@ impl scylla::serialize::row::SerializeRow for HeadValues<'_> {
     ) -> std::result::Result<(), scylla::serialize::SerializationError> {
         match self {
             Self::Fence(set, bucket, is) => (set, bucket, is).serialize(context, writer),
-            Self::Head(bucket, key, epoch, stamp_us, (head, earlier, is_alone)) => {
+            Self::Head(bucket, key, epoch, stamp_us, (head, earlier, drops_earlier_root)) => {
                 let (root, shards) = (head.root.as_ref(), shards_of(&head.names));
                 // What is not there is not written, and has not been: once a head has an earlier root,
                 // so has every one after it. But one that is to go is written over with nothing.
-                fn column<T>(value: Option<T>, is_alone: bool) -> MaybeUnset<Option<T>> {
+                fn column<T>(value: Option<T>, drops_earlier_root: bool) -> MaybeUnset<Option<T>> {
                     match value {
-                        None if !is_alone => MaybeUnset::Unset,
+                        None if !drops_earlier_root => MaybeUnset::Unset,
                         value => MaybeUnset::Set(value),
                     }
                 }
-                let (earlier, alone) = (earlier.as_ref(), *is_alone);
+                let (earlier, alone) = (earlier.as_ref(), *drops_earlier_root);
                 let of_earlier = (
                     column(earlier.map(|(root, _)| root.epoch.cast_signed()), alone),
                     column(earlier.map(|(root, _)| root.stamp_us), alone),
@@ -644,7 +647,7 @@ async fn clear(
     let list = places
         .iter()
         .map(|place| shard_nodes(cql, id, &place.key, place.shard));
-    let listed = together(PLACES, list.collect()).await?;
+    let listed = run_concurrently(PLACES, list.collect()).await?;
     let (mut stale, mut cleared) = (Vec::new(), Vec::new());
     for (place, nodes) in places.iter().zip(listed) {
         let kept_us = heads.get(&place.key).map_or([None; 2], Stored::stamps_us);
@@ -674,7 +677,7 @@ async fn clear(
             let values = (written_us, key, shard, name.as_slice(), written_us);
             cql.write(doing, statement, &[values]).await
         });
-    together(AT_ONCE, calls.collect()).await?;
+    run_concurrently(AT_ONCE, calls.collect()).await?;
     let text = format!(
         "DELETE FROM stale_{id} USING TIMESTAMP ? WHERE bucket = ? AND key = ? AND shard = ?"
     );

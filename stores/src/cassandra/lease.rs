@@ -1,8 +1,9 @@
-//! Leases: a row for each, changed by lightweight transactions. What names the holder has a time to
-//! live and is renewed at a third of it; the fencing number has none, and rises with every holder.
+//! Leases: one row each, changed by lightweight transactions. The columns that name the holder have
+//! a time to live and are renewed at a third of it. The fencing number has none, and rises with
+//! every holder.
 //!
-//! The time to live counts at the servers from when they write, the holder's from before it asked: so
-//! the holder knows that its lease is over before anybody else can take it.
+//! The servers count the time to live from their write, the holder from before its request. So the
+//! holder knows that its lease has ended before another process can acquire it.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,34 +16,35 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::CassandraOptions;
-use super::session::{Cql, Outcome};
-use crate::lease::{Held, Leases, check_name};
+use super::session::{CasOutcome, Cql};
+use crate::lease::{LeaseGuard, Leases, check_name};
 use crate::{Error, Result};
 
-/// Servers count whole seconds, and their clocks are not quite ours.
-const EARLY: Duration = Duration::from_secs(2);
-const SHORTEST: Duration = Duration::from_secs(5);
-/// Who lets go does not wait for long: the lease ends by itself.
-const LET_GO_FOR: Duration = Duration::from_secs(3);
+/// The holder ends its lease earlier by this time, because servers count whole seconds and clocks
+/// differ.
+const SAFETY_MARGIN: Duration = Duration::from_secs(2);
+const DURATION_MIN: Duration = Duration::from_secs(5);
+/// Maximum wait when a lease is released; after that it expires by itself.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Leases in a keyspace.
 #[derive(Debug, Clone)]
 pub struct CassandraLeases {
     cql: Arc<Cql>,
-    lasts: Duration,
+    duration: Duration,
 }
 
 /// The holder's side of a lease.
 #[derive(Debug)]
-struct CassandraHeld {
-    taken: Arc<Taken>,
-    /// Ends the task that renews, which then gives the lease back.
-    over: CancellationToken,
+struct CassandraLease {
+    identity: Arc<LeaseIdentity>,
+    /// Stops the renewal task, which then releases the lease.
+    ended: CancellationToken,
     loss: Loss,
     task: Option<JoinHandle<()>>,
 }
 
-/// Whether a lease was lost, and why.
+/// Signal that a lease was lost, with the reason.
 #[derive(Debug, Clone, Default)]
 struct Loss {
     token: CancellationToken,
@@ -50,88 +52,92 @@ struct Loss {
 }
 
 impl Loss {
-    fn tell(&self, lease: &str, why: String) {
-        tracing::error!(lease, why, "lost");
-        // It is told once: the task that renews ends with it.
+    fn report(&self, lease: &str, why: String) {
+        tracing::error!(lease, why, "lost a lease");
+        // It is set only once, because the renewal task then ends.
         let _first = self.why.set(why);
         self.token.cancel();
     }
 }
 
 #[async_trait]
-impl Held for CassandraHeld {
+impl LeaseGuard for CassandraLease {
     fn lost(&self) -> CancellationToken {
         self.loss.token.clone()
     }
 
     async fn is_held(&self) -> Result<bool> {
-        let now = self.taken.look(&self.taken.doing("looking at")).await?;
-        Ok(!self.loss.token.is_cancelled() && now.token.as_ref() == Some(&self.taken.token))
+        let now = self
+            .identity
+            .read_row(&self.identity.operation("checking"))
+            .await?;
+        Ok(!self.loss.token.is_cancelled() && now.token.as_ref() == Some(&self.identity.token))
     }
 
-    fn why_lost(&self) -> Option<String> {
+    fn loss_reason(&self) -> Option<String> {
         self.loss.why.get().cloned()
     }
 
-    async fn let_go(mut self: Box<Self>) {
-        self.over.cancel();
+    async fn release(mut self: Box<Self>) {
+        self.ended.cancel();
         if let Some(task) = self.task.take()
-            && timeout(LET_GO_FOR, task).await.is_err()
+            && timeout(RELEASE_TIMEOUT, task).await.is_err()
         {
-            tracing::warn!("a lease could not be given back; it ends by itself");
+            tracing::warn!("cannot release a lease in time; it expires by itself");
         }
     }
 }
 
-impl Drop for CassandraHeld {
+impl Drop for CassandraLease {
     fn drop(&mut self) {
-        self.over.cancel();
+        self.ended.cancel();
     }
 }
 
-/// A lease that was taken.
+/// Data of a lease that this process holds or tries to acquire.
 #[derive(Debug)]
-struct Taken {
+struct LeaseIdentity {
     cql: Arc<Cql>,
     name: String,
     holder: String,
     token: String,
-    lasts: Duration,
+    duration: Duration,
 }
 
 impl CassandraLeases {
     pub(super) fn new(cql: Arc<Cql>, options: &CassandraOptions) -> Self {
-        let lasts = Duration::from_millis(options.lease_ms).max(SHORTEST);
-        Self { cql, lasts }
+        let duration = Duration::from_millis(options.lease_ms).max(DURATION_MIN);
+        Self { cql, duration }
     }
 
-    /// Takes a lease, or answers who holds it.
+    /// Acquires a lease, or returns its holder.
     pub(super) async fn take(
         &self,
         name: &str,
         holder: &str,
-    ) -> Result<Result<Box<dyn Held>, String>> {
-        let taken = Arc::new(Taken {
+    ) -> Result<Result<Box<dyn LeaseGuard>, String>> {
+        let identity = Arc::new(LeaseIdentity {
             cql: Arc::clone(&self.cql),
             name: name.to_owned(),
             holder: holder.to_owned(),
             token: Uuid::new_v4().simple().to_string(),
-            lasts: self.lasts,
+            duration: self.duration,
         });
-        let asked = Instant::now();
-        if let Err(holder) = taken.take().await? {
+        let requested_at = Instant::now();
+        if let Err(holder) = identity.take().await? {
             return Ok(Err(holder));
         }
-        let (over, loss) = (CancellationToken::new(), Loss::default());
-        let keeping = Arc::clone(&taken).keep(asked, over.clone(), loss.clone());
+        let (ended, loss) = (CancellationToken::new(), Loss::default());
+        let renewing =
+            Arc::clone(&identity).renew_until_released(requested_at, ended.clone(), loss.clone());
         #[expect(
             clippy::disallowed_methods,
             reason = "it ends with the lease, which owns it and outlives the call"
         )]
-        let task = tokio::spawn(keeping);
-        Ok(Ok(Box::new(CassandraHeld {
-            taken,
-            over,
+        let task = tokio::spawn(renewing);
+        Ok(Ok(Box::new(CassandraLease {
+            identity,
+            ended,
             loss,
             task: Some(task),
         })))
@@ -140,25 +146,31 @@ impl CassandraLeases {
 
 #[async_trait]
 impl Leases for CassandraLeases {
-    async fn acquire(&self, name: &str, holder: &str) -> Result<Result<Box<dyn Held>, String>> {
+    async fn acquire(
+        &self,
+        name: &str,
+        holder: &str,
+    ) -> Result<Result<Box<dyn LeaseGuard>, String>> {
         check_name(name)?;
         self.take(&format!("of {name}"), holder).await
     }
 }
 
-/// What stands in the row of a lease.
+/// Row of a lease.
 #[derive(Debug, Default)]
-struct Standing {
+struct LeaseRow {
     fence: Option<i64>,
     token: Option<String>,
     holder: Option<String>,
-    /// When the holder took it.
+    /// When the holder acquired it.
     since_us: Option<i64>,
 }
 
-impl Standing {
-    fn told(self) -> String {
-        let holder = self.holder.unwrap_or_else(|| "somebody".to_owned());
+impl LeaseRow {
+    fn holder_text(self) -> String {
+        let holder = self
+            .holder
+            .unwrap_or_else(|| "an unknown process".to_owned());
         let since = self
             .since_us
             .and_then(|us| Timestamp::from_microsecond(us).ok());
@@ -169,21 +181,24 @@ impl Standing {
     }
 }
 
-impl Taken {
-    fn doing(&self, what: &str) -> String {
-        format!("{what} the lease {}", self.name.trim_start_matches("of "))
+impl LeaseIdentity {
+    fn operation(&self, verb: &str) -> String {
+        format!("{verb} the lease {}", self.name.trim_start_matches("of "))
     }
 
     fn seconds(&self) -> i32 {
-        i32::try_from(self.lasts.as_secs()).unwrap_or(i32::MAX)
+        i32::try_from(self.duration.as_secs()).unwrap_or(i32::MAX)
     }
 
-    async fn look(&self, doing: &str) -> Result<Standing> {
+    async fn read_row(&self, operation: &str) -> Result<LeaseRow> {
         let text = "SELECT fence, held_by, holder, WRITETIME(fence) FROM leases WHERE name = ?";
         type Row = (Option<i64>, Option<String>, Option<String>, Option<i64>);
-        let row: Option<Row> = self.cql.first_serial(doing, text, (&self.name,)).await?;
+        let row: Option<Row> = self
+            .cql
+            .fetch_first_serial(operation, text, (&self.name,))
+            .await?;
         let (fence, token, holder, since_us) = row.unwrap_or_default();
-        Ok(Standing {
+        Ok(LeaseRow {
             fence,
             token,
             holder,
@@ -191,102 +206,110 @@ impl Taken {
         })
     }
 
-    /// Takes the lease, or answers who holds it.
+    /// Acquires the lease, or returns its holder.
     async fn take(&self) -> Result<Result<(), String>> {
-        let doing = &self.doing("taking");
+        let operation = &self.operation("acquiring");
         let number = "UPDATE leases SET fence = ? WHERE name = ? IF fence = ? AND held_by = NULL";
         let holder = "UPDATE leases USING TTL ? SET held_by = ?, holder = ? WHERE name = ?";
-        let patience = self.cql.patience();
-        patience
-            .repeated_steps(doing, || async {
-                let now = self.look(doing).await?;
+        let retry_policy = self.cql.retry_policy();
+        retry_policy
+            .retry_steps(operation, || async {
+                let now = self.read_row(operation).await?;
                 if now.token.as_ref() == Some(&self.token) {
-                    // An earlier try of ours, of which nothing was told.
+                    // An earlier attempt of this process with an unknown outcome was applied.
                     return Ok(Ok(()));
                 }
                 if now.token.is_some() {
-                    return Ok(Err(now.told()));
+                    return Ok(Err(now.holder_text()));
                 }
                 let statements = vec![
-                    self.cql.prepare(doing, number).await?,
-                    self.cql.prepare(doing, holder).await?,
+                    self.cql.prepare(operation, number).await?,
+                    self.cql.prepare(operation, holder).await?,
                 ];
                 let fence = now.fence.unwrap_or(0) + 1;
                 let values = (
                     (fence, &self.name, now.fence),
                     (self.seconds(), &self.token, &self.holder, &self.name),
                 );
-                match self.cql.agree_all(doing, statements, values).await? {
-                    Outcome::Applied => {
-                        tracing::debug!(lease = self.name, fence, "taken");
+                match self
+                    .cql
+                    .compare_and_set_batch(operation, statements, values)
+                    .await?
+                {
+                    CasOutcome::Applied => {
+                        tracing::debug!(lease = self.name, fence, "acquired a lease");
                         Ok(Ok(()))
                     }
-                    Outcome::NotApplied(_) => {
-                        Err(patience.unavailable(doing, "somebody else was quicker"))
-                    }
-                    Outcome::Unknown(error) => Err(error),
+                    CasOutcome::NotApplied(_) => Err(retry_policy
+                        .unavailable(operation, "another process acquired it at the same time")),
+                    CasOutcome::Unknown(error) => Err(error),
                 }
             })
             .await
     }
 
-    /// Renews the lease until it is over, and then gives it back.
-    async fn keep(self: Arc<Self>, asked: Instant, over: CancellationToken, loss: Loss) {
+    /// Renews the lease until it is released or lost.
+    async fn renew_until_released(
+        self: Arc<Self>,
+        requested_at: Instant,
+        ended: CancellationToken,
+        loss: Loss,
+    ) {
         let mut why = format!("{} did not answer in time", self.cql.server());
-        let mut held_until = asked + self.lasts - EARLY;
-        let mut next = asked + self.lasts / 3;
+        let mut valid_until = requested_at + self.duration - SAFETY_MARGIN;
+        let mut next = requested_at + self.duration / 3;
         loop {
             tokio::select! {
-                () = sleep_until(next.min(held_until)) => {}
-                () = over.cancelled() => break,
+                () = sleep_until(next.min(valid_until)) => {}
+                () = ended.cancelled() => break,
             }
             let now = Instant::now();
-            if now >= held_until {
-                loss.tell(&self.name, why);
+            if now >= valid_until {
+                loss.report(&self.name, why);
                 return;
             }
             let renewed = tokio::select! {
-                renewed = tokio::time::timeout_at(held_until, self.renew()) => renewed,
-                () = over.cancelled() => break,
+                renewed = tokio::time::timeout_at(valid_until, self.renew()) => renewed,
+                () = ended.cancelled() => break,
             };
             match renewed {
                 Ok(Ok(true)) => {
-                    held_until = now + self.lasts - EARLY;
-                    next = now + self.lasts / 3;
+                    valid_until = now + self.duration - SAFETY_MARGIN;
+                    next = now + self.duration / 3;
                 }
                 Ok(Ok(false)) => {
-                    loss.tell(&self.name, "somebody else has it now".to_owned());
+                    loss.report(&self.name, "another process holds it now".to_owned());
                     return;
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(lease = self.name, %error, "not renewed yet");
+                    tracing::warn!(lease = self.name, %error, "cannot renew a lease; retrying");
                     why = error.to_string();
-                    next = Instant::now() + self.lasts / 10;
+                    next = Instant::now() + self.duration / 10;
                 }
                 Err(_) => {}
             }
         }
-        if let Err(error) = self.give_back().await {
-            tracing::debug!(lease = self.name, %error, "it ends by itself");
+        if let Err(error) = self.release().await {
+            tracing::debug!(lease = self.name, %error, "cannot release a lease; it expires by itself");
         }
     }
 
-    /// Renews it once; false if it is somebody else's.
+    /// Renews it once. Returns false if another process holds it.
     async fn renew(&self) -> Result<bool> {
-        let doing = &self.doing("renewing");
+        let operation = &self.operation("renewing");
         let text =
             "UPDATE leases USING TTL ? SET held_by = ?, holder = ? WHERE name = ? IF held_by = ?";
         let (token, name) = (&self.token, &self.name);
         let values = (self.seconds(), token, &self.holder, name, token);
-        let renewed = self.cql.agree_at_once(doing, text, values);
-        renewed.await?.applied()
+        let renewed = self.cql.compare_and_set_at_once(operation, text, values);
+        renewed.await?.is_applied()
     }
 
-    async fn give_back(&self) -> Result<(), Error> {
-        let doing = &self.doing("giving back");
+    async fn release(&self) -> Result<(), Error> {
+        let operation = &self.operation("releasing");
         let text = "DELETE held_by, holder FROM leases WHERE name = ? IF held_by = ?";
         let values = (&self.name, &self.token);
-        let given_back = self.cql.agree_at_once(doing, text, values);
-        given_back.await?.applied().map(drop)
+        let released = self.cql.compare_and_set_at_once(operation, text, values);
+        released.await?.is_applied().map(drop)
     }
 }

@@ -1,7 +1,8 @@
-//! The keyspace and its tables: numbered files of CQL, each applied once and never changed.
+//! The keyspace and its tables: numbered CQL files, each applied once and never changed.
 //!
-//! They are applied by `migrate` alone, one process at a time: a lease of the keyspace keeps others
-//! waiting. Each statement may be repeated, so that a migration that died is finished by the next.
+//! Only `migrate` applies them, one process at a time: a lease of the keyspace makes other
+//! processes wait. Each statement is idempotent, so the next run completes a migration that was
+//! interrupted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,15 +14,15 @@ use super::CassandraOptions;
 use super::lease::CassandraLeases;
 use super::records_move::move_rows;
 use super::session::Cql;
-use crate::lease::Held;
+use crate::lease::LeaseGuard;
 use crate::{Error, Result};
 
-/// All are applied in this scope; another one may come with a server of its own.
+/// Scope of all migrations. A separate server could get another scope.
 const SCOPE: &str = "all";
 const BOOTSTRAP: &str = include_str!("migrations/bootstrap.cql");
-/// Others that change the schema are waited for.
-const WAIT: Duration = Duration::from_secs(120);
-const LOOK_AGAIN: Duration = Duration::from_millis(300);
+/// Maximum wait for other processes that change the schema.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(120);
+const RETRY_INTERVAL: Duration = Duration::from_millis(300);
 
 /// A migration.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +32,7 @@ pub(super) struct Migration {
     text: &'static str,
 }
 
-/// The migration after whose statements the rows of earlier tables are moved.
+/// After the statements of this migration, the rows of earlier tables are moved.
 const RECORD_STORE: i32 = 7;
 
 pub(super) const MIGRATIONS: &[Migration] = &[
@@ -72,18 +73,18 @@ pub(super) const MIGRATIONS: &[Migration] = &[
     },
 ];
 
-/// In a migration, what the names of a view's tables end in: such a statement is one for each view that
-/// has a table of that name without the column that it adds.
+/// Placeholder for the ending of a view's table names. A statement with it is run for each view
+/// whose table lacks the column that it adds.
 const VIEW: &str = "{view}";
 
 impl Migration {
-    /// The checksum of its text, without which a changed file would go unnoticed.
+    /// Checksum of its text, which reveals a changed file.
     fn checksum(&self) -> String {
         format!("{:08x}", crc32fast::hash(self.text.as_bytes()))
     }
 }
 
-/// The statements of a file.
+/// Splits a file into statements.
 fn statements(text: &str) -> Vec<String> {
     let code = text.lines().filter(|line| !line.starts_with("--"));
     let code = code.collect::<Vec<_>>().join("\n");
@@ -92,18 +93,18 @@ fn statements(text: &str) -> Vec<String> {
     statements.map(str::to_owned).collect()
 }
 
-/// What is applied, by version: name and checksum. Nothing where nobody has migrated yet.
+/// Reads name and checksum of the applied migrations by version; empty before the first `migrate`.
 async fn applied(cql: &Cql, keyspace: &str) -> Result<BTreeMap<i32, (String, String)>> {
-    let doing = "reading which migrations are applied";
-    let there = "SELECT table_name FROM system_schema.tables
+    let operation = "reading which migrations are applied";
+    let text = "SELECT table_name FROM system_schema.tables
                  WHERE keyspace_name = ? AND table_name = 'schema_migrations'";
-    if cql.read(doing, there, (keyspace,)).await?.rows_num() == 0 {
+    if cql.read(operation, text, (keyspace,)).await?.rows_num() == 0 {
         return Ok(BTreeMap::new());
     }
     let text = "SELECT version, name, checksum FROM schema_migrations WHERE scope = ?";
     type Row = (i32, Option<String>, Option<String>);
-    let statement = cql.prepare_serial(doing, text).await?;
-    let rows: Vec<Row> = cql.all(doing, &statement, &(SCOPE,)).await?;
+    let statement = cql.prepare_serial(operation, text).await?;
+    let rows: Vec<Row> = cql.fetch_all(operation, &statement, &(SCOPE,)).await?;
     let applied = rows.into_iter().map(|(version, name, checksum)| {
         let text = (name.unwrap_or_default(), checksum.unwrap_or_default());
         (version, text)
@@ -111,38 +112,38 @@ async fn applied(cql: &Cql, keyspace: &str) -> Result<BTreeMap<i32, (String, Str
     Ok(applied.collect())
 }
 
-/// What is wrong with the keyspace: nothing if every migration is applied as it is here.
-pub(super) async fn flaws(cql: &Cql, keyspace: &str) -> Result<Vec<String>> {
+/// Returns problems of the keyspace; none if every migration is applied and unchanged.
+pub(super) async fn diagnostics(cql: &Cql, keyspace: &str) -> Result<Vec<String>> {
     let applied = applied(cql, keyspace).await?;
-    let mut flaws = changed(&applied, keyspace, MIGRATIONS);
+    let mut diagnostics = changed(&applied, keyspace, MIGRATIONS);
     let missing = MIGRATIONS
         .iter()
         .filter(|migration| !applied.contains_key(&migration.version));
     let missing: Vec<&str> = missing.map(|migration| migration.name).collect();
     if !missing.is_empty() {
-        flaws.push(format!(
+        diagnostics.push(format!(
             "the keyspace {keyspace} lacks the migrations {}: run `backstitch migrate`",
             missing.join(", ")
         ));
     }
-    Ok(flaws)
+    Ok(diagnostics)
 }
 
-/// Migrations that are applied and not as they are here.
+/// Reports applied migrations that differ from those of this program.
 fn changed(
     applied: &BTreeMap<i32, (String, String)>,
     keyspace: &str,
     migrations: &[Migration],
 ) -> Vec<String> {
-    let mut flaws = Vec::new();
+    let mut diagnostics = Vec::new();
     for (version, (name, checksum)) in applied {
         let known = migrations.iter().find(|known| known.version == *version);
         match known {
-            None => flaws.push(format!(
+            None => diagnostics.push(format!(
                 "the keyspace {keyspace} has the migration {version} ({name}) of a newer version of \
                  Backstitch: use that one"
             )),
-            Some(known) if known.checksum() != *checksum => flaws.push(format!(
+            Some(known) if known.checksum() != *checksum => diagnostics.push(format!(
                 "the migration {version} ({name}) was changed after it was applied to the keyspace \
                  {keyspace} (its checksum was {checksum} and is {}): use the version of Backstitch \
                  that it was applied with",
@@ -151,19 +152,19 @@ fn changed(
             Some(_) => {}
         }
     }
-    flaws
+    diagnostics
 }
 
-/// Makes the keyspace, unless it is there; answers whether it was made.
-async fn make_keyspace(cql: &Cql, options: &CassandraOptions, keyspace: &str) -> Result<bool> {
+/// Creates the keyspace if it does not exist, and returns whether it was created.
+async fn create_keyspace(cql: &Cql, options: &CassandraOptions, keyspace: &str) -> Result<bool> {
     if cql.use_keyspace(keyspace).await? {
         return Ok(false);
     }
-    let doing = format!("making the keyspace {keyspace}");
+    let operation = format!("creating the keyspace {keyspace}");
     let replication = if options.replication.is_empty() {
         let mut replication = default_replication(cql, options).await?;
         if has_tablets(cql).await? {
-            // Many versions have no lightweight transactions on them.
+            // Many versions do not support lightweight transactions with tablets.
             replication.push_str(" AND tablets = {'enabled': false}");
         }
         replication
@@ -171,26 +172,27 @@ async fn make_keyspace(cql: &Cql, options: &CassandraOptions, keyspace: &str) ->
         options.replication.clone()
     };
     let text = format!("CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}");
-    cql.define(&doing, &text).await?;
-    // A node may hear of it a moment later.
-    let deadline = Instant::now() + WAIT;
+    cql.run_ddl(&operation, &text).await?;
+    // A node may learn of the keyspace a moment later.
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     while !cql.use_keyspace(keyspace).await? {
         if Instant::now() > deadline {
-            return Err(cql.patience().unavailable(&doing, "no node tells of it"));
+            return Err(cql
+                .retry_policy()
+                .unavailable(&operation, "no node has the new keyspace"));
         }
-        sleep(LOOK_AGAIN).await;
+        sleep(RETRY_INTERVAL).await;
     }
     Ok(true)
 }
 
-/// Whether the servers are of a ScyllaDB that knows tablets: what is recorded of them is a column of
-/// a table that no other server has.
+/// True if the servers are ScyllaDB with tablets: only then does this system table have the column.
 async fn has_tablets(cql: &Cql) -> Result<bool> {
-    let doing = "looking whether keyspaces may have tablets";
+    let operation = "checking for tablets";
     let text = "SELECT column_name FROM system_schema.columns
                 WHERE keyspace_name = 'system_schema' AND table_name = 'scylla_keyspaces'
                 AND column_name = 'initial_tablets'";
-    Ok(cql.read(doing, text, ()).await?.rows_num() > 0)
+    Ok(cql.read(operation, text, ()).await?.rows_num() > 0)
 }
 
 async fn default_replication(cql: &Cql, options: &CassandraOptions) -> Result<String> {
@@ -211,7 +213,7 @@ async fn default_replication(cql: &Cql, options: &CassandraOptions) -> Result<St
             return Err(cql.broken(
                 "choosing the replication",
                 format!(
-                    "there are the data centers {}; set `local_datacenter` or `replication`",
+                    "the cluster has the data centers {}; set `local_datacenter` or `replication`",
                     centers.join(", ")
                 ),
             ));
@@ -221,7 +223,7 @@ async fn default_replication(cql: &Cql, options: &CassandraOptions) -> Result<St
             return Err(cql.broken(
                 "choosing the replication",
                 format!(
-                    "there is no data center {named:?}; there are {}",
+                    "the data center {named:?} does not exist; the cluster has {}",
                     centers.join(", ")
                 ),
             ));
@@ -233,116 +235,118 @@ async fn default_replication(cql: &Cql, options: &CassandraOptions) -> Result<St
     ))
 }
 
-/// Applies what is not applied yet; answers whether there was anything. It may be done again, and by
-/// several at once.
+/// Applies missing migrations, and returns whether there were any. It is idempotent, and several
+/// processes may call it at once.
 pub(super) async fn migrate(
     cql: &Arc<Cql>,
     leases: &CassandraLeases,
     options: &CassandraOptions,
     keyspace: &str,
 ) -> Result<bool> {
-    let made = make_keyspace(cql, options, keyspace).await?;
+    let is_created = create_keyspace(cql, options, keyspace).await?;
     for statement in statements(BOOTSTRAP) {
-        cql.define("making the tables of `migrate`", &statement)
+        cql.run_ddl("creating the tables of `migrate`", &statement)
             .await?;
     }
-    let held = lock(leases, "migrating").await?;
-    let lost = held.lost();
-    let done = tokio::select! {
-        done = apply(cql, keyspace) => done,
+    let lease = lock(leases, "migrating").await?;
+    let lost = lease.lost();
+    let result = tokio::select! {
+        result = apply(cql, keyspace) => result,
         () = lost.cancelled() => Err(Error::Unavailable {
-            what: cql.patience().what("migrating"),
-            why: held.why_lost().unwrap_or_default(),
+            what: cql.retry_policy().describe("migrating"),
+            why: lease.loss_reason().unwrap_or_default(),
         }),
     };
-    held.let_go().await;
-    Ok(done? || made)
+    lease.release().await;
+    Ok(result? || is_created)
 }
 
 async fn apply(cql: &Arc<Cql>, keyspace: &str) -> Result<bool> {
     let applied = applied(cql, keyspace).await?;
-    if let Some(flaw) = changed(&applied, keyspace, MIGRATIONS).into_iter().next() {
+    if let Some(problem) = changed(&applied, keyspace, MIGRATIONS).into_iter().next() {
         return Err(Error::Broken {
-            what: cql.patience().what("migrating"),
-            why: flaw,
+            what: cql.retry_policy().describe("migrating"),
+            why: problem,
         });
     }
-    let mut any = false;
+    let mut has_applied = false;
     for migration in MIGRATIONS {
         if applied.contains_key(&migration.version) {
             continue;
         }
-        any = true;
-        let doing = format!("applying the migration {}", migration.name);
+        has_applied = true;
+        let operation = format!("applying the migration {}", migration.name);
         for statement in statements(migration.text) {
-            for statement in for_views(cql, keyspace, &doing, statement).await? {
-                cql.define(&doing, &statement).await?;
+            for statement in for_views(cql, keyspace, &operation, statement).await? {
+                cql.run_ddl(&operation, &statement).await?;
             }
         }
         if migration.version == RECORD_STORE {
             move_rows(cql, keyspace).await?;
         }
-        note(cql, &doing, migration).await?;
+        record_migration(cql, &operation, migration).await?;
     }
-    Ok(any)
+    Ok(has_applied)
 }
 
-/// A statement as it is, or one for each view whose table lacks the column that it adds. Views are not
-/// made meanwhile: that takes the same lock.
+/// Returns a statement unchanged, or one for each view whose table lacks the column that it adds.
+/// No views are created meanwhile, because that needs the same lock.
 async fn for_views(
     cql: &Cql,
     keyspace: &str,
-    doing: &str,
+    operation: &str,
     statement: String,
 ) -> Result<Vec<String>> {
-    let Some((table, column)) = added(&statement) else {
+    let Some((table, column)) = added_column(&statement) else {
         return Ok(vec![statement]);
     };
     let text = "SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = ?";
-    let text = cql.prepare(doing, text).await?;
-    let mut has: BTreeMap<String, bool> = BTreeMap::new();
-    let columns: Vec<(String, String)> = cql.all(doing, &text, &(keyspace,)).await?;
-    for (name, of_it) in &columns {
+    let text = cql.prepare(operation, text).await?;
+    let mut has_column: BTreeMap<String, bool> = BTreeMap::new();
+    let columns: Vec<(String, String)> = cql.fetch_all(operation, &text, &(keyspace,)).await?;
+    for (name, column_name) in &columns {
         if let Some(view) = name.strip_prefix(table) {
-            *has.entry(view.to_owned()).or_default() |= of_it == column;
+            *has_column.entry(view.to_owned()).or_default() |= column_name == column;
         }
     }
-    let lacking = has.into_iter().filter(|(_, has)| !has);
-    Ok(lacking
+    let views_without_column = has_column.into_iter().filter(|(_, has_column)| !has_column);
+    Ok(views_without_column
         .map(|(view, _)| statement.replace(VIEW, &view))
         .collect())
 }
 
-/// How the names of the tables begin to which a statement adds a column for each view, and the first
+/// Returns the prefix of the tables to which a statement adds a column for each view, and the first
 /// column that it adds.
-fn added(statement: &str) -> Option<(&str, &str)> {
+fn added_column(statement: &str) -> Option<(&str, &str)> {
     let (before, after) = statement.split_once(VIEW)?;
     let table = before.rsplit(char::is_whitespace).next()?;
     let columns = after.trim_start().strip_prefix("ADD (")?;
     Some((table, columns.split_whitespace().next()?))
 }
 
-/// Notes that a migration is applied. Only the holder of the lock does, so it may be done again.
-async fn note(cql: &Cql, doing: &str, migration: &Migration) -> Result<()> {
+/// Records that a migration is applied. Only the holder of the lock calls it, so it is idempotent.
+async fn record_migration(cql: &Cql, operation: &str, migration: &Migration) -> Result<()> {
     let text = "INSERT INTO schema_migrations (scope, version, name, checksum)
                 VALUES (?, ?, ?, ?) IF NOT EXISTS";
     let checksum = migration.checksum();
     let values = (SCOPE, migration.version, migration.name, &checksum);
-    cql.agree_again(doing, text, values).await.map(drop)
+    cql.compare_and_set_until_known(operation, text, values)
+        .await
+        .map(drop)
 }
 
-/// The lock of the schema: one process at a time changes it. Others are waited for.
-pub(super) async fn lock(leases: &CassandraLeases, doing: &str) -> Result<Box<dyn Held>> {
-    let deadline = Instant::now() + WAIT;
+/// Waits for the lock of the schema, so that one process at a time changes it.
+pub(super) async fn lock(leases: &CassandraLeases, operation: &str) -> Result<Box<dyn LeaseGuard>> {
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
-        match leases.take("schema", doing).await? {
-            Ok(held) => return Ok(held),
+        match leases.take("schema", operation).await? {
+            Ok(lease) => return Ok(lease),
             Err(holder) if Instant::now() > deadline => {
-                let what = format!("{doing}: waiting for the lock of the schema");
-                let why = format!("somebody else holds it: {holder}");
-                return Err(Error::Unavailable { what, why });
+                let context = format!("{operation}: waiting for the lock of the schema");
+                let why = format!("another process holds it: {holder}");
+                return Err(Error::Unavailable { what: context, why });
             }
-            Err(_) => sleep(LOOK_AGAIN).await,
+            Err(_) => sleep(RETRY_INTERVAL).await,
         }
     }
 }
@@ -352,34 +356,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_cut_into_statements() {
+    fn files_are_split_into_statements() {
         let found = statements("-- a comment; with a semicolon\nCREATE a;\n\nCREATE\n  b;\n");
         assert_eq!(found, ["CREATE a", "CREATE\n  b"]);
         for migration in MIGRATIONS {
             for statement in statements(migration.text) {
                 let is_repeatable = statement.contains("IF NOT EXISTS");
-                assert!(is_repeatable || added(&statement).is_some(), "{statement}");
+                assert!(
+                    is_repeatable || added_column(&statement).is_some(),
+                    "{statement}"
+                );
             }
         }
     }
 
     #[test]
-    fn what_is_added_to_the_tables_of_views_is_read() {
+    fn parses_columns_added_to_tables_of_views() {
         let statement = "ALTER TABLE heads_{view}\n    ADD (a bigint, b blob)";
-        assert_eq!(added(statement), Some(("heads_", "a")));
-        assert_eq!(added("CREATE TABLE heads (a bigint)"), None);
+        assert_eq!(added_column(statement), Some(("heads_", "a")));
+        assert_eq!(added_column("CREATE TABLE heads (a bigint)"), None);
     }
 
     #[test]
-    fn changes_of_what_is_applied_are_found() {
+    fn reports_changed_migrations() {
         let applied = |version, checksum: &str| {
             BTreeMap::from([(version, ("records".to_owned(), checksum.to_owned()))])
         };
         let right = MIGRATIONS[0].checksum();
         assert!(changed(&applied(1, &right), "k", MIGRATIONS).is_empty());
-        let flaws = changed(&applied(1, "00000000"), "k", MIGRATIONS);
-        assert!(flaws[0].contains("was changed after"), "{flaws:?}");
-        let flaws = changed(&applied(99, &right), "k", MIGRATIONS);
-        assert!(flaws[0].contains("newer version"), "{flaws:?}");
+        let diagnostics = changed(&applied(1, "00000000"), "k", MIGRATIONS);
+        assert!(
+            diagnostics[0].contains("was changed after"),
+            "{diagnostics:?}"
+        );
+        let diagnostics = changed(&applied(99, &right), "k", MIGRATIONS);
+        assert!(diagnostics[0].contains("newer version"), "{diagnostics:?}");
     }
 }

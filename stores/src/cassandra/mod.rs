@@ -1,30 +1,30 @@
-//! Cassandra, or ScyllaDB: batch rows, run records, achievements and leases.
+//! Cassandra or ScyllaDB: batch rows, run records, achievements, records and leases.
 //!
-//! | table | holds | changed by |
+//! | table | contents | changed by |
 //! |---|---|---|
-//! | `runs` | run records, a partition for each source | lightweight transactions |
-//! | `views` | which tables a view has | lightweight transactions |
+//! | `runs` | run records, one partition per source | lightweight transactions |
+//! | `views` | the tables of each view | lightweight transactions |
 //! | `leases` | leases, with a time to live | lightweight transactions |
-//! | `rows_*` | the rows of a tally | writes with the stamp of their run |
-//! | `heads_*` | the heads of boards | lightweight transactions |
-//! | `nodes_*`, `stale_*` | the nodes of boards, and where some may be deleted | writes with the stamp of their run |
-//! | `achievements_of_*`, `achievement_years`, `told` | what athletes have achieved | plain writes that may be repeated |
+//! | `rows_*` | rows of an aggregate view | writes with the stamp of their run |
+//! | `heads_*` | heads of boards | lightweight transactions |
+//! | `nodes_*`, `stale_*` | nodes of boards, and a list of those that may be deleted | writes with the stamp of their run |
+//! | `achievements_of_*`, `achievement_years`, `told` | achievements of athletes | idempotent plain writes |
 //! | `records` | erasures, reconciliations, alerts, approvals, corrections, schedules | lightweight transactions |
-//! | `schema_migrations` | which migrations are applied | lightweight transactions |
+//! | `schema_migrations` | applied migrations | lightweight transactions |
 //!
-//! A table is changed in one of the two ways and never in both: a lightweight transaction takes its
-//! time from the servers, and would hide every write with a stamp.
+//! A table is changed in only one of these ways: a lightweight transaction takes its write time
+//! from the servers, and would hide every write with a stamp.
 //!
-//! `migrate` makes the keyspace; nothing else does. Rights that are needed: for `migrate` CREATE on all
-//! keyspaces, later CREATE, DROP, MODIFY and SELECT on the keyspace, and SELECT on `system_schema`.
+//! Only `migrate` creates the keyspace. Required rights: for `migrate`, CREATE on all keyspaces;
+//! later CREATE, DROP, MODIFY and SELECT on the keyspace, and SELECT on `system_schema`.
 
 mod achievements;
 mod centers;
 mod consistency;
 mod counts;
 mod editions;
-mod flight;
 mod lease;
+mod limiter;
 mod migrations;
 mod records;
 mod records_move;
@@ -53,7 +53,7 @@ pub use views::CassandraViews;
 
 pub use crate::options::CassandraOptions;
 
-/// A keyspace, with what is stored in it.
+/// A keyspace and its stores.
 #[derive(Debug, Clone)]
 pub struct Cassandra {
     cql: Arc<Cql>,
@@ -62,7 +62,8 @@ pub struct Cassandra {
 }
 
 impl Cassandra {
-    /// The keyspace of an installation. It connects with the first request, which fails as [`Self::open`] does.
+    /// Creates the stores without connecting. The first request connects, and may fail as
+    /// [`Self::open`] does.
     #[must_use]
     pub fn new(options: &CassandraOptions, namespace: &Namespace) -> Self {
         Self {
@@ -72,18 +73,18 @@ impl Cassandra {
         }
     }
 
-    /// Connects. Nothing is made.
+    /// Connects, without creating anything.
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] if no node answers, [`crate::Error::Broken`] for options that can't be used, and
-    /// where the keyspace is missing, behind, or not what it should be: the message says what to do.
+    /// [`crate::Error::Unavailable`] if no node answers. [`crate::Error::Broken`] if the options
+    /// are invalid, or the keyspace is missing, outdated, or changed; the message says what to do.
     pub async fn open(options: &CassandraOptions, namespace: &Namespace) -> Result<Self> {
         let this = Self::new(options, namespace);
         this.cql.opened().await?;
         Ok(this)
     }
 
-    /// The same without a check of the keyspace, which may not be there.
+    /// Returns a copy that does not check the keyspace, which may not exist.
     fn unchecked(&self) -> Self {
         Self {
             cql: Arc::new(Cql::new(&self.options, None)),
@@ -91,7 +92,7 @@ impl Cassandra {
         }
     }
 
-    /// Its stores, which share a session.
+    /// Creates all stores with one session.
     pub(crate) fn stores(&self) -> ViewStores {
         let records = Arc::new(self.records());
         ViewStores {
@@ -104,62 +105,66 @@ impl Cassandra {
         }
     }
 
-    /// Batch rows and run records.
+    /// Creates the store of batch rows and run records.
     #[must_use]
     pub fn views(&self) -> CassandraViews {
         CassandraViews::new(Arc::clone(&self.cql), self.leases())
     }
 
-    /// What athletes have achieved.
+    /// Creates the store of achievements.
     #[must_use]
     pub fn achievements(&self) -> CassandraAchievements {
         CassandraAchievements::new(Arc::clone(&self.cql))
     }
 
-    /// Counts by day.
+    /// Creates the store of counts by day.
     #[must_use]
     pub fn counts(&self) -> CassandraCounts {
         CassandraCounts::new(Arc::clone(&self.cql))
     }
 
-    /// Records.
+    /// Creates the record store.
     #[must_use]
     pub fn records(&self) -> CassandraRecords {
         CassandraRecords::new(Arc::clone(&self.cql))
     }
 
-    /// Leases.
+    /// Creates the leases.
     #[must_use]
     pub fn leases(&self) -> CassandraLeases {
         CassandraLeases::new(Arc::clone(&self.cql), &self.options)
     }
 
-    /// Makes the keyspace and its tables, or brings them up to date; answers whether there was anything
-    /// to do. Several may do so at once.
+    /// Creates or upgrades the keyspace and its tables, and returns whether anything changed.
+    /// Several processes may call it at once.
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] if no node answers or somebody else is at it for too long,
-    /// [`crate::Error::Broken`] if the user may not, or a migration was changed after it was applied.
+    /// [`crate::Error::Unavailable`] if no node answers, or another process migrates for too long.
+    /// [`crate::Error::Broken`] if the user lacks rights, or an applied migration was changed.
     pub async fn migrate(options: &CassandraOptions, namespace: &Namespace) -> Result<bool> {
         let this = Self::new(options, namespace).unchecked();
         let leases = this.leases();
         migrations::migrate(&this.cql, &leases, options, &keyspace(namespace)).await
     }
 
-    /// What is wrong with the cluster and the keyspace, in sentences; nothing if all is well.
+    /// Returns problems of the cluster and the keyspace, one sentence each.
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] if no node answers, [`crate::Error::Broken`] for options that can't be used.
-    pub async fn flaws(options: &CassandraOptions, namespace: &Namespace) -> Result<Vec<String>> {
+    /// [`crate::Error::Unavailable`] if no node answers, [`crate::Error::Broken`] if the options
+    /// are invalid.
+    pub async fn diagnostics(
+        options: &CassandraOptions,
+        namespace: &Namespace,
+    ) -> Result<Vec<String>> {
         let this = Self::new(options, namespace).unchecked();
-        let mut flaws = keyspace_flaws(&this.cql, &keyspace(namespace)).await?;
-        let server = this.cql.patience().server();
+        let mut diagnostics = keyspace_diagnostics(&this.cql, &keyspace(namespace)).await?;
+        let server = this.cql.retry_policy().server();
         if matches!(
             this.cql.consistency()?,
             Consistency::One | Consistency::LocalOne
         ) {
-            flaws.push(format!(
-                "{server}: with the consistency {:?} reads may miss what was written; set \
+            diagnostics.push(format!(
+                "{server}: with the consistency {:?}, reads may miss earlier writes; set \
                  `consistency` to local_quorum",
                 options.consistency
             ));
@@ -173,29 +178,30 @@ impl Cassandra {
                 .any(|node| node.datacenter.as_deref() == Some(center))
         };
         if !local.is_empty() && !in_center(local) {
-            flaws.push(format!(
+            diagnostics.push(format!(
                 "{server}: no node is in the data center {local:?} of `local_datacenter`"
             ));
         }
         for node in nodes.iter().filter(|node| !node.is_connected()) {
-            flaws.push(format!(
+            diagnostics.push(format!(
                 "{server}: the node {} does not answer",
                 node.address
             ));
         }
-        Ok(flaws)
+        Ok(diagnostics)
     }
 
-    /// Deletes the keyspace and everything that is stored in it.
+    /// Deletes the keyspace and all its contents.
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] if no node answers, [`crate::Error::Broken`] if the user may not.
+    /// [`crate::Error::Unavailable`] if no node answers, [`crate::Error::Broken`] if the user lacks
+    /// rights.
     pub async fn remove(options: &CassandraOptions, namespace: &Namespace) -> Result<()> {
         let this = Self::new(options, namespace).unchecked();
         let keyspace = keyspace(namespace);
-        let doing = format!("deleting the keyspace {keyspace}");
+        let operation = format!("deleting the keyspace {keyspace}");
         let text = format!("DROP KEYSPACE IF EXISTS {keyspace}");
-        this.cql.define(&doing, &text).await
+        this.cql.run_ddl(&operation, &text).await
     }
 }
 
@@ -203,14 +209,14 @@ fn keyspace(namespace: &Namespace) -> String {
     namespace.identifier("backstitch")
 }
 
-/// What is wrong with a keyspace, which the session uses from here on.
-async fn keyspace_flaws(cql: &Cql, keyspace: &str) -> Result<Vec<String>> {
+/// Selects a keyspace for the session, and returns its problems.
+async fn keyspace_diagnostics(cql: &Cql, keyspace: &str) -> Result<Vec<String>> {
     if !cql.use_keyspace(keyspace).await? {
         return Ok(vec![format!(
-            "there is no keyspace {keyspace}: run `backstitch migrate`"
+            "the keyspace {keyspace} does not exist; run `backstitch migrate`"
         )]);
     }
-    let mut flaws = migrations::flaws(cql, keyspace).await?;
-    flaws.extend(centers::flaw(cql, keyspace).await?);
-    Ok(flaws)
+    let mut diagnostics = migrations::diagnostics(cql, keyspace).await?;
+    diagnostics.extend(centers::consistency_problem(cql, keyspace).await?);
+    Ok(diagnostics)
 }

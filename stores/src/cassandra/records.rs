@@ -1,5 +1,5 @@
-//! Records: changed by lightweight transactions only, and read serially, so that a read returns every change that was
-//! acknowledged before.
+//! The record store. Records are changed only by lightweight transactions, and read serially, so a
+//! read returns every change that was acknowledged before.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,12 +13,12 @@ use crate::records::{Direction, Record, Records, RecordsRead, Scan};
 
 /// Rows of the first request of a scan.
 const FIRST_ROWS: usize = 100;
-/// Rows of a later request, at most.
+/// Most rows of a later request.
 const ROWS_MAX: usize = 1_000;
-/// Bytes of values that a later request should return, about.
+/// Approximate bytes of values in a later request.
 const BYTES: usize = 1 << 20;
 
-/// Records in a keyspace.
+/// Record store in a keyspace.
 #[derive(Debug)]
 pub struct CassandraRecords {
     cql: Arc<Cql>,
@@ -32,10 +32,13 @@ impl CassandraRecords {
         Self { cql }
     }
 
-    fn record(&self, doing: &str, (name, version, value): Row) -> Result<Record> {
+    fn decode_record(&self, operation: &str, row: Row) -> Result<Record> {
+        let (name, version, value) = row;
         let value = serde_json::from_str(value.as_deref().unwrap_or_default());
-        let value =
-            value.map_err(|error| self.cql.broken(doing, format!("record {name}: {error}")))?;
+        let value = value.map_err(|error| {
+            self.cql
+                .broken(operation, format!("record {name}: {error}"))
+        })?;
         Ok(Record {
             name,
             version: version.unwrap_or_default().cast_unsigned(),
@@ -47,21 +50,28 @@ impl CassandraRecords {
 #[async_trait]
 impl RecordsRead for CassandraRecords {
     async fn get(&self, scope: &str, name: &str) -> Result<Option<Record>> {
-        let doing = "reading a record";
+        let operation = "reading a record";
         let text = "SELECT name, version, value FROM records WHERE scope = ? AND name = ?";
-        let row = self.cql.first_serial(doing, text, (scope, name)).await?;
-        row.map(|row| self.record(doing, row)).transpose()
+        let row = self
+            .cql
+            .fetch_first_serial(operation, text, (scope, name))
+            .await?;
+        row.map(|row| self.decode_record(operation, row))
+            .transpose()
     }
 
     async fn last_name(&self, scope: &str) -> Result<Option<String>> {
-        let doing = "reading the last name of records";
+        let operation = "reading the last name of records";
         let text = "SELECT name FROM records WHERE scope = ? ORDER BY name DESC LIMIT 1";
-        let row: Option<(String,)> = self.cql.first_serial(doing, text, (scope,)).await?;
+        let row: Option<(String,)> = self
+            .cql
+            .fetch_first_serial(operation, text, (scope,))
+            .await?;
         Ok(row.map(|(name,)| name))
     }
 
     async fn scan(&self, scope: &str, scan: Scan<'_>) -> Result<Vec<Record>> {
-        let doing = "reading records";
+        let operation = "reading records";
         let text = match scan.direction {
             Direction::Ascending => {
                 "SELECT name, version, value FROM records
@@ -72,7 +82,7 @@ impl RecordsRead for CassandraRecords {
                  WHERE scope = ? AND name > ? AND name < ? ORDER BY name DESC LIMIT ?"
             }
         };
-        let statement = self.cql.prepare_serial(doing, text).await?;
+        let statement = self.cql.prepare_serial(operation, text).await?;
         let mut found: Vec<Record> = Vec::new();
         let mut bytes = 0;
         while found.len() < scan.limit {
@@ -92,10 +102,12 @@ impl RecordsRead for CassandraRecords {
             let mut rows = Vec::new();
             let take = |row: Row| {
                 bytes += row.2.as_ref().map_or(0, String::len);
-                rows.push(self.record(doing, row)?);
+                rows.push(self.decode_record(operation, row)?);
                 Ok(())
             };
-            self.cql.each(doing, &statement, &values, take).await?;
+            self.cql
+                .for_each_row(operation, &statement, &values, take)
+                .await?;
             let is_last = rows.len() < step;
             found.extend(rows);
             if is_last {
@@ -115,24 +127,24 @@ impl Records for CassandraRecords {
         seen_version: Option<u64>,
         value: Option<&Value>,
     ) -> Result<bool> {
-        let doing = "changing a record";
-        // The columns of a missing row are null, and a row whose columns become null is gone.
+        let operation = "changing a record";
+        // The columns of a missing row are null, and a row whose columns become null is deleted.
         let change = "UPDATE records SET version = ?, value = ?
                       WHERE scope = ? AND name = ? IF version = ?";
         let new_version = value.map(|_| seen_version.unwrap_or(0) + 1);
         let text = value.map(Value::to_string);
         let is_repeated = AtomicBool::new(false);
         self.cql
-            .patience()
-            .repeated_steps(doing, || async {
+            .retry_policy()
+            .retry_steps(operation, || async {
                 if is_repeated.swap(true, Ordering::Relaxed) {
                     // The outcome of the previous attempt is unknown. This read decides it.
                     let now = self.get(scope, name).await?;
-                    let now = now.as_ref().map(|now| (now.version, &now.value));
+                    let now = now.as_ref().map(|record| (record.version, &record.value));
                     if now == new_version.zip(value) {
                         return Ok(true);
                     }
-                    if now.map(|now| now.0) != seen_version {
+                    if now.map(|(version, _)| version) != seen_version {
                         return Ok(false);
                     }
                 }
@@ -141,7 +153,10 @@ impl Records for CassandraRecords {
                     seen_version.map(u64::cast_signed),
                 );
                 let values = (versions.0, &text, scope, name, versions.1);
-                self.cql.agree(doing, change, values).await?.applied()
+                self.cql
+                    .compare_and_set(operation, change, values)
+                    .await?
+                    .is_applied()
             })
             .await
     }

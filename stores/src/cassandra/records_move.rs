@@ -1,11 +1,13 @@
-//! Moves the rows of `erasures`, `reconciliations` and `reconciliation_notes` into `records`, as a step of `migrate`.
+//! Moves the rows of `erasures`, `reconciliations` and `reconciliation_notes` into `records`, as a
+//! step of `migrate`.
 //!
-//! It may be killed at any point and repeated: until it is done, no process of this version opens the keyspace.
+//! It may be killed at any point and repeated: until it is complete, no process of this version
+//! opens the keyspace.
 //!
-//! Processes of an earlier version may still run. First the number of the newest erasure becomes -1: those processes add an
-//! erasure only over the newest number that they have read, so they can add none any more. All rows are copied, and the table
-//! of erasures is dropped: from then on those processes get errors and ingest nothing. The other rows are copied again as they
-//! are then, and their tables are dropped.
+//! Processes of an earlier version may still run. They add an erasure only if the newest number is
+//! the one that they have read. So the move first sets this number to -1, which prevents new
+//! erasures. It copies all rows and drops the table of erasures. From then on those processes get
+//! errors and ingest nothing. Then it copies the changed other rows again, and drops their tables.
 
 use std::sync::Arc;
 
@@ -14,21 +16,22 @@ use scylla::statement::Consistency;
 use serde_json::{Value, json};
 
 use super::records::CassandraRecords;
-use super::session::{Cql, Outcome};
+use super::session::{CasOutcome, Cql};
 use crate::erasures::records::{KEY, SCOPE as ERASURES, all as all_erasures};
 use crate::reconciliations;
 use crate::records::{Records, RecordsRead, number_name, update};
 use crate::{Error, Result};
 
-const DOING: &str = "moving rows to the record store";
-/// Rows that are read at once.
+const OPERATION: &str = "moving rows to the record store";
+/// Rows in a page.
 const PAGE_ROWS: i32 = 100;
-/// In the place of the newest number: no erasure can be added.
+/// Replaces the newest number, so that no erasure can be added.
 const FENCED: i64 = -1;
 
-/// The number of the newest erasure before the fence: an attempt that is repeated finds only the fence.
+/// Record of the newest number before it was replaced. A repeated attempt finds only -1 in the
+/// table.
 const NEWEST_ERASURE: (&str, &str) = ("records move", "newest erasure");
-/// Exists once all rows are copied: what was copied is not deleted any more.
+/// Record that exists once all rows are copied. From then on, copies are not deleted.
 const COPIED: (&str, &str) = ("records move", "copied");
 
 /// A record to write: scope, name, value.
@@ -36,7 +39,7 @@ type NewRecord = (String, String, Value);
 /// The name of a table, the statement that reads its rows as JSON, and the record of a row.
 type OldTable = (&'static str, &'static str, fn(&Value) -> Result<NewRecord>);
 
-/// In the order in which they are dropped: without erasures, processes of an earlier version stop.
+/// In the order of dropping: without erasures, processes of an earlier version stop.
 const TABLES: [OldTable; 3] = [
     (
         "erasures",
@@ -62,7 +65,7 @@ struct Move<'a> {
     records: CassandraRecords,
 }
 
-/// Moves the rows, as far as they are not moved yet.
+/// Moves the rows that are not moved yet.
 pub(super) async fn move_rows(cql: &Arc<Cql>, keyspace: &str) -> Result<()> {
     let this = Move {
         cql,
@@ -94,7 +97,10 @@ impl Move<'_> {
     async fn has_table(&self, table: &str) -> Result<bool> {
         let text = "SELECT table_name FROM system_schema.tables
                     WHERE keyspace_name = ? AND table_name = ?";
-        let found = self.cql.read(DOING, text, (self.keyspace, table)).await?;
+        let found = self
+            .cql
+            .read(OPERATION, text, (self.keyspace, table))
+            .await?;
         Ok(found.rows_num() > 0)
     }
 
@@ -105,10 +111,10 @@ impl Move<'_> {
 
     async fn drop_table(&self, table: &str) -> Result<()> {
         let drop = format!("DROP TABLE IF EXISTS {table}");
-        self.cql.define(DOING, &drop).await
+        self.cql.run_ddl(OPERATION, &drop).await
     }
 
-    /// Refuses to go on if a number is missing: a replica may lack rows.
+    /// Fails if a number is missing, because a replica may lack rows.
     async fn expect_all_erasures(&self) -> Result<()> {
         let (scope, name) = NEWEST_ERASURE;
         let newest = self.records.get(scope, name).await?;
@@ -118,13 +124,14 @@ impl Move<'_> {
             return Ok(());
         }
         let why = format!(
-            "the newest of the table erasures has the number {newest}, and {} were read: repair the nodes (`nodetool repair`), then migrate again",
+            "the newest erasure has the number {newest}, but {} erasures were read; repair the nodes (`nodetool repair`), then run `backstitch migrate` again",
             found.len()
         );
-        Err(self.cql.broken(DOING, why))
+        Err(self.cql.broken(OPERATION, why))
     }
 
-    /// Deletes what was copied before, because its rows may be gone. Rows of erasures never are.
+    /// Deletes earlier copies, because their rows may have been deleted. Erasures are never
+    /// deleted.
     async fn delete_copies(&self) -> Result<()> {
         let select = "SELECT JSON scope, name, version FROM records";
         let mut next = Some(PagingState::start());
@@ -143,7 +150,7 @@ impl Move<'_> {
         Ok(())
     }
 
-    /// Copies all rows that `records` has not, or has with another value.
+    /// Copies all rows that are missing in `records` or have another value.
     async fn copy(&self) -> Result<()> {
         for (table, select, to_record) in TABLES {
             let mut next = match self.has_table(table).await? {
@@ -161,15 +168,15 @@ impl Move<'_> {
         Ok(())
     }
 
-    /// Keeps processes of an earlier version from adding an erasure. Then copies the key, which they set before they add
-    /// one.
+    /// Prevents processes of an earlier version from adding an erasure. Then copies the key, which
+    /// they set before the first erasure.
     async fn fence_erasures(&self) -> Result<()> {
         let head = "SELECT JSON secret, newest FROM erasures WHERE scope = 'all' LIMIT 1";
         let fence = "UPDATE erasures SET newest = ? WHERE scope = 'all' IF newest = ?";
-        let patience = self.cql.patience();
-        let secret = patience.repeated_steps(DOING, || async {
-            let row: Option<(String,)> = self.cql.first_serial(DOING, head, ()).await?;
-            let head = row.map_or(Ok(Value::Null), |(row,)| parsed(&row))?;
+        let retry_policy = self.cql.retry_policy();
+        let secret = retry_policy.retry_steps(OPERATION, || async {
+            let row: Option<(String,)> = self.cql.fetch_first_serial(OPERATION, head, ()).await?;
+            let head = row.map_or(Ok(Value::Null), |(row,)| parse_json(&row))?;
             let newest = head["newest"].as_i64();
             if newest == Some(FENCED) {
                 return Ok(head["secret"].clone());
@@ -179,12 +186,16 @@ impl Move<'_> {
             self.put((scope.to_owned(), name.to_owned(), before))
                 .await?;
             // The key is read again in any case, because it may have been set before the fence.
-            let why = match self.cql.agree(DOING, fence, (FENCED, newest)).await? {
-                Outcome::Applied => "no read has confirmed the end of erasures",
-                Outcome::NotApplied(_) => "an erasure was added at the same time",
-                Outcome::Unknown(error) => return Err(error),
+            let why = match self
+                .cql
+                .compare_and_set(OPERATION, fence, (FENCED, newest))
+                .await?
+            {
+                CasOutcome::Applied => "a read must confirm that no more erasures can be added",
+                CasOutcome::NotApplied(_) => "an erasure was added at the same time",
+                CasOutcome::Unknown(error) => return Err(error),
             };
-            Err(patience.unavailable(DOING, why))
+            Err(retry_policy.unavailable(OPERATION, why))
         });
         let secret = secret.await?;
         if secret.is_null() {
@@ -200,29 +211,30 @@ impl Move<'_> {
         select: &str,
         from: PagingState,
     ) -> Result<(Vec<Value>, Option<PagingState>)> {
-        // The configured consistency may be weaker, and what is not read is lost.
+        // The configured consistency may be weaker, and rows that are not read are lost.
         let is_partition = select.contains("WHERE scope");
         let mut statement = if is_partition {
-            self.cql.prepare_serial(DOING, select).await?
+            self.cql.prepare_serial(OPERATION, select).await?
         } else {
-            let mut statement = self.cql.prepare(DOING, select).await?;
+            let mut statement = self.cql.prepare(OPERATION, select).await?;
             statement.set_consistency(Consistency::Quorum);
             statement
         };
         statement.set_page_size(PAGE_ROWS);
-        let (page, next) = self.cql.page(DOING, &statement, &(), from).await?;
+        let (page, next) = self.cql.page(OPERATION, &statement, &(), from).await?;
         let rows = page.rows::<(String,)>();
-        let rows = rows.map_err(|error| self.cql.broken(DOING, error))?;
+        let rows = rows.map_err(|error| self.cql.broken(OPERATION, error))?;
         let mut found = Vec::new();
         for row in rows {
-            let (row,) = row.map_err(|error| self.cql.broken(DOING, error))?;
-            found.push(parsed(&row)?);
+            let (row,) = row.map_err(|error| self.cql.broken(OPERATION, error))?;
+            found.push(parse_json(&row)?);
         }
         Ok((found, next))
     }
 
-    async fn put(&self, (scope, name, value): NewRecord) -> Result<()> {
-        update(&self.records, (&scope, &name), |_| Ok(Some(value.clone()))).await
+    async fn put(&self, record: NewRecord) -> Result<()> {
+        let (scope, name, value) = record;
+        update(&self.records, &scope, &name, |_| Ok(Some(value.clone()))).await
     }
 }
 
@@ -246,7 +258,7 @@ fn comparison(row: &Value) -> Result<NewRecord> {
     Ok((scope, number_name(number), value))
 }
 
-/// Bytes in a row as a record holds them.
+/// Converts the bytes of a row to hexadecimal digits.
 fn hex(bytes: &Value) -> Value {
     let digits = bytes.as_str().and_then(|bytes| bytes.strip_prefix("0x"));
     digits.map(Value::from).unwrap_or_default()
@@ -254,19 +266,19 @@ fn hex(bytes: &Value) -> Value {
 
 fn number(row: &Value) -> Result<u64> {
     let number = row["number"].as_u64();
-    number.ok_or_else(|| Error::broken(DOING, format!("a row has no number: {row}")))
+    number.ok_or_else(|| Error::broken(OPERATION, format!("a row has no number: {row}")))
 }
 
 fn text(row: &Value, column: &str) -> Result<String> {
     let text = row[column].as_str().map(str::to_owned);
-    text.ok_or_else(|| Error::broken(DOING, format!("a row has no {column}: {row}")))
+    text.ok_or_else(|| Error::broken(OPERATION, format!("a row has no {column}: {row}")))
 }
 
-/// The JSON in a column.
+/// Parses the JSON in a column.
 fn json(row: &Value, column: &str) -> Result<Value> {
-    parsed(&text(row, column)?)
+    parse_json(&text(row, column)?)
 }
 
-fn parsed(text: &str) -> Result<Value> {
-    serde_json::from_str(text).map_err(|error| Error::broken(DOING, error))
+fn parse_json(text: &str) -> Result<Value> {
+    serde_json::from_str(text).map_err(|error| Error::broken(OPERATION, error))
 }

@@ -1,4 +1,4 @@
-//! Rows of answers as values of types.
+//! Typed rows of answers.
 
 use scylla::deserialize::row::DeserializeRow;
 use scylla::response::PagingState;
@@ -9,73 +9,78 @@ use scylla::statement::prepared::PreparedStatement;
 use super::session::Cql;
 use crate::Result;
 
-/// A row that holds nothing of the answer that it is from.
+/// A row that borrows nothing from its answer.
 pub(super) trait OwnedRow: for<'f, 'm> DeserializeRow<'f, 'm> + Send {}
 
 impl<T: for<'f, 'm> DeserializeRow<'f, 'm> + Send> OwnedRow for T {}
 
 impl Cql {
-    /// The first row of an answer, if there is one.
-    pub(super) async fn first<T: OwnedRow>(
+    /// Returns the first row of an answer, if there is one.
+    pub(super) async fn fetch_first<T: OwnedRow>(
         &self,
-        doing: &str,
+        operation: &str,
         text: &str,
         values: impl SerializeRow + Send + Sync,
     ) -> Result<Option<T>> {
-        let page = self.read(doing, text, values).await?;
-        self.first_of(doing, &page)
+        let page = self.read(operation, text, values).await?;
+        self.decode_first(operation, &page)
     }
 
-    /// As [`Self::first`], of a partition that lightweight transactions change: what one of them left undecided is decided
-    /// before.
-    pub(super) async fn first_serial<T: OwnedRow>(
+    /// Like [`Self::fetch_first`], for a partition that lightweight transactions change. The server first
+    /// completes transactions in progress.
+    pub(super) async fn fetch_first_serial<T: OwnedRow>(
         &self,
-        doing: &str,
+        operation: &str,
         text: &str,
         values: impl SerializeRow + Send + Sync,
     ) -> Result<Option<T>> {
-        let statement = self.prepare_serial(doing, text).await?;
+        let statement = self.prepare_serial(operation, text).await?;
         let from = PagingState::start();
-        let (page, _) = self.page(doing, &statement, &values, from).await?;
-        self.first_of(doing, &page)
+        let (page, _) = self.page(operation, &statement, &values, from).await?;
+        self.decode_first(operation, &page)
     }
 
-    fn first_of<T: OwnedRow>(&self, doing: &str, page: &QueryRowsResult) -> Result<Option<T>> {
-        let row = page.maybe_first_row::<T>();
-        row.map_err(|error| self.broken(doing, error))
-    }
-
-    /// All rows of an answer.
-    pub(super) async fn all<T: OwnedRow>(
+    fn decode_first<T: OwnedRow>(
         &self,
-        doing: &str,
+        operation: &str,
+        page: &QueryRowsResult,
+    ) -> Result<Option<T>> {
+        let row = page.maybe_first_row::<T>();
+        row.map_err(|error| self.broken(operation, error))
+    }
+
+    /// Returns all rows of an answer.
+    pub(super) async fn fetch_all<T: OwnedRow>(
+        &self,
+        operation: &str,
         statement: &PreparedStatement,
         values: &(impl SerializeRow + Sync),
     ) -> Result<Vec<T>> {
-        let mut found = Vec::new();
+        let mut rows = Vec::new();
         let take = |row| {
-            found.push(row);
+            rows.push(row);
             Ok(())
         };
-        self.each(doing, statement, values, take).await?;
-        Ok(found)
+        self.for_each_row(operation, statement, values, take)
+            .await?;
+        Ok(rows)
     }
 
-    /// Calls `take` with every row of an answer, page by page.
-    pub(super) async fn each<T: OwnedRow>(
+    /// Calls `take` for every row of an answer, page by page.
+    pub(super) async fn for_each_row<T: OwnedRow>(
         &self,
-        doing: &str,
+        operation: &str,
         statement: &PreparedStatement,
         values: &(impl SerializeRow + Sync),
         mut take: impl FnMut(T) -> Result<()> + Send,
     ) -> Result<()> {
         let mut next = Some(PagingState::start());
         while let Some(from) = next {
-            let (page, after) = self.page(doing, statement, values, from).await?;
+            let (page, after) = self.page(operation, statement, values, from).await?;
             next = after;
             let rows = page.rows::<T>();
-            for row in rows.map_err(|error| self.broken(doing, error))? {
-                take(row.map_err(|error| self.broken(doing, error))?)?;
+            for row in rows.map_err(|error| self.broken(operation, error))? {
+                take(row.map_err(|error| self.broken(operation, error))?)?;
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! The session with the cluster: statements with deadlines, tried again where that is safe, and what
-//! the driver's errors mean to a caller.
+//! The session with the cluster: statements with deadlines and safe retries, and the classification
+//! of the driver's errors.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,34 +25,34 @@ use scylla::statement::{Consistency, SerialConsistency, Statement};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
 use super::CassandraOptions;
-use super::consistency::wrong;
-use super::flight::{Flight, RequestOutcome};
-use super::keyspace_flaws;
-use crate::patience::Patience;
+use super::consistency::options_error;
+use super::keyspace_diagnostics;
+use super::limiter::{ConcurrencyLimiter, RequestOutcome};
+use crate::retry::RetryPolicy;
 use crate::shared::Shared;
 use crate::{Error, ErrorKind, Result, tls};
 
-/// Statements that are kept prepared: more than the tables of all views need.
+/// Most statements that remain prepared: more than the tables of all views need.
 const PREPARED_MAX: usize = 1024;
 /// Rows in a page.
 pub(super) const PAGE_ROWS: i32 = 2_000;
-/// What follows a request of the driver that is too slow is told by the driver, not by us.
-const SLACK: Duration = Duration::from_secs(1);
+/// Our deadlines are longer than the driver's by this time, so the driver reports slow requests.
+const DRIVER_GRACE: Duration = Duration::from_secs(1);
 
-/// What became of a lightweight transaction.
+/// Outcome of a lightweight transaction.
 #[derive(Debug)]
-pub(super) enum Outcome {
-    /// It was applied.
+pub(super) enum CasOutcome {
+    /// The transaction was applied.
     Applied,
-    /// Its condition did not hold.
+    /// The condition did not hold.
     NotApplied(QueryRowsResult),
-    /// Nobody knows: it may be applied, also later, until a serial read of the partition.
+    /// Unknown: it may be applied, even later, until a serial read of the partition.
     Unknown(Error),
 }
 
-impl Outcome {
-    /// Whether it was applied.
-    pub(super) fn applied(self) -> Result<bool> {
+impl CasOutcome {
+    /// Returns whether it was applied, or the error if that is unknown.
+    pub(super) fn is_applied(self) -> Result<bool> {
         match self {
             Self::Applied => Ok(true),
             Self::NotApplied(_) => Ok(false),
@@ -61,32 +61,32 @@ impl Outcome {
     }
 }
 
-/// A session that opens with the first request. If that fails, the next request tries again.
+/// A session that opens with the first request. After a failure, the next request tries again.
 #[derive(Debug)]
 pub(super) struct Cql {
     options: CassandraOptions,
     /// The keyspace to use, which is checked when the session opens.
     keyspace: Option<String>,
-    patience: Patience,
-    flight: Flight,
-    opened: OnceCell<Arc<Opened>>,
+    retry_policy: RetryPolicy,
+    limiter: ConcurrencyLimiter,
+    opened: OnceCell<Arc<OpenSession>>,
 }
 
 /// An open session.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenSession {
     session: Shared<Session>,
     prepared: Shared<Mutex<HashMap<String, PreparedStatement>>>,
 }
 
-/// A call of the driver. Its type is forgotten, since whether it may go to another thread would be proven anew, through
-/// all of the driver, for each of the many functions that wait for one.
+/// A call of the driver. The boxed type avoids proving again, for each of the many functions that
+/// await it, that the driver's future is `Send`.
 type Call<'a, T, E = ExecutionError> = BoxFuture<'a, Result<T, E>>;
 
 impl Cql {
-    /// What it is called in messages, with its address.
+    /// Name and address for messages.
     pub(super) fn server(&self) -> &str {
-        self.patience.server()
+        self.retry_policy.server()
     }
 
     pub(super) fn new(options: &CassandraOptions, keyspace: Option<String>) -> Self {
@@ -97,40 +97,43 @@ impl Cql {
         Self {
             options: options.clone(),
             keyspace,
-            patience: Patience::new(server, request + SLACK, all + SLACK),
-            flight: Flight::new(options.in_flight_max),
+            retry_policy: RetryPolicy::new(server, request + DRIVER_GRACE, all + DRIVER_GRACE),
+            limiter: ConcurrencyLimiter::new(options.in_flight_max),
             opened: OnceCell::new(),
         }
     }
 
-    /// The session, which is opened if it is not.
-    pub(super) async fn opened(&self) -> Result<&Arc<Opened>> {
+    /// Returns the session, and opens it if necessary.
+    pub(super) async fn opened(&self) -> Result<&Arc<OpenSession>> {
         self.opened.get_or_try_init(|| self.open()).await
     }
 
     /// Opens a session. The check of the keyspace needs one, so this function is recursive.
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Opened>>> {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<OpenSession>>> {
         Box::pin(async move {
             let Some(keyspace) = &self.keyspace else {
                 return self.connect().await.map(Arc::new);
             };
             let unchecked = Self::new(&self.options, None);
-            let flaws = keyspace_flaws(&unchecked, keyspace).await?;
-            match flaws.into_iter().next() {
+            let diagnostics = keyspace_diagnostics(&unchecked, keyspace).await?;
+            match diagnostics.into_iter().next() {
                 None => Ok(Arc::clone(unchecked.opened().await?)),
                 Some(why) => Err(Error::broken(self.server(), why)),
             }
         })
     }
 
-    async fn connect(&self) -> Result<Opened> {
-        let (options, patience) = (&self.options, &self.patience);
+    async fn connect(&self) -> Result<OpenSession> {
+        let (options, retry_policy) = (&self.options, &self.retry_policy);
         let millis = Duration::from_millis;
         let request = millis(options.request_timeout_ms.max(1));
         let connect = millis(options.connect_timeout_ms.max(1));
-        let (consistency, agreement) = (options.read_consistency()?, options.agreement()?);
+        let (consistency, serial_consistency_level) = (
+            options.read_consistency()?,
+            options.serial_consistency_level()?,
+        );
         if options.node_list().next().is_none() {
-            return Err(wrong("no node is named; give `nodes` as HOST:PORT"));
+            return Err(options_error("`nodes` is empty; set it to HOST:PORT"));
         }
         let mut balancing = DefaultPolicy::builder().token_aware(true);
         if !options.local_datacenter.is_empty() {
@@ -139,16 +142,16 @@ impl Cql {
         let profile = ExecutionProfile::builder()
             .request_timeout(Some(request))
             .consistency(consistency)
-            .serial_consistency(Some(agreement))
+            .serial_consistency(Some(serial_consistency_level))
             .load_balancing_policy(balancing.build())
             .build();
         let mut builder = SessionBuilder::new()
             .known_nodes(options.node_list())
             .connection_timeout(connect)
             .hostname_resolution_timeout(Some(connect))
-            .metadata_request_clientside_timeout(request + SLACK)
+            .metadata_request_clientside_timeout(request + DRIVER_GRACE)
             .schema_agreement_timeout(request)
-            // How keyspaces are replicated is needed to ask the right nodes, their tables are not.
+            // The replication of keyspaces is needed to route requests, their tables are not.
             .fetch_full_schema_metadata(false)
             .metadata_request_serverside_timeout(request)
             .default_execution_profile_handle(profile.into_handle());
@@ -158,13 +161,13 @@ impl Cql {
         if options.tls {
             builder = builder.tls_context(Some(tls_config(options)?));
         }
-        let doing = "connecting";
+        let operation = "connecting";
         let building: Call<'_, _, _> = Box::pin(builder.build());
-        let session = tokio::time::timeout(connect + request + SLACK, building).await;
+        let session = tokio::time::timeout(connect + request + DRIVER_GRACE, building).await;
         let session = session
-            .map_err(|_| patience.unavailable(doing, "no answer in time"))?
-            .map_err(|error| no_session(patience, doing, &error))?;
-        Ok(Opened {
+            .map_err(|_| retry_policy.unavailable(operation, "no node answered in time"))?
+            .map_err(|error| connect_error(retry_policy, operation, &error))?;
+        Ok(OpenSession {
             session: Shared::new(session),
             prepared: Shared::new(Mutex::new(HashMap::new())),
         })
@@ -174,133 +177,136 @@ impl Cql {
         Ok(&self.opened().await?.session)
     }
 
-    pub(super) const fn patience(&self) -> &Patience {
-        &self.patience
+    pub(super) const fn retry_policy(&self) -> &RetryPolicy {
+        &self.retry_policy
     }
 
     pub(super) fn consistency(&self) -> Result<Consistency> {
         self.options.read_consistency()
     }
 
-    /// Uses a keyspace; false if it is not there.
+    /// Selects a keyspace. Returns false if it does not exist.
     pub(super) async fn use_keyspace(&self, keyspace: &str) -> Result<bool> {
-        let doing = "looking for the keyspace";
-        let found = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?";
-        let found = self.read(doing, found, (keyspace,)).await?;
+        let operation = "finding the keyspace";
+        let text = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?";
+        let found = self.read(operation, text, (keyspace,)).await?;
         if found.rows_num() == 0 {
             return Ok(false);
         }
         let session = self.session().await?;
-        self.patience
-            .repeated(doing, || async {
+        self.retry_policy
+            .retry(operation, || async {
                 let used: Call<'_, _, _> = Box::pin(session.use_keyspace(keyspace, false));
                 used.await.map_err(|error| match error {
-                    UseKeyspaceError::RequestTimeout(_) => self.patience.unavailable(doing, &error),
-                    // It was found just now: the node is still making it.
+                    UseKeyspaceError::RequestTimeout(_) => {
+                        self.retry_policy.unavailable(operation, &error)
+                    }
+                    // The keyspace exists, but this node is still creating it.
                     UseKeyspaceError::RequestError(
                         error @ RequestAttemptError::DbError(DbError::Invalid, _),
-                    ) => self.patience.unavailable(doing, &error),
-                    UseKeyspaceError::RequestError(error) => self.fault_of(doing, &error),
-                    error => self.broken(doing, &error),
+                    ) => self.retry_policy.unavailable(operation, &error),
+                    UseKeyspaceError::RequestError(error) => {
+                        self.classify_attempt_error(operation, &error)
+                    }
+                    error => self.broken(operation, &error),
                 })
             })
             .await?;
         Ok(true)
     }
 
-    /// Makes, changes or drops something of the schema, which may be done again, and waits until all
-    /// nodes have it.
-    pub(super) async fn define(&self, doing: &str, text: &str) -> Result<()> {
+    /// Runs an idempotent schema change, and waits until all nodes have it.
+    pub(super) async fn run_ddl(&self, operation: &str, text: &str) -> Result<()> {
         let session = self.session().await?;
-        self.patience
-            .repeated(doing, || async {
+        self.retry_policy
+            .retry(operation, || async {
                 let mut statement = Statement::new(text);
                 statement.set_is_idempotent(true);
                 let done: Call<'_, _> = Box::pin(session.query_unpaged(statement, ()));
                 done.await
                     .map(drop)
-                    .map_err(|error| self.fault(doing, &error))
+                    .map_err(|error| self.classify_error(operation, &error))
             })
             .await
     }
 
-    pub(super) async fn prepare(&self, doing: &str, text: &str) -> Result<PreparedStatement> {
+    pub(super) async fn prepare(&self, operation: &str, text: &str) -> Result<PreparedStatement> {
         let opened = self.opened().await?;
-        if let Some(prepared) = opened.known().get(text) {
+        if let Some(prepared) = opened.statements().get(text) {
             return Ok(prepared.clone());
         }
         let mut prepared = self
-            .patience
-            .repeated(doing, || async {
+            .retry_policy
+            .retry(operation, || async {
                 let prepared: Call<'_, _, _> = Box::pin(opened.session.prepare(text));
                 prepared
                     .await
-                    .map_err(|error| self.unprepared(doing, &error))
+                    .map_err(|error| self.classify_prepare_error(operation, &error))
             })
             .await?;
         prepared.set_is_idempotent(true);
         prepared.set_page_size(PAGE_ROWS);
-        let mut known = opened.known();
-        if known.len() >= PREPARED_MAX {
-            known.clear();
+        let mut statements = opened.statements();
+        if statements.len() >= PREPARED_MAX {
+            statements.clear();
         }
-        known.insert(text.to_owned(), prepared.clone());
+        statements.insert(text.to_owned(), prepared.clone());
         Ok(prepared)
     }
 
-    /// One answer that fits in a page.
+    /// Reads an answer that fits in one page.
     pub(super) async fn read(
         &self,
-        doing: &str,
+        operation: &str,
         text: &str,
         values: impl SerializeRow + Send + Sync,
     ) -> Result<QueryRowsResult> {
-        let statement = self.prepare(doing, text).await?;
+        let statement = self.prepare(operation, text).await?;
         let (page, _) = self
-            .page(doing, &statement, &values, PagingState::start())
+            .page(operation, &statement, &values, PagingState::start())
             .await?;
         Ok(page)
     }
 
-    /// Prepares a read of a partition that lightweight transactions change: the server first decides those whose
-    /// outcome is open.
+    /// Prepares a read of a partition that lightweight transactions change. The server first
+    /// completes transactions in progress.
     pub(super) async fn prepare_serial(
         &self,
-        doing: &str,
+        operation: &str,
         text: &str,
     ) -> Result<PreparedStatement> {
-        let mut statement = self.prepare(doing, text).await?;
-        statement.set_consistency(match self.options.agreement()? {
+        let mut statement = self.prepare(operation, text).await?;
+        statement.set_consistency(match self.options.serial_consistency_level()? {
             SerialConsistency::Serial => Consistency::Serial,
             SerialConsistency::LocalSerial => Consistency::LocalSerial,
         });
         Ok(statement)
     }
 
-    /// A page of an answer, and where the next one begins.
+    /// Reads a page of an answer, and the position of the next one.
     pub(super) async fn page(
         &self,
-        doing: &str,
+        operation: &str,
         statement: &PreparedStatement,
         values: &(impl SerializeRow + Sync),
         from: PagingState,
     ) -> Result<(QueryRowsResult, Option<PagingState>)> {
         let session = self.session().await?;
         let (result, next) = self
-            .patience
-            .repeated_in_turn(
-                doing,
-                || self.turn(doing),
-                |turn| {
+            .retry_policy
+            .retry_with_permit(
+                operation,
+                || self.permit(operation),
+                |permit| {
                     let from = from.clone();
                     let page = session.execute_single_page(statement, values, from);
-                    self.flown(doing, Some(turn), Box::pin(page))
+                    self.run_request(operation, Some(permit), Box::pin(page))
                 },
             )
             .await?;
         let rows = result
             .into_rows_result()
-            .map_err(|error| self.broken(doing, &error))?;
+            .map_err(|error| self.broken(operation, &error))?;
         let next = match next {
             PagingStateResponse::HasMorePages { state } => Some(state),
             PagingStateResponse::NoMorePages => None,
@@ -308,10 +314,10 @@ impl Cql {
         Ok((rows, next))
     }
 
-    /// Writes of one partition, all by the same statement, in one step.
+    /// Writes rows of one partition with one statement, in one step.
     pub(super) async fn write<V: SerializeRow + Sync>(
         &self,
-        doing: &str,
+        operation: &str,
         statement: &PreparedStatement,
         values: &[V],
     ) -> Result<()> {
@@ -322,11 +328,17 @@ impl Cql {
         }
         let batch = Arc::new(batch);
         let session = self.session().await?;
-        self.patience
-            .repeated_in_turn(
-                doing,
-                || self.turn(doing),
-                |turn| self.flown(doing, Some(turn), Box::pin(session.batch(&batch, values))),
+        self.retry_policy
+            .retry_with_permit(
+                operation,
+                || self.permit(operation),
+                |permit| {
+                    self.run_request(
+                        operation,
+                        Some(permit),
+                        Box::pin(session.batch(&batch, values)),
+                    )
+                },
             )
             .await
             .map(drop)
@@ -335,203 +347,220 @@ impl Cql {
     /// Writes one row.
     pub(super) async fn write_one(
         &self,
-        doing: &str,
+        operation: &str,
         text: &str,
         values: impl SerializeRow + Sync,
     ) -> Result<()> {
-        let statement = self.prepare(doing, text).await?;
-        self.write(doing, &statement, &[values]).await
+        let statement = self.prepare(operation, text).await?;
+        self.write(operation, &statement, &[values]).await
     }
 
-    /// Tries a lightweight transaction until its outcome is known, so it must be one that may be repeated. Returns whether
-    /// the last try was applied.
-    pub(super) async fn agree_again(
+    /// Repeats a lightweight transaction until its outcome is known, so it must be idempotent.
+    /// Returns whether the last attempt was applied.
+    pub(super) async fn compare_and_set_until_known(
         &self,
-        doing: &str,
+        operation: &str,
         text: &str,
         values: impl SerializeRow + Send + Sync,
     ) -> Result<bool> {
-        let tries = || async { self.agree(doing, text, &values).await?.applied() };
-        self.patience.repeated_steps(doing, tries).await
+        let tries = || async {
+            self.compare_and_set(operation, text, &values)
+                .await?
+                .is_applied()
+        };
+        self.retry_policy.retry_steps(operation, tries).await
     }
 
-    /// Tries a lightweight transaction once.
-    pub(super) async fn agree(
+    /// Runs a lightweight transaction once.
+    pub(super) async fn compare_and_set(
         &self,
-        doing: &str,
+        operation: &str,
         text: &str,
         values: impl SerializeRow + Send + Sync,
-    ) -> Result<Outcome> {
-        let turn = self.turn(doing).await?;
-        self.agree_in_turn(doing, Some(turn), (text, values)).await
+    ) -> Result<CasOutcome> {
+        let permit = self.permit(operation).await?;
+        self.compare_and_set_with(operation, Some(permit), text, values)
+            .await
     }
 
-    /// Tries a lightweight transaction once, before all requests that wait for their turn: a lease must not end because of
-    /// those.
-    pub(super) async fn agree_at_once(
+    /// Runs a lightweight transaction once, ahead of all requests that wait for a permit: waiting
+    /// must not end a lease.
+    pub(super) async fn compare_and_set_at_once(
         &self,
-        doing: &str,
+        operation: &str,
         text: &str,
         values: impl SerializeRow + Send + Sync,
-    ) -> Result<Outcome> {
-        self.agree_in_turn(doing, None, (text, values)).await
+    ) -> Result<CasOutcome> {
+        self.compare_and_set_with(operation, None, text, values)
+            .await
     }
 
-    async fn agree_in_turn(
+    async fn compare_and_set_with(
         &self,
-        doing: &str,
-        turn: Option<OwnedSemaphorePermit>,
-        (text, values): (&str, impl SerializeRow + Send + Sync),
-    ) -> Result<Outcome> {
-        let mut statement = self.prepare(doing, text).await?;
+        operation: &str,
+        permit: Option<OwnedSemaphorePermit>,
+        text: &str,
+        values: impl SerializeRow + Send + Sync,
+    ) -> Result<CasOutcome> {
+        let mut statement = self.prepare(operation, text).await?;
         statement.set_is_idempotent(false);
         let session = self.session().await?;
-        let tried = self.patience.once(doing, async {
+        let tried = self.retry_policy.try_once(operation, async {
             let tried = session.execute_unpaged(&statement, &values);
-            self.flown(doing, turn, Box::pin(tried)).await
+            self.run_request(operation, permit, Box::pin(tried)).await
         });
-        self.outcome(doing, tried.await)
+        self.cas_outcome(operation, tried.await)
     }
 
-    /// Tries a lightweight transaction of several statements once.
-    pub(super) async fn agree_all(
+    /// Runs a lightweight transaction of several statements once.
+    pub(super) async fn compare_and_set_batch(
         &self,
-        doing: &str,
+        operation: &str,
         statements: Vec<PreparedStatement>,
         values: impl scylla::serialize::batch::BatchValues + Send + Sync,
-    ) -> Result<Outcome> {
+    ) -> Result<CasOutcome> {
         let mut batch = Batch::new(BatchType::Unlogged);
         for statement in statements {
             batch.append_statement(statement);
         }
         let session = self.session().await?;
-        let turn = self.turn(doing).await?;
-        let tried = self.patience.once(doing, async {
+        let permit = self.permit(operation).await?;
+        let tried = self.retry_policy.try_once(operation, async {
             let tried = session.batch(&batch, values);
-            self.flown(doing, Some(turn), Box::pin(tried)).await
+            self.run_request(operation, Some(permit), Box::pin(tried))
+                .await
         });
-        self.outcome(doing, tried.await)
+        self.cas_outcome(operation, tried.await)
     }
 
-    fn outcome(&self, doing: &str, tried: Result<QueryResult>) -> Result<Outcome> {
+    fn cas_outcome(&self, operation: &str, tried: Result<QueryResult>) -> Result<CasOutcome> {
         let result = match tried {
             Ok(result) => result,
-            Err(error) if error.kind() == ErrorKind::Retry => return Ok(Outcome::Unknown(error)),
+            Err(error) if error.kind() == ErrorKind::Retry => {
+                return Ok(CasOutcome::Unknown(error));
+            }
             Err(error) => return Err(error),
         };
         let rows = result
             .into_rows_result()
-            .map_err(|error| self.broken(doing, &error))?;
+            .map_err(|error| self.broken(operation, &error))?;
         let applied = column(&rows, "[applied]").and_then(|index| flag(&rows, index));
         match applied {
-            Some(true) => Ok(Outcome::Applied),
-            Some(false) => Ok(Outcome::NotApplied(rows)),
-            None => Err(self.broken(doing, "the server does not say whether it was applied")),
+            Some(true) => Ok(CasOutcome::Applied),
+            Some(false) => Ok(CasOutcome::NotApplied(rows)),
+            None => Err(self.broken(operation, "the answer does not contain `[applied]`")),
         }
     }
 
-    /// Waits until one more request may be under way. That is our own limit: the wait is no part of a request's time.
-    async fn turn(&self, doing: &str) -> Result<OwnedSemaphorePermit> {
-        let silent_for = self.patience.call_for();
-        self.flight.take(silent_for).await.ok_or_else(|| {
-            let (limit, seconds) = (self.flight.limit(), silent_for.as_secs_f64());
+    /// Waits for a permit of the concurrency limiter. The wait does not count as part of a
+    /// request's time.
+    async fn permit(&self, operation: &str) -> Result<OwnedSemaphorePermit> {
+        let silent_for = self.retry_policy.call_timeout();
+        self.limiter.acquire(silent_for).await.ok_or_else(|| {
+            let (limit, seconds) = (self.limiter.limit(), silent_for.as_secs_f64());
             let why = format!(
-                "{limit} requests may be under way at once, and none was answered for {seconds:.1} s"
+                "all {limit} concurrent requests were without an answer for {seconds:.1} s"
             );
-            self.patience.unavailable(doing, why)
+            self.retry_policy.unavailable(operation, why)
         })
     }
 
-    async fn flown<T>(
+    async fn run_request<T>(
         &self,
-        doing: &str,
-        turn: Option<OwnedSemaphorePermit>,
+        operation: &str,
+        permit: Option<OwnedSemaphorePermit>,
         call: Call<'_, T>,
     ) -> Result<T> {
         let done = call.await;
         let outcome = done
             .as_ref()
-            .map_or_else(outcome_of, |_| RequestOutcome::Answered);
-        self.flight.give_back(turn, outcome);
-        done.map_err(|error| self.fault(doing, &error))
+            .map_or_else(request_outcome, |_| RequestOutcome::Answered);
+        self.limiter.release(permit, outcome);
+        done.map_err(|error| self.classify_error(operation, &error))
     }
 
-    pub(super) fn broken(&self, doing: &str, why: impl ToString) -> Error {
-        Error::broken(self.patience.what(doing), why)
+    pub(super) fn broken(&self, operation: &str, why: impl ToString) -> Error {
+        Error::broken(self.retry_policy.describe(operation), why)
     }
 
-    fn unprepared(&self, doing: &str, error: &PrepareError) -> Error {
+    fn classify_prepare_error(&self, operation: &str, error: &PrepareError) -> Error {
         match error {
             PrepareError::AllAttemptsFailed { first_attempt } => {
-                self.fault_of(doing, first_attempt)
+                self.classify_attempt_error(operation, first_attempt)
             }
-            PrepareError::ConnectionPoolError(error) => self.patience.unavailable(doing, error),
-            error => self.broken(doing, error),
+            PrepareError::ConnectionPoolError(error) => {
+                self.retry_policy.unavailable(operation, error)
+            }
+            error => self.broken(operation, error),
         }
     }
 
-    /// What an error of the driver means to a caller.
-    fn fault(&self, doing: &str, error: &ExecutionError) -> Error {
+    /// Converts an error of the driver.
+    fn classify_error(&self, operation: &str, error: &ExecutionError) -> Error {
         match error {
-            ExecutionError::LastAttemptError(error) => self.fault_of(doing, error),
-            ExecutionError::PrepareError(error) => self.unprepared(doing, error),
+            ExecutionError::LastAttemptError(error) => {
+                self.classify_attempt_error(operation, error)
+            }
+            ExecutionError::PrepareError(error) => self.classify_prepare_error(operation, error),
             ExecutionError::ConnectionPoolError(_)
             | ExecutionError::EmptyPlan
             | ExecutionError::RequestTimeout(_)
             | ExecutionError::SchemaAgreementError(_)
-            | ExecutionError::MetadataError(_) => self.patience.unavailable(doing, error),
-            error => self.broken(doing, error),
+            | ExecutionError::MetadataError(_) => self.retry_policy.unavailable(operation, error),
+            error => self.broken(operation, error),
         }
     }
 
-    fn fault_of(&self, doing: &str, error: &RequestAttemptError) -> Error {
-        let RequestAttemptError::DbError(kind, said) = error else {
+    fn classify_attempt_error(&self, operation: &str, error: &RequestAttemptError) -> Error {
+        let RequestAttemptError::DbError(kind, message) = error else {
             return match error {
                 RequestAttemptError::BrokenConnectionError(_)
                 | RequestAttemptError::UnableToAllocStreamId => {
-                    self.patience.unavailable(doing, error)
+                    self.retry_policy.unavailable(operation, error)
                 }
-                error => self.broken(doing, error),
+                error => self.broken(operation, error),
             };
         };
         match kind {
-            DbError::Invalid | DbError::ConfigError if is_gone(said) => Error::Refused(format!(
-                "{}: {said}; the view was forgotten meanwhile",
-                self.patience.what(doing)
-            )),
+            DbError::Invalid | DbError::ConfigError if is_missing_table(message) => {
+                Error::Refused(format!(
+                    "{}: {message}; the view was deleted meanwhile",
+                    self.retry_policy.describe(operation)
+                ))
+            }
             DbError::Unauthorized => {
-                let advice = "give the user of `user` the right to it";
-                self.broken(doing, format!("{said}; {advice}"))
+                let advice = "grant the right to the user that `user` names";
+                self.broken(operation, format!("{message}; {advice}"))
             }
             DbError::AuthenticationError => self.broken(
-                doing,
-                "user or password is wrong; set `user` and `password`",
+                operation,
+                "the user or password is wrong; check `user` and `password`",
             ),
             DbError::SyntaxError
             | DbError::Invalid
             | DbError::AlreadyExists { .. }
             | DbError::FunctionFailure { .. }
             | DbError::ConfigError
-            | DbError::ProtocolError => self.broken(doing, error),
-            _ => self.patience.unavailable(doing, error),
+            | DbError::ProtocolError => self.broken(operation, error),
+            _ => self.retry_policy.unavailable(operation, error),
         }
     }
 }
 
-impl Opened {
-    fn known(&self) -> MutexGuard<'_, HashMap<String, PreparedStatement>> {
+impl OpenSession {
+    fn statements(&self) -> MutexGuard<'_, HashMap<String, PreparedStatement>> {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether the server says that a table is not there.
-fn is_gone(said: &str) -> bool {
-    let said = said.to_ascii_lowercase();
-    said.contains("unconfigured table")
-        || (said.contains("table") && said.contains("does not exist"))
+/// True if the server reports a missing table.
+fn is_missing_table(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    message.contains("unconfigured table")
+        || (message.contains("table") && message.contains("does not exist"))
 }
 
-fn outcome_of(error: &ExecutionError) -> RequestOutcome {
+fn request_outcome(error: &ExecutionError) -> RequestOutcome {
     match error {
         ExecutionError::RequestTimeout(_)
         | ExecutionError::LastAttemptError(RequestAttemptError::UnableToAllocStreamId) => {
@@ -548,61 +577,61 @@ fn outcome_of(error: &ExecutionError) -> RequestOutcome {
     }
 }
 
-fn no_session(patience: &Patience, doing: &str, error: &NewSessionError) -> Error {
-    let told = format!("{error:?}");
-    if told.contains("AuthenticationError") || told.contains("MissingAuthentication") {
-        let why = "user or password is missing or wrong; set `user` and `password`";
-        return Error::broken(patience.what(doing), why);
+fn connect_error(retry_policy: &RetryPolicy, operation: &str, error: &NewSessionError) -> Error {
+    let text = format!("{error:?}");
+    if text.contains("AuthenticationError") || text.contains("MissingAuthentication") {
+        let why = "the user or password is missing or wrong; check `user` and `password`";
+        return Error::broken(retry_policy.describe(operation), why);
     }
-    // A node that is not what it says it is does not become it by waiting.
+    // Retrying does not help with an untrusted certificate.
     if error.to_string().contains("certificate") {
-        let why = format!("{error}; name the authority of the nodes' certificates in `ca_file`");
-        return Error::broken(patience.what(doing), why);
+        let why = format!("{error}; set `ca_file` to the certificate authority of the nodes");
+        return Error::broken(retry_policy.describe(operation), why);
     }
     match error {
         NewSessionError::IllegalConfig(_) | NewSessionError::EmptyKnownNodesList => {
-            Error::broken(patience.what(doing), error)
+            Error::broken(retry_policy.describe(operation), error)
         }
-        error => patience.unavailable(
-            doing,
-            format!("{error}; is it running, and is `nodes` right?"),
+        error => retry_policy.unavailable(
+            operation,
+            format!("{error}; check that Cassandra is running and that `nodes` is correct"),
         ),
     }
 }
 
 fn tls_config(options: &CassandraOptions) -> Result<Arc<rustls::ClientConfig>> {
-    tls::prepare();
-    let Some(pem) = tls::certificates(&options.ca_file)? else {
-        return Err(wrong(
-            "`tls` needs `ca_file`, the certificates of the authority that signed those of the nodes",
+    tls::install_crypto_provider();
+    let Some(pem) = tls::read_certificates(&options.ca_file)? else {
+        return Err(options_error(
+            "`tls` requires `ca_file`, the certificates of the authority that signed those of the nodes",
         ));
     };
     let mut roots = rustls::RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&pem) {
         let certificate = certificate.map_err(|error| {
-            let what = format!("reading the certificates in {}", options.ca_file);
-            Error::broken(what, format!("{error:?}"))
+            let context = format!("reading the certificates in {}", options.ca_file);
+            Error::broken(context, format!("{error:?}"))
         })?;
-        roots.add(certificate).map_err(wrong)?;
+        roots.add(certificate).map_err(options_error)?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(wrong)?
+        .map_err(options_error)?
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(Arc::new(config))
 }
 
-/// The answers to some calls, in their order, with at most `at_once` of them under way.
-pub(super) async fn together<T>(
+/// Runs calls with limited concurrency. The answers are in the order of the calls.
+pub(super) async fn run_concurrently<T>(
     at_once: usize,
     calls: Vec<impl Future<Output = Result<T>> + Send>,
 ) -> Result<Vec<T>> {
     stream::iter(calls).buffered(at_once).try_collect().await
 }
 
-/// The place of a column in an answer.
+/// Index of a column in an answer.
 pub(super) fn column(rows: &QueryRowsResult, name: &str) -> Option<usize> {
     rows.column_specs()
         .get_by_name(name)
@@ -614,7 +643,7 @@ fn flag(rows: &QueryRowsResult, index: usize) -> Option<bool> {
     row.columns.get(index)?.as_ref()?.as_boolean()
 }
 
-/// A number in the first row of an answer.
+/// Returns a number in the first row of an answer.
 pub(super) fn number(rows: &QueryRowsResult, name: &str) -> Option<i64> {
     let index = column(rows, name)?;
     let row = rows.maybe_first_row::<scylla::value::Row>().ok()??;

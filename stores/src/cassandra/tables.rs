@@ -15,10 +15,10 @@ use uuid::Uuid;
 
 use super::lease::CassandraLeases;
 use super::migrations::lock;
-use super::runs::{Change, change, look};
+use super::runs::{RunsChange, change, read_snapshot};
 use super::session::Cql;
 use super::{editions, view_rows};
-use crate::run_rules::expect_at;
+use crate::run_rules::expect_last_publishing;
 use crate::views::ViewShape;
 use crate::{Error, Result};
 
@@ -115,7 +115,7 @@ impl Tables {
         let known = self.known().get(view).cloned();
         let Some(known) = known else { return Ok(()) };
         // The note first: it is taken away only once the record says it.
-        let seen = look(cql, "looking for the tables of a view", source, None).await?;
+        let seen = read_snapshot(cql, "looking for the tables of a view", source, None).await?;
         let found = find(cql, view).await?;
         if !seen.summary.dropping.contains(&known)
             && found.is_some_and(|found| found.id == known && found.state == MADE)
@@ -171,7 +171,7 @@ impl Tables {
             expect_shape(&found, shape)?;
             if found.state != MADE {
                 for (make, _) in found.definitions() {
-                    cql.define(doing, &make).await?;
+                    cql.run_ddl(doing, &make).await?;
                 }
                 if !into_state(cql, &found, MAKING, MADE).await? {
                     return Err(meanwhile(view));
@@ -181,7 +181,7 @@ impl Tables {
             Ok(())
         };
         let made = made.await;
-        held.let_go().await;
+        held.release().await;
         made
     }
 
@@ -213,7 +213,9 @@ impl Tables {
             let dropped = async {
                 for view in &gone {
                     if held.lost().is_cancelled() {
-                        let why = held.why_lost().unwrap_or_else(|| "it has ended".to_owned());
+                        let why = held
+                            .loss_reason()
+                            .unwrap_or_else(|| "it has ended".to_owned());
                         let what = format!("{doing}: holding the lock of the schema");
                         return Err(Error::Unavailable { what, why });
                     }
@@ -222,16 +224,16 @@ impl Tables {
                 Ok(())
             };
             let dropped = dropped.await;
-            held.let_go().await;
+            held.release().await;
             dropped?;
         }
-        change(cql, doing, (source, None), |seen| {
-            expect_at(source, at, seen.last.clone())?;
+        change(cql, doing, source, None, |seen| {
+            expect_last_publishing(source, at, seen.last.clone())?;
             let mut summary = seen.summary.clone();
             summary.newest.retain(|view, _| keep.contains(view));
             let is_same = summary.newest.len() == seen.summary.newest.len();
             let run = None;
-            Ok(((!is_same).then_some(Change { summary, run }), ()))
+            Ok(((!is_same).then_some(RunsChange { summary, run }), ()))
         })
         .await
     }
@@ -265,13 +267,13 @@ impl Tables {
         let doing = "dropping the tables of a view";
         self.forget(&view.view);
         for (_, drop) in view.definitions() {
-            cql.define(doing, &drop).await?;
+            cql.run_ddl(doing, &drop).await?;
         }
         end_dropping(cql, source, view, true).await?;
         let text = "DELETE FROM views WHERE name = ? IF id = ? AND state = ?";
         let values = (&view.view, &view.id, DROPPING);
         // Not applied: an earlier try of the same was, or somebody else's.
-        cql.agree_again(doing, text, values).await?;
+        cql.compare_and_set_until_known(doing, text, values).await?;
         Ok(())
     }
 }
@@ -281,15 +283,15 @@ impl Tables {
 /// of completing a view and dropping it only one comes first. Answers whether it may be dropped: it
 /// may not if it was published since.
 async fn begin_dropping(cql: &Cql, source: Source, at: (Epoch, i64), view: &View) -> Result<bool> {
-    change(cql, "dropping a view", (source, None), |seen| {
-        expect_at(source, at, seen.last.clone())?;
+    change(cql, "dropping a view", source, None, |seen| {
+        expect_last_publishing(source, at, seen.last.clone())?;
         if seen.summary.newest.contains_key(&view.view) {
             return Ok((None, false));
         }
         let mut summary = seen.summary.clone();
         summary.results.remove(&view.view);
         summary.dropping.insert(view.id.clone());
-        Ok((Some(Change { summary, run: None }), true))
+        Ok((Some(RunsChange { summary, run: None }), true))
     })
     .await
 }
@@ -297,7 +299,7 @@ async fn begin_dropping(cql: &Cql, source: Source, at: (Epoch, i64), view: &View
 /// Takes that note away, and if the tables are gone what was begun to be published into them meanwhile.
 /// Who finds no note was overtaken, and what is recorded is of other tables.
 async fn end_dropping(cql: &Cql, source: Source, view: &View, are_gone: bool) -> Result<()> {
-    change(cql, "dropping a view", (source, None), |seen| {
+    change(cql, "dropping a view", source, None, |seen| {
         let mut summary = seen.summary.clone();
         if !summary.dropping.remove(&view.id) {
             return Ok((None, ()));
@@ -305,14 +307,14 @@ async fn end_dropping(cql: &Cql, source: Source, view: &View, are_gone: bool) ->
         if are_gone {
             summary.results.remove(&view.view);
         }
-        Ok((Some(Change { summary, run: None }), ()))
+        Ok((Some(RunsChange { summary, run: None }), ()))
     })
     .await
 }
 
 /// Whether the tables that are made are about to go: whoever noted it died.
 async fn is_dropping(cql: &Cql, source: Source, view: &View) -> Result<bool> {
-    let seen = look(cql, "looking for the tables of a view", source, None).await?;
+    let seen = read_snapshot(cql, "looking for the tables of a view", source, None).await?;
     Ok(view.state == DROPPING || seen.summary.dropping.contains(&view.id))
 }
 
@@ -328,7 +330,7 @@ async fn insert(cql: &Cql, new: &View) -> Result<View> {
     let text = "INSERT INTO views (name, source, shape, id, state) VALUES (?, ?, ?, ?, ?)
                 IF NOT EXISTS";
     let values = (&new.view, &new.source, &new.shape, &new.id, &new.state);
-    cql.agree_again(doing, text, values).await?;
+    cql.compare_and_set_until_known(doing, text, values).await?;
     let found = find(cql, &new.view).await?;
     found.ok_or_else(|| meanwhile(&new.view))
 }
@@ -339,7 +341,7 @@ async fn into_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<bool
     let doing = "recording a view";
     let text = "UPDATE views SET state = ? WHERE name = ? IF id = ? AND state = ?";
     let values = (to, &view.view, &view.id, from);
-    if cql.agree_again(doing, text, values).await? {
+    if cql.compare_and_set_until_known(doing, text, values).await? {
         return Ok(true);
     }
     let found = find(cql, &view.view).await?;
@@ -349,7 +351,7 @@ async fn into_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<bool
 async fn find(cql: &Cql, view: &str) -> Result<Option<View>> {
     let doing = "looking for the tables of a view";
     let text = "SELECT name, source, shape, id, state FROM views WHERE name = ?";
-    cql.first_serial(doing, text, (view,)).await
+    cql.fetch_first_serial(doing, text, (view,)).await
 }
 
 async fn all(cql: &Cql) -> Result<Vec<View>> {
@@ -357,7 +359,7 @@ async fn all(cql: &Cql) -> Result<Vec<View>> {
     let statement = cql
         .prepare(doing, "SELECT name, source, shape, id, state FROM views")
         .await?;
-    cql.all(doing, &statement, &()).await
+    cql.fetch_all(doing, &statement, &()).await
 }
 
 fn expect_shape(found: &View, shape: &ViewShape) -> Result<()> {

@@ -15,8 +15,8 @@ use futures::{TryStreamExt, stream};
 use scylla::response::PagingState;
 use scylla::response::query_result::QueryRowsResult;
 
-use super::session::{Cql, together};
-use crate::views::{FoundRows, NewRows, PartQuery, RowKeys};
+use super::session::{Cql, run_concurrently};
+use crate::views::{NewRows, PartitionQuery, RowKeys, ViewRows};
 use crate::{Error, Result};
 
 /// Rows that are written in one step: with fewer the steps cost, with more a server's heap does.
@@ -52,7 +52,7 @@ pub(super) async fn write(
     rows: &NewRows,
 ) -> Result<()> {
     let doing = "publishing rows";
-    let (parts, keys, counts) = (rows.parts.len(), rows.rows.len(), rows.counts.len());
+    let (parts, keys, counts) = (rows.partitions.len(), rows.rows.len(), rows.counts.len());
     if parts != counts || keys != counts {
         return Err(Error::Refused(format!(
             "rows: {parts} partitions, {keys} rows and {counts} counts; give as many of each"
@@ -69,7 +69,7 @@ pub(super) async fn write(
         } else {
             (0, !epoch)
         };
-        let (part, row) = (rows.parts.value(index), rows.rows.value(index));
+        let (part, row) = (rows.partitions.value(index), rows.rows.value(index));
         (part, row, count, epoch, stamp_us)
     };
     let token = |index| {
@@ -92,12 +92,16 @@ pub(super) async fn delete(cql: &Cql, id: &str, stamp_us: i64, rows: &RowKeys) -
     let text = format!("DELETE FROM rows_{id} USING TIMESTAMP ? WHERE part = ? AND row = ?");
     let statement = cql.prepare(doing, &text).await?;
     let statement = &statement;
-    let keys = rows.parts.iter().flatten().zip(rows.rows.iter().flatten());
+    let keys = rows
+        .partitions
+        .iter()
+        .flatten()
+        .zip(rows.rows.iter().flatten());
     let calls = keys.map(|(part, row)| async move {
         let values = [(stamp_us, part, row)];
         cql.write(doing, statement, &values).await
     });
-    together(AT_ONCE, calls.collect()).await?;
+    run_concurrently(AT_ONCE, calls.collect()).await?;
     Ok(())
 }
 
@@ -108,12 +112,12 @@ fn steps(
     rows: &NewRows,
     token: impl Fn(usize) -> Result<Option<i64>>,
 ) -> Result<Vec<Vec<Range<usize>>>> {
-    let row_bytes = |index| rows.parts.value(index).len() + rows.rows.value(index).len() + 24;
+    let row_bytes = |index| rows.partitions.value(index).len() + rows.rows.value(index).len() + 24;
     let (mut steps, mut small): (Vec<Vec<Range<usize>>>, _) = (Vec::new(), Vec::new());
     let mut from = 0;
     while from < rows.counts.len() {
         let (mut to, mut bytes) = (from + 1, row_bytes(from));
-        while to < rows.counts.len() && rows.parts.value(to) == rows.parts.value(from) {
+        while to < rows.counts.len() && rows.partitions.value(to) == rows.partitions.value(from) {
             bytes += row_bytes(to);
             if to - from >= STEP_ROWS || bytes > STEP_BYTES {
                 break;
@@ -163,13 +167,13 @@ pub(super) fn held(count: Option<i64>, epoch: Option<i64>) -> (Option<i64>, u64)
 }
 
 /// Rows of several partitions.
-pub(super) async fn read(cql: &Cql, id: &str, queries: &[PartQuery]) -> Result<FoundRows> {
+pub(super) async fn read(cql: &Cql, id: &str, queries: &[PartitionQuery]) -> Result<ViewRows> {
     let (mut indexes, mut epochs) = (UInt32Builder::new(), UInt64Builder::new());
     let (mut rows, mut counts) = (BinaryBuilder::new(), Int64Builder::new());
     let mut query = 0;
     for queries in queries.chunks(STEPS) {
         let calls = queries.iter().map(|query| read_part(cql, id, query));
-        for part in together(AT_ONCE, calls.collect()).await? {
+        for part in run_concurrently(AT_ONCE, calls.collect()).await? {
             for (row, count, epoch) in part {
                 indexes.append_value(query);
                 rows.append_value(&row);
@@ -184,7 +188,7 @@ pub(super) async fn read(cql: &Cql, id: &str, queries: &[PartQuery]) -> Result<F
             )));
         }
     }
-    Ok(FoundRows {
+    Ok(ViewRows {
         queries: indexes.finish(),
         rows: rows.finish(),
         counts: counts.finish(),
@@ -192,7 +196,7 @@ pub(super) async fn read(cql: &Cql, id: &str, queries: &[PartQuery]) -> Result<F
     })
 }
 
-async fn read_part(cql: &Cql, id: &str, query: &PartQuery) -> Result<Vec<Row>> {
+async fn read_part(cql: &Cql, id: &str, query: &PartitionQuery) -> Result<Vec<Row>> {
     let doing = "reading batch rows";
     let (begin, end) = &query.range;
     let until = if end.is_some() { "AND row < ?" } else { "" };
@@ -205,11 +209,11 @@ async fn read_part(cql: &Cql, id: &str, query: &PartQuery) -> Result<Vec<Row>> {
     while let Some(from) = next {
         let (page, after) = match end {
             Some(end) => {
-                let values = (&query.part, begin, end);
+                let values = (&query.partition, begin, end);
                 cql.page(doing, &statement, &values, from).await?
             }
             None => {
-                let values = (&query.part, begin);
+                let values = (&query.partition, begin);
                 cql.page(doing, &statement, &values, from).await?
             }
         };
@@ -270,7 +274,7 @@ pub(super) async fn before(
         }
     }
     Ok(RowKeys {
-        parts: keys.parts.finish(),
+        partitions: keys.parts.finish(),
         rows: keys.rows.finish(),
     })
 }
@@ -321,7 +325,7 @@ mod tests {
         };
         let all: Vec<_> = parts.iter().enumerate().flat_map(of).collect();
         let rows = NewRows {
-            parts: BinaryArray::from_iter_values(all.iter().map(|(part, _)| part)),
+            partitions: BinaryArray::from_iter_values(all.iter().map(|(part, _)| part)),
             rows: BinaryArray::from_iter_values(all.iter().map(|(_, row)| row)),
             counts: Int64Array::from(vec![1; all.len()]),
         };

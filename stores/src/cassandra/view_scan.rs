@@ -19,8 +19,8 @@ use super::session::Cql;
 use super::view_rows::held;
 use crate::Result;
 use crate::view_scan::{
-    Division, HeadsPage, Room, RowsPage, ScanPlace, ScanShare, ScannedHead, ScannedHeads,
-    ScannedRows,
+    HeadsPage, PageBudget, RowPosition, RowsPage, ScanShare, ScannedHead, ScannedHeads,
+    ScannedRows, ShareScheme,
 };
 
 /// Rows and heads in one answer, at most: roots have some thousand bytes.
@@ -31,10 +31,10 @@ const SIDE_BY_SIDE: NonZeroU32 = NonZeroU32::MIN.saturating_add(15);
 /// Between two buckets lie so many places.
 const BUCKET_PLACES: u64 = 1 << (u64::BITS - editions::BUCKETS.ilog2());
 
-pub(super) const DIVISION: Division = Division {
-    side_by_side: SIDE_BY_SIDE,
-    row_place: |part| place_of(token(part)),
-    head_place: |key| bucket_place(editions::bucket(key)),
+pub(super) const DIVISION: ShareScheme = ShareScheme {
+    parallel_shares: SIDE_BY_SIDE,
+    row_token: |part| place_of(token(part)),
+    head_token: |key| bucket_place(editions::bucket(key)),
 };
 
 fn token(part: &[u8]) -> i64 {
@@ -65,7 +65,7 @@ pub(super) async fn rows(
     cql: &Cql,
     id: &str,
     share: ScanShare,
-    after: Option<&ScanPlace>,
+    after: Option<&RowPosition>,
     limit: usize,
 ) -> Result<ScannedRows> {
     let mut scan = RowScan {
@@ -73,13 +73,13 @@ pub(super) async fn rows(
         id,
         page: RowsPage::new(limit),
     };
-    let Some(places) = share.places() else {
+    let Some(places) = share.tokens() else {
         return Ok(scan.page.finish(true));
     };
     let (mut begin, end) = tokens(&places);
     let mut is_all = true;
-    if let Some(at) = after.filter(|at| share.has(place_of(token(&at.part)))) {
-        begin = token(&at.part);
+    if let Some(at) = after.filter(|at| share.contains(place_of(token(&at.partition)))) {
+        begin = token(&at.partition);
         is_all = scan.take_rest(at).await?;
     }
     // Where both are the same, the range would be the whole ring.
@@ -112,8 +112,8 @@ impl RowScan<'_> {
 
     /// Takes what follows a place and has the same token: the rest of its partition and, seldom enough,
     /// partitions with the same token, which lie in the order of their keys. Answers whether that was all.
-    async fn take_rest(&mut self, at: &ScanPlace) -> Result<bool> {
-        let rest = (&at.part, &at.row);
+    async fn take_rest(&mut self, at: &RowPosition) -> Result<bool> {
+        let rest = (&at.partition, &at.row);
         if !self.take("part = ? AND row > ?", &rest).await? {
             return Ok(false);
         }
@@ -122,9 +122,12 @@ impl RowScan<'_> {
             self.id
         );
         let statement = self.cql.prepare(Self::DOING, &text).await?;
-        let of_token = (token(&at.part),);
-        let mut parts: Vec<(Vec<u8>,)> = self.cql.all(Self::DOING, &statement, &of_token).await?;
-        parts.retain(|(part,)| *part > at.part);
+        let of_token = (token(&at.partition),);
+        let mut parts: Vec<(Vec<u8>,)> = self
+            .cql
+            .fetch_all(Self::DOING, &statement, &of_token)
+            .await?;
+        parts.retain(|(part,)| *part > at.partition);
         for (part,) in parts {
             if !self.take("part = ?", &(part,)).await? {
                 return Ok(false);
@@ -143,10 +146,10 @@ impl RowScan<'_> {
         let mut statement = self.cql.prepare(Self::DOING, &text).await?;
         let mut next = Some(PagingState::start());
         while let Some(from) = next {
-            if self.page.room().is_full() {
+            if self.page.budget().is_full() {
                 return Ok(false);
             }
-            statement.set_page_size(asked(self.page.room(), ROWS_ASKED));
+            statement.set_page_size(asked(self.page.budget(), ROWS_ASKED));
             let asked = self.cql.page(Self::DOING, &statement, values, from);
             let (answer, after) = asked.await?;
             next = after;
@@ -164,23 +167,23 @@ impl RowScan<'_> {
         answer: &QueryRowsResult,
     ) -> Result<bool, Box<dyn std::error::Error + Send + Sync>> {
         for row in answer.rows::<Scanned<'_>>()? {
-            if self.page.room().is_full() {
+            if self.page.budget().is_full() {
                 return Ok(false);
             }
             let (part, row, count, epoch, count_us, epoch_us) = row?;
             let (count, epoch) = held(count, epoch);
-            self.page.pass(part, row);
+            self.page.visit(part, row);
             // Both are written together; by whoever changes one of them later than the other.
             let stamp_us = count_us.max(epoch_us).unwrap_or(0);
-            self.page.add((part, row), count, (epoch, stamp_us));
+            self.page.add(part, row, count, epoch, stamp_us);
         }
         Ok(true)
     }
 }
 
 /// How many rows to ask for at once.
-fn asked(room: &Room, most: usize) -> i32 {
-    i32::try_from(room.to_ask(most)).unwrap_or(1)
+fn asked(room: &PageBudget, most: usize) -> i32 {
+    i32::try_from(room.fetch_size(most)).unwrap_or(1)
 }
 
 /// A page of the heads of a share.
@@ -194,7 +197,7 @@ pub(super) async fn heads(
     let mut page = HeadsPage::new(limit);
     let first = after.map_or(0, editions::bucket);
     for bucket in first..editions::BUCKETS.cast_signed() {
-        if !share.has(bucket_place(bucket)) {
+        if !share.contains(bucket_place(bucket)) {
             continue;
         }
         let after = after.filter(|key| editions::bucket(key) == bucket);
@@ -225,15 +228,15 @@ async fn take_bucket(
     let values = (bucket, after.unwrap_or_default());
     let mut next = Some(PagingState::start());
     while let Some(from) = next {
-        if page.room().is_full() {
+        if page.budget().is_full() {
             return Ok(false);
         }
-        statement.set_page_size(asked(page.room(), HEADS_ASKED));
+        statement.set_page_size(asked(page.budget(), HEADS_ASKED));
         let (answer, later) = cql.page(doing, &statement, &values, from).await?;
         next = later;
         let rows = answer.rows::<HeadRow>();
         for row in rows.map_err(|error| cql.broken(doing, error))? {
-            if page.room().is_full() {
+            if page.budget().is_full() {
                 return Ok(false);
             }
             let (key, epoch, stamp_us, root) = row.map_err(|error| cql.broken(doing, error))?;
@@ -262,16 +265,22 @@ mod tests {
 
     #[test]
     fn shares_are_ranges_of_tokens() {
-        let all = ScanShare::ALL.places().expect("a share");
+        let all = ScanShare::ALL.tokens().expect("a share");
         assert_eq!(tokens(&all), (i64::MIN, i64::MAX));
         let of = NonZeroU32::MIN.saturating_add(1);
-        let halves = ScanShare::each(of).map(|share| tokens(&share.places().expect("a share")));
+        let halves = ScanShare::each(of).map(|share| tokens(&share.tokens().expect("a share")));
         let halves: Vec<_> = halves.collect();
         assert_eq!(halves, [(i64::MIN, -1), (-1, i64::MAX)]);
         for token in [i64::MIN + 1, -1, 0, i64::MAX] {
             assert_eq!(token_at(place_of(token)), token);
             let share = u32::from(token >= 0);
-            assert!(ScanShare { index: share, of }.has(place_of(token)));
+            assert!(
+                ScanShare {
+                    index: share,
+                    count: of
+                }
+                .contains(place_of(token))
+            );
         }
     }
 

@@ -9,17 +9,19 @@ use schemas::seam::{Cut, Epoch, Run, RunState};
 use schemas::source::Source;
 
 use super::lease::CassandraLeases;
-use super::runs::{Change, Put, Records, change, expect_stamp, put, report, stories};
+use super::runs::{
+    Records, RunUpdate, RunsChange, change, expect_stamp, report, run_details, update_for,
+};
 use super::session::Cql;
 use super::tables::Tables;
 use super::{editions, view_rows, view_scan};
-use crate::run_rules::{self, expect_at};
+use crate::run_rules::{self, expect_last_publishing};
 use crate::view_scan::{
-    Division, ScanPlace, ScanShare, ScannedHeads, ScannedRows, ViewsScan, other_kind,
+    RowPosition, ScanShare, ScannedHeads, ScannedRows, ShareScheme, ViewsScan, wrong_kind_error,
 };
 use crate::views::{
-    FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
-    TableResults, ViewShape, ViewsRead, ViewsWrite,
+    Head, NewRows, NewVersion, NodeName, PartitionQuery, RowKeys, RunDetails, RunRecords,
+    TableResults, ViewRows, ViewShape, ViewsRead, ViewsWrite,
 };
 use crate::{Error, Result};
 
@@ -104,7 +106,7 @@ impl CassandraViews {
         let cql = &self.cql;
         let is_board = self.tables.find_board(cql, view).await?.is_some();
         if is_board != wants_board && self.tables.find(cql, view).await?.is_some() {
-            return Err(other_kind(view, is_board));
+            return Err(wrong_kind_error(view, is_board));
         }
         Err(Error::Refused(why))
     }
@@ -112,11 +114,11 @@ impl CassandraViews {
 
 #[async_trait]
 impl ViewsRead for CassandraViews {
-    async fn runs(&self, source: Source) -> Result<RunsSeen> {
-        self.records.seen(&self.cql, source).await
+    async fn runs(&self, source: Source) -> Result<RunRecords> {
+        self.records.read(&self.cql, source).await
     }
 
-    async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<Option<FoundRows>> {
+    async fn rows(&self, view: &str, queries: &[PartitionQuery]) -> Result<Option<ViewRows>> {
         Ok(reading!(self, view, |cql, id| view_rows::read(
             cql, id, queries
         )))
@@ -138,27 +140,27 @@ impl ViewsRead for CassandraViews {
         Ok(found.unwrap_or_else(|| vec![None; names.len()]))
     }
 
-    async fn stories(
+    async fn list_run_details(
         &self,
         source: Source,
         before: Option<Epoch>,
         limit: usize,
-    ) -> Result<Vec<RunStory>> {
+    ) -> Result<Vec<RunDetails>> {
         match run_rules::last_before(before) {
-            Some(last) if limit > 0 => stories(&self.cql, source, (0, last), limit).await,
+            Some(last) if limit > 0 => run_details(&self.cql, source, (0, last), limit).await,
             _ => Ok(Vec::new()),
         }
     }
 
-    async fn story(&self, source: Source, epoch: Epoch) -> Result<Option<RunStory>> {
-        let found = stories(&self.cql, source, (epoch, epoch), 1).await?;
+    async fn run_details(&self, source: Source, epoch: Epoch) -> Result<Option<RunDetails>> {
+        let found = run_details(&self.cql, source, (epoch, epoch), 1).await?;
         Ok(found.into_iter().next())
     }
 }
 
 #[async_trait]
 impl ViewsScan for CassandraViews {
-    async fn division(&self) -> Result<Division> {
+    async fn share_scheme(&self) -> Result<ShareScheme> {
         Ok(view_scan::DIVISION)
     }
 
@@ -166,7 +168,7 @@ impl ViewsScan for CassandraViews {
         &self,
         view: &str,
         share: ScanShare,
-        after: Option<&ScanPlace>,
+        after: Option<&RowPosition>,
         limit: usize,
     ) -> Result<Option<ScannedRows>> {
         let scan = async {
@@ -210,19 +212,19 @@ impl ViewsWrite for CassandraViews {
         token: &str,
         now_ms: i64,
     ) -> Result<Run> {
-        change(&self.cql, "proposing a run", (source, None), |seen| {
-            let mut run = run_rules::proposal(source, seen.last.as_ref(), epoch, cuts, token)?;
+        change(&self.cql, "proposing a run", source, None, |seen| {
+            let mut run = run_rules::propose(source, seen.last.as_ref(), epoch, cuts, token)?;
             let mut summary = seen.summary.clone();
             run.stamp_us = summary.stamp(now_ms);
             let is_there = seen.last.as_ref().is_some_and(|last| last.epoch == epoch);
-            let put = Put {
+            let put = RunUpdate {
                 run: run.clone(),
                 started_at_ms: (!is_there).then_some(now_ms),
                 ended_at_ms: None,
-                outlived: run_rules::outlived(epoch, self.runs_kept, seen.summary.floor()),
+                expired: run_rules::expired_run(epoch, self.runs_kept, seen.summary.floor()),
             };
             let run_now = Some(put);
-            let change = Change {
+            let change = RunsChange {
                 summary,
                 run: run_now,
             };
@@ -232,15 +234,14 @@ impl ViewsWrite for CassandraViews {
     }
 
     async fn seal(&self, source: Source, epoch: Epoch, token: &str) -> Result<Run> {
-        let about = (source, Some(epoch));
-        change(&self.cql, "sealing a run", about, |seen| {
+        change(&self.cql, "sealing a run", source, Some(epoch), |seen| {
             let run = run_rules::expect(source, epoch, seen.run.clone())?;
-            let Some(sealed) = run_rules::sealed(source, &run, token)? else {
+            let Some(sealed) = run_rules::seal(source, &run, token)? else {
                 return Ok((None, run));
             };
-            let change = Change {
+            let change = RunsChange {
                 summary: seen.summary.clone(),
-                run: Some(put(sealed.clone(), 0)),
+                run: Some(update_for(sealed.clone(), 0)),
             };
             Ok((Some(change), sealed))
         })
@@ -255,7 +256,7 @@ impl ViewsWrite for CassandraViews {
         now_ms: i64,
     ) -> Result<i64> {
         let doing = "taking a new stamp for a run";
-        let stamp_us = change(&self.cql, doing, (source, None), |seen| {
+        let stamp_us = change(&self.cql, doing, source, None, |seen| {
             let mut run = run_rules::expect_last(source, epoch, seen.last.clone())?;
             let mut summary = seen.summary.clone();
             run.stamp_us = summary.stamp(now_ms);
@@ -268,13 +269,13 @@ impl ViewsWrite for CassandraViews {
                 }
             }
             let stamp_us = run.stamp_us;
-            let run = Some(Put {
+            let run = Some(RunUpdate {
                 run,
                 started_at_ms: None,
                 ended_at_ms: None,
-                outlived: None,
+                expired: None,
             });
-            Ok((Some(Change { summary, run }), stamp_us))
+            Ok((Some(RunsChange { summary, run }), stamp_us))
         })
         .await?;
         // Before the try reads any head: from here on no older one writes any.
@@ -337,13 +338,13 @@ impl ViewsWrite for CassandraViews {
         self.unless_gone(view, deleted)
     }
 
-    async fn publish_editions(
+    async fn publish_versions(
         &self,
         source: Source,
         view: &str,
         epoch: Epoch,
         stamp_us: i64,
-        editions: &[NewEdition],
+        editions: &[NewVersion],
     ) -> Result<()> {
         let at = (epoch, stamp_us);
         self.writing(source, view, at).await?;
@@ -399,8 +400,8 @@ impl ViewsWrite for CassandraViews {
         for view in results.keys() {
             self.tables.expect_still(&self.cql, source, view).await?;
         }
-        change(&self.cql, "completing a run", (source, None), |seen| {
-            let run = expect_at(source, (epoch, stamp_us), seen.last.clone())?;
+        change(&self.cql, "completing a run", source, None, |seen| {
+            let run = expect_last_publishing(source, (epoch, stamp_us), seen.last.clone())?;
             let mut summary = seen.summary.clone();
             for (view, result) in results {
                 summary.newest.insert(view.clone(), epoch);
@@ -413,29 +414,36 @@ impl ViewsWrite for CassandraViews {
             let mut ended = None;
             if run_ends && run.state == RunState::Sealed {
                 summary.complete = summary.complete.max(epoch);
-                ended = Some(put(run_rules::in_state(&run, RunState::Complete), now_ms));
+                ended = Some(update_for(
+                    run_rules::with_state(&run, RunState::Complete),
+                    now_ms,
+                ));
             }
             let run = ended;
-            Ok((Some(Change { summary, run }), ()))
+            Ok((Some(RunsChange { summary, run }), ()))
         })
         .await
     }
 
     async fn abandon(&self, source: Source, epoch: Epoch, now_ms: i64) -> Result<()> {
-        let about = (source, Some(epoch));
-        change(&self.cql, "abandoning a run", about, |seen| {
+        change(&self.cql, "abandoning a run", source, Some(epoch), |seen| {
             let run = run_rules::expect(source, epoch, seen.run.clone())?;
-            let abandoned = run_rules::abandoned(source, &run)?;
-            let change = abandoned.map(|run| Change {
+            let abandoned = run_rules::abandon(source, &run)?;
+            let change = abandoned.map(|run| RunsChange {
                 summary: seen.summary.clone(),
-                run: Some(put(run, now_ms)),
+                run: Some(update_for(run, now_ms)),
             });
             Ok((change, ()))
         })
         .await
     }
 
-    async fn report(&self, source: Source, epoch: Epoch, value: &serde_json::Value) -> Result<()> {
+    async fn set_report(
+        &self,
+        source: Source,
+        epoch: Epoch,
+        value: &serde_json::Value,
+    ) -> Result<()> {
         report(&self.cql, source, epoch, value).await
     }
 

@@ -1,61 +1,65 @@
-//! How many dead letters there are of each kind of reason.
+//! Counts dead letters by kind of reason.
 
 use std::collections::HashMap;
 
-use schemas::dead_letter::{LetterId, kind_of};
+use schemas::dead_letter::{DeadLetterId, reason_kind};
 use schemas::source::Source;
 use serde::Serialize;
 
-use super::{Asked, Letter, Newest};
+use super::{DeadLetterFilter, NewestDeadLetters, StoredDeadLetter};
 use crate::Result;
 use crate::log::LogRead;
 
-/// Kinds that are told apart, at most.
+/// The maximum number of kinds that are counted separately.
 const KINDS_MAX: usize = 1_000;
-/// The kind of all that are beyond 1,000 kinds.
+/// The kind of all dead letters beyond 1,000 kinds.
 pub const OTHER_KINDS: &str = "(other reasons)";
 
-/// Dead letters of a source whose reasons are alike.
+/// The dead letters of a source with similar reasons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KindCount {
     /// The source.
     pub source: Source,
-    /// The reasons without numbers and quoted texts ([`kind_of`]).
+    /// The reasons without numbers and quoted texts ([`reason_kind`]).
     pub kind: String,
-    /// How many there are.
+    /// The number of dead letters.
     pub letters: u64,
-    /// When the first of them was set aside, in milliseconds since the Unix epoch.
+    /// The earliest time of a dead letter, in milliseconds since the Unix epoch.
     pub first_at_ms: i64,
-    /// When the last of them was.
+    /// The latest time of a dead letter.
     pub last_at_ms: i64,
-    /// One of them: the one that was appended last.
-    pub example: LetterId,
+    /// The dead letter that was appended last.
+    pub example: DeadLetterId,
 }
 
-/// How many there are.
+/// The counts of dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Counts {
-    /// By source, the most frequent kind of each first.
+pub struct DeadLetterCounts {
+    /// The kinds by source, the most frequent of each source first.
     pub kinds: Vec<KindCount>,
-    /// How many there are of all kinds.
-    pub letters: u64,
-    /// How many letters were looked at, the newest ones; also those that were not asked for.
-    pub looked_at: u64,
-    /// Whether these were all.
+    /// The number of matching dead letters of all kinds.
+    pub dead_letters: u64,
+    /// The number of examined dead letters, newest first, whether they match or not.
+    pub examined: u64,
+    /// True if all dead letters were examined.
     pub is_complete: bool,
 }
 
-/// Counts the newest letters that are asked for, looking at no more than `looked_at_max`.
+/// Counts the newest dead letters that match a filter, and examines at most `examined_max`.
 ///
 /// # Errors
 /// Those of the log.
-pub async fn count(log: &dyn LogRead, asked: Asked, looked_at_max: u64) -> Result<Counts> {
-    let mut newest = Newest::open(log, asked, None).await?;
+pub async fn count(
+    log: &dyn LogRead,
+    filter: DeadLetterFilter,
+    examined_max: u64,
+) -> Result<DeadLetterCounts> {
+    let mut newest = NewestDeadLetters::open(log, filter, None).await?;
     let mut kinds = HashMap::new();
     let mut letters = 0;
-    while let Some(letter) = newest.next(looked_at_max).await? {
+    while let Some(dead_letter) = newest.next(examined_max).await? {
         letters += 1;
-        add(&mut kinds, &letter);
+        add(&mut kinds, &dead_letter);
     }
     let mut kinds: Vec<KindCount> = kinds.into_values().collect();
     kinds.sort_by(|one, other| {
@@ -63,28 +67,28 @@ pub async fn count(log: &dyn LogRead, asked: Asked, looked_at_max: u64) -> Resul
         let in_order = one.source.cmp(&other.source).then(most_first);
         in_order.then_with(|| one.kind.cmp(&other.kind))
     });
-    Ok(Counts {
+    Ok(DeadLetterCounts {
         kinds,
-        letters,
-        looked_at: newest.looked_at(),
-        is_complete: newest.is_over(),
+        dead_letters: letters,
+        examined: newest.examined(),
+        is_complete: newest.is_exhausted(),
     })
 }
 
-fn add(kinds: &mut HashMap<(Source, String), KindCount>, letter: &Letter) {
-    let source = letter.id.source;
-    let mut key = (source, kind_of(&letter.content.reason));
+fn add(kinds: &mut HashMap<(Source, String), KindCount>, dead_letter: &StoredDeadLetter) {
+    let source = dead_letter.id.source;
+    let mut key = (source, reason_kind(&dead_letter.content.reason));
     if kinds.len() >= KINDS_MAX && !kinds.contains_key(&key) {
         OTHER_KINDS.clone_into(&mut key.1);
     }
-    let at_ms = letter.content.at_ms;
+    let at_ms = dead_letter.content.at_ms;
     let counted = kinds.entry(key).or_insert_with_key(|(_, kind)| KindCount {
         source,
         kind: kind.clone(),
         letters: 0,
         first_at_ms: at_ms,
         last_at_ms: at_ms,
-        example: letter.id,
+        example: dead_letter.id,
     });
     counted.letters += 1;
     counted.first_at_ms = counted.first_at_ms.min(at_ms);

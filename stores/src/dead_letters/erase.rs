@@ -1,7 +1,7 @@
-//! Dead letters without those who were erased. A log deletes from its beginning only: so those that stay are
-//! appended once more, and what stood before is deleted. A crash in between leaves some letters twice, which
-//! the next try makes one again. Two who did so at once would make letters twice, and delete what the other reads: who
-//! erases holds the run lease of the source.
+//! Removes erased people from dead letters. A log deletes records only from its beginning. So the
+//! dead letters that stay are appended again, and the earlier ones are deleted. A crash in between
+//! leaves duplicates, which the next try removes. Two concurrent rewrites would duplicate dead
+//! letters and delete what the other one reads, so the caller holds the run lease of the source.
 
 use std::collections::HashSet;
 
@@ -12,41 +12,41 @@ use schemas::source::Source;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::STEP;
-use crate::erasures::{Sought, Suppressed, holds};
+use super::FETCH_LIMIT;
+use crate::erasures::{SearchedPeople, SuppressedPeople, may_mention};
 use crate::intake::append_dead_letters;
-use crate::log::{Log, LogRead, NewRecords, Records};
+use crate::log::{Log, LogRead, NewRecords, Records, Span};
 use crate::{Error, Result};
 
-/// What became of the letters of a source.
+/// The result of rewriting the dead letters of a source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rewritten {
-    /// Letters that stay.
+pub struct RewriteReport {
+    /// The number of dead letters that stay.
     pub kept: u64,
-    /// Those of them in whose place there is a mark now.
+    /// The number of them that are redacted.
     pub redacted: u64,
 }
 
-/// Puts marks in the place of all letters of a source that hold, or may hold, somebody who is suppressed.
-/// Where there is none, nothing is written; else all letters have other ids afterwards. Nobody else may do so meanwhile. Told
-/// to stop, it leaves the rest as it is, and nothing is deleted of which not all was appended once more.
+/// Redacts all dead letters of a source that contain, or may contain, a suppressed person. If there
+/// is none, nothing is written. Otherwise all dead letters get new ids. Calls must not overlap. If
+/// `stop` is cancelled, the rest stays unchanged, and nothing is deleted before its copy is
+/// appended.
 ///
 /// # Errors
-/// Those of the log; what was done by then stays, and it may be tried again.
+/// Those of the log. Finished work stays, and the call may be repeated.
 pub async fn rewrite(
     log: &dyn Log,
     source: Source,
-    suppressed: &Suppressed,
+    suppressed: &SuppressedPeople,
     now_ms: i64,
     stop: &CancellationToken,
-) -> Result<Rewritten> {
+) -> Result<RewriteReport> {
     let topic = source.dead_letter_topic();
-    let mut rewritten = Rewritten::default();
+    let mut report = RewriteReport::default();
     for (partition, span) in (0_u32..).zip(log.spans(topic).await?) {
-        let within = (partition, span.start, span.end);
         let mut is_clean = true;
-        each(log, topic, within, |_, value| {
-            let (_, is_redacted) = without(source, value, suppressed);
+        for_each_value(log, topic, partition, span, |value| {
+            let (_, is_redacted) = redact(source, value, suppressed);
             is_clean &= !is_redacted;
         })
         .await?;
@@ -57,52 +57,61 @@ pub async fn rewrite(
         let mut next = span.start;
         while next < span.end {
             if stop.is_cancelled() {
-                return Ok(rewritten);
+                return Ok(report);
             }
-            let (records, after) = fetch(log, topic, (partition, next, span.end)).await?;
+            let (records, after) = fetch(log, topic, partition, next, span.end).await?;
             next = after;
-            let done = append(log, source, &records, (suppressed, &mut seen), now_ms).await?;
-            rewritten.kept += done.kept;
-            rewritten.redacted += done.redacted;
+            let appended = append(log, source, &records, suppressed, &mut seen, now_ms).await?;
+            report.kept += appended.kept;
+            report.redacted += appended.redacted;
         }
         let mut before: Vec<Offset> = vec![0; partition as usize];
         before.push(span.end);
         log.trim(topic, &before).await?;
     }
-    Ok(rewritten)
+    Ok(report)
 }
 
-/// Counts the letters of a source that hold each of some people, or may.
+/// Counts the dead letters of a source that mention, or may mention, each of some people.
 ///
 /// # Errors
 /// Those of the log.
-pub async fn count_of(log: &dyn LogRead, source: Source, found: &mut Sought) -> Result<()> {
+pub async fn count_mentions(
+    log: &dyn LogRead,
+    source: Source,
+    found: &mut SearchedPeople,
+) -> Result<()> {
     let (topic, kind) = (source.dead_letter_topic(), found.kind());
     for (partition, span) in (0_u32..).zip(log.spans(topic).await?) {
-        each(log, topic, (partition, span.start, span.end), |_, value| {
-            let letter = serde_json::from_slice::<DeadLetter>(value);
-            let raw = letter.as_ref().map_or(value, |letter| &letter.raw);
-            found.once(|has| holds(source, raw, |one| one.kind == kind && has(one.id)));
+        for_each_value(log, topic, partition, span, |value| {
+            let dead_letter = serde_json::from_slice::<DeadLetter>(value);
+            let raw = dead_letter
+                .as_ref()
+                .map_or(value, |dead_letter| &dead_letter.raw);
+            found.count_mentions(|has| {
+                may_mention(source, raw, |one| one.kind == kind && has(one.id))
+            });
         })
         .await?;
     }
     Ok(())
 }
 
-/// Appends once more what stays of some letters.
+/// Appends the redacted copies of dead letters.
 async fn append(
     log: &dyn Log,
     source: Source,
     records: &Records,
-    (suppressed, seen): (&Suppressed, &mut HashSet<[u8; 32]>),
+    suppressed: &SuppressedPeople,
+    seen: &mut HashSet<[u8; 32]>,
     now_ms: i64,
-) -> Result<Rewritten> {
-    let mut rewritten = Rewritten::default();
-    let mut letters = Vec::new();
+) -> Result<RewriteReport> {
+    let mut report = RewriteReport::default();
+    let mut dead_letters = Vec::new();
     let (mut keys, mut values) = (BinaryBuilder::new(), BinaryBuilder::new());
     for (key, value) in records.keys.iter().zip(&records.values) {
         let (key, value) = (key.unwrap_or_default(), value.unwrap_or_default());
-        let (letter, is_redacted) = without(source, value, suppressed);
+        let (dead_letter, is_redacted) = redact(source, value, suppressed);
         let mut hash = Sha256::new();
         hash.update((key.len() as u64).to_be_bytes());
         hash.update(key);
@@ -110,19 +119,19 @@ async fn append(
         if !seen.insert(hash.finalize().into()) {
             continue;
         }
-        match letter {
-            Some(letter) => letters.push(letter),
-            // It is no letter, and may name somebody: nothing of it stays.
+        match dead_letter {
+            Some(dead_letter) => dead_letters.push(dead_letter),
+            // It is not a dead letter and may mention an erased person: drop it.
             None if is_redacted => continue,
             None => {
                 keys.append_value(key);
                 values.append_value(value);
             }
         }
-        rewritten.kept += 1;
-        rewritten.redacted += u64::from(is_redacted);
+        report.kept += 1;
+        report.redacted += u64::from(is_redacted);
     }
-    append_dead_letters(log, source, &letters, now_ms).await?;
+    append_dead_letters(log, source, &dead_letters, now_ms).await?;
     let others = NewRecords {
         partition: 0,
         keys: keys.finish(),
@@ -133,51 +142,63 @@ async fn append(
         log.append(source.dead_letter_topic(), &[others], now_ms)
             .await?;
     }
-    Ok(rewritten)
+    Ok(report)
 }
 
-/// What stays of a record, as a letter if it is one, and whether somebody was taken out.
-fn without(source: Source, value: &[u8], suppressed: &Suppressed) -> (Option<DeadLetter>, bool) {
+/// The redacted copy of a record, as a dead letter if it is one, and whether it was redacted.
+fn redact(
+    source: Source,
+    value: &[u8],
+    suppressed: &SuppressedPeople,
+) -> (Option<DeadLetter>, bool) {
     match serde_json::from_slice::<DeadLetter>(value) {
-        Ok(mut letter) => {
-            let is_redacted = suppressed.redact(source, &mut letter);
-            (Some(letter), is_redacted)
+        Ok(mut dead_letter) => {
+            let is_redacted = suppressed.redact(source, &mut dead_letter);
+            (Some(dead_letter), is_redacted)
         }
-        Err(_) => (None, holds(source, value, |one| suppressed.has(one))),
+        Err(_) => (
+            None,
+            may_mention(source, value, |one| suppressed.contains(one)),
+        ),
     }
 }
 
-async fn each(
+async fn for_each_value(
     log: &dyn LogRead,
     topic: &str,
-    (partition, mut next, end): (u32, Offset, Offset),
-    mut look: impl FnMut(&[u8], &[u8]),
+    partition: u32,
+    span: Span,
+    mut visit: impl FnMut(&[u8]),
 ) -> Result<()> {
-    while next < end {
-        let (records, after) = fetch(log, topic, (partition, next, end)).await?;
+    let mut next = span.start;
+    while next < span.end {
+        let (records, after) = fetch(log, topic, partition, next, span.end).await?;
         next = after;
-        for (key, value) in records.keys.iter().zip(&records.values) {
-            look(key.unwrap_or_default(), value.unwrap_or_default());
+        for value in &records.values {
+            visit(value.unwrap_or_default());
         }
     }
     Ok(())
 }
 
-/// The next records before an end, and where those after them begin; none of what is not there any more.
+/// The next records before `end`, and the offset after them. Records that the log deleted are
+/// skipped.
 async fn fetch(
     log: &dyn LogRead,
     topic: &str,
-    (partition, from, end): (u32, Offset, Offset),
+    partition: u32,
+    from: Offset,
+    end: Offset,
 ) -> Result<(Records, Offset)> {
-    let fetched = match log.fetch_apart(topic, partition, from, STEP).await {
-        // It was trimmed meanwhile, or its time was over.
+    let fetched = match log.fetch_once(topic, partition, from, FETCH_LIMIT).await {
+        // The records were trimmed meanwhile, or their retention ended.
         Err(Error::OffsetOutOfRange { start, .. }) if start > from => {
             return Ok((Records::empty(), start.min(end)));
         }
         fetched => fetched?,
     };
     if fetched.next_offset == from {
-        let why = format!("the log of dead letters ended at {from}, before {end}");
+        let why = format!("the topic ends at offset {from}, before the expected offset {end}");
         return Err(Error::Unavailable {
             what: format!("reading {topic}/{partition}"),
             why,

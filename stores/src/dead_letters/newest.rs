@@ -1,223 +1,231 @@
-//! Dead letters, the newest first.
+//! Reads dead letters, newest first.
 //!
-//! Each partition is read in stretches from its end backwards, and the letters of all partitions are
-//! merged by when they were appended. A stretch has as many records as fit into a few megabytes, found by
-//! halving and doubling, so that neither many letters nor large ones fill the memory.
+//! Each partition is read backwards from its end in ranges of offsets, and the dead letters of all
+//! partitions are merged by the time of their append. The size of a range is halved or doubled so
+//! that it has a few megabytes. So neither many nor large dead letters fill the memory.
 
 use std::cmp::Reverse;
 
 use futures::future::try_join_all;
-use schemas::dead_letter::LetterId;
+use schemas::dead_letter::DeadLetterId;
 use schemas::seam::Offset;
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 
-use super::asked::Stretch;
-use super::seen::Seen;
-use super::{Asked, Letter};
+use super::filter::UnreadRange;
+use super::recent::RecentDeadLetters;
+use super::{DeadLetterFilter, StoredDeadLetter};
 use crate::log::{FetchLimit, LogRead};
 use crate::{Error, Result};
 
-/// Offsets of the first stretch: mostly a page or two are asked for.
-const FIRST_OFFSETS: i64 = 256;
-/// Offsets of a stretch, at most.
-const OFFSETS_MAX: i64 = 8_192;
-/// Bytes of values in a stretch, at most, but for one record that is larger.
-const STRETCH_BYTES: usize = 4 << 20;
+/// The number of offsets of the first range: most calls need a page or two.
+const FIRST_RANGE_OFFSETS: i64 = 256;
+/// The maximum number of offsets of a range.
+const RANGE_OFFSETS_MAX: i64 = 8_192;
+/// The maximum size of the values in a range, except for a single larger record.
+const RANGE_BYTES_MAX: usize = 4 << 20;
 
-/// How far somebody has read: by partition the offset below which the rest stands.
+/// The progress of a reader: by partition, the offset below which dead letters are unread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Positions(Vec<(Source, u32, Offset)>);
+pub struct ReadPositions(Vec<(Source, u32, Offset)>);
 
-impl Positions {
-    fn of(&self, source: Source, partition: u32) -> Option<Offset> {
+impl ReadPositions {
+    fn get(&self, source: Source, partition: u32) -> Option<Offset> {
         let mut all = self.0.iter();
         let found = all.find(|(of, number, _)| (*of, *number) == (source, partition));
         found.map(|(_, _, below)| *below)
     }
 }
 
-/// Dead letters that are asked for, the one that was appended last first. One that was noted more than
-/// once, with the same origin and the same bytes, comes once, as far as that is remembered.
+/// Reads the dead letters that match a filter, the last appended first. A dead letter with the same
+/// origin and bytes as a recent one is skipped.
 #[derive(Debug)]
-pub struct Newest<'a> {
+pub struct NewestDeadLetters<'a> {
     log: &'a dyn LogRead,
-    asked: Asked,
-    tails: Vec<Tail>,
-    seen: Seen,
-    looked_at: u64,
+    filter: DeadLetterFilter,
+    tails: Vec<PartitionTail>,
+    recent: RecentDeadLetters,
+    examined: u64,
 }
 
-impl<'a> Newest<'a> {
-    /// Begins at the end of the log, or goes on where somebody else stopped who asked for the same.
+impl<'a> NewestDeadLetters<'a> {
+    /// Starts at the end of the log, or continues at the position of an earlier reader with the
+    /// same filter.
     ///
     /// # Errors
     /// Those of the log.
     pub async fn open(
         log: &'a dyn LogRead,
-        asked: Asked,
-        after: Option<&Positions>,
+        filter: DeadLetterFilter,
+        after: Option<&ReadPositions>,
     ) -> Result<Self> {
-        let by_source = asked.sources().map(|source| asked.stretches(log, source));
-        let stretches = try_join_all(by_source).await?;
-        let tail = |stretch| Tail::of(stretch, after);
-        let tails = stretches.into_iter().flatten().map(tail).collect();
+        let by_source = filter
+            .sources()
+            .map(|source| filter.unread_ranges(log, source));
+        let ranges = try_join_all(by_source).await?;
+        let tail = |range| PartitionTail::new(range, after);
+        let tails = ranges.into_iter().flatten().map(tail).collect();
         Ok(Self {
             log,
-            asked,
+            filter,
             tails,
-            seen: Seen::default(),
-            looked_at: 0,
+            recent: RecentDeadLetters::default(),
+            examined: 0,
         })
     }
 
-    /// The next letter. None if there is no more, or once `looked_at_max` letters in all were looked at;
-    /// [`Newest::is_over`] tells which. Then it may be asked again.
+    /// The next dead letter. `None` at the end, or after `examined_max` dead letters in total were
+    /// examined, as [`NewestDeadLetters::is_exhausted`] tells. A later call with a higher limit
+    /// continues.
     ///
     /// # Errors
     /// Those of the log.
-    pub async fn next(&mut self, looked_at_max: u64) -> Result<Option<Letter>> {
-        while self.looked_at < looked_at_max {
-            if self.tails.iter().any(Tail::wants) {
+    pub async fn next(&mut self, examined_max: u64) -> Result<Option<StoredDeadLetter>> {
+        while self.examined < examined_max {
+            if self.tails.iter().any(PartitionTail::needs_more) {
                 let log = self.log;
-                let filled = self.tails.iter_mut().map(|tail| tail.fill(log));
-                try_join_all(filled).await?;
+                let fills = self.tails.iter_mut().map(|tail| tail.fill(log));
+                try_join_all(fills).await?;
             }
             let newest = self.tails.iter_mut().enumerate();
             let newest = newest.filter_map(|(index, tail)| {
-                let logged_at_ms = tail.letters.last()?.logged_at_ms;
+                let logged_at_ms = tail.dead_letters.last()?.logged_at_ms;
                 Some(((logged_at_ms, Reverse(index)), tail))
             });
             let newest = newest.max_by_key(|(order, _)| *order);
-            let Some(letter) = newest.and_then(|(_, tail)| tail.letters.pop()) else {
+            let Some(dead_letter) = newest.and_then(|(_, tail)| tail.dead_letters.pop()) else {
                 return Ok(None);
             };
-            self.looked_at += 1;
-            if self.asked.takes(&letter) && self.seen.is_new(&letter) {
-                return Ok(Some(letter));
+            self.examined += 1;
+            if self.filter.matches(&dead_letter) && self.recent.is_new(&dead_letter) {
+                return Ok(Some(dead_letter));
             }
         }
         Ok(None)
     }
 
-    /// How many letters were looked at, also those that were not asked for.
+    /// The number of examined dead letters, whether they match or not.
     #[must_use]
-    pub const fn looked_at(&self) -> u64 {
-        self.looked_at
+    pub const fn examined(&self) -> u64 {
+        self.examined
     }
 
-    /// Whether no more letters are to be looked at.
+    /// Returns whether all dead letters were examined.
     #[must_use]
-    pub fn is_over(&self) -> bool {
-        let is_over = |tail: &Tail| tail.letters.is_empty() && !tail.wants();
-        self.tails.iter().all(is_over)
+    pub fn is_exhausted(&self) -> bool {
+        let is_exhausted =
+            |tail: &PartitionTail| tail.dead_letters.is_empty() && !tail.needs_more();
+        self.tails.iter().all(is_exhausted)
     }
 
-    /// Where to go on after the last letter.
+    /// The position after the last returned dead letter.
     #[must_use]
-    pub fn positions(&self) -> Positions {
-        let position = |tail: &Tail| (tail.source, tail.partition, tail.below());
-        let unread = self.tails.iter().filter(|tail| tail.below() > tail.start);
-        Positions(unread.map(position).collect())
+    pub fn positions(&self) -> ReadPositions {
+        let position = |tail: &PartitionTail| (tail.source, tail.partition, tail.end_of_unread());
+        let unread = self
+            .tails
+            .iter()
+            .filter(|tail| tail.end_of_unread() > tail.start);
+        ReadPositions(unread.map(position).collect())
     }
 }
 
-/// The letters of a partition that were not given yet.
+/// The unread dead letters of a partition.
 #[derive(Debug)]
-struct Tail {
+struct PartitionTail {
     source: Source,
     partition: u32,
-    /// Where those begin that are asked for.
+    /// The first offset to read.
     start: Offset,
-    /// What stands from here on was read.
+    /// Dead letters from this offset on were read.
     read_from: Offset,
-    /// What of that was not given yet, the oldest first.
-    letters: Vec<Letter>,
-    /// How many offsets are read next.
+    /// The dead letters that were read and not returned yet, oldest first.
+    dead_letters: Vec<StoredDeadLetter>,
+    /// The number of offsets of the next range.
     offsets: i64,
 }
 
-/// What became of reading a stretch.
-enum Tried {
-    /// Its letters, and how many bytes that took.
-    Read(Vec<Letter>, usize),
-    /// It has more bytes than fit.
+/// The result of reading a range.
+enum RangeRead {
+    /// The dead letters of the range, and their size in bytes.
+    Read(Vec<StoredDeadLetter>, usize),
+    /// The range is too large.
     TooLarge,
-    /// The log begins here by now.
-    Begins(Offset),
+    /// The log begins at this offset now.
+    StartsAt(Offset),
 }
 
-impl Tail {
-    fn of(stretch: Stretch, after: Option<&Positions>) -> Self {
-        let Stretch {
+impl PartitionTail {
+    fn new(range: UnreadRange, after: Option<&ReadPositions>) -> Self {
+        let UnreadRange {
             source,
             partition,
             span,
-        } = stretch;
+        } = range;
         let below = match after {
             None => span.end,
-            // Who had read all of a partition goes on without it.
-            Some(positions) => positions.of(source, partition).unwrap_or(span.start),
+            // A partition that is missing in the positions was read completely.
+            Some(positions) => positions.get(source, partition).unwrap_or(span.start),
         };
         Self {
             source,
             partition,
             start: span.start,
             read_from: below.clamp(span.start, span.end),
-            letters: Vec::new(),
-            offsets: FIRST_OFFSETS,
+            dead_letters: Vec::new(),
+            offsets: FIRST_RANGE_OFFSETS,
         }
     }
 
-    /// Whether more must be read before it is known which of its letters comes next.
-    fn wants(&self) -> bool {
-        self.letters.is_empty() && self.read_from > self.start
+    /// Returns whether more must be read to know the next dead letter of the partition.
+    fn needs_more(&self) -> bool {
+        self.dead_letters.is_empty() && self.read_from > self.start
     }
 
-    /// Below this offset stand those that were not given yet.
-    fn below(&self) -> Offset {
-        let next = self.letters.last();
-        next.map_or(self.read_from, |letter| letter.id.offset + 1)
+    /// The offset below which dead letters are not returned yet.
+    fn end_of_unread(&self) -> Offset {
+        let next = self.dead_letters.last();
+        next.map_or(self.read_from, |dead_letter| dead_letter.id.offset + 1)
     }
 
-    /// Reads on until there is a letter to give, or no more.
+    /// Reads until there is a dead letter to return, or the partition is exhausted.
     async fn fill(&mut self, log: &dyn LogRead) -> Result<()> {
-        while self.wants() {
+        while self.needs_more() {
             let from = self.start.max(self.read_from - self.offsets);
-            match self.try_stretch(log, from).await? {
-                Tried::Read(letters, bytes) => {
+            match self.read_range(log, from).await? {
+                RangeRead::Read(dead_letters, bytes) => {
                     self.read_from = from;
-                    self.letters = letters;
-                    if bytes < STRETCH_BYTES / 4 {
-                        self.offsets = OFFSETS_MAX.min(self.offsets * 2);
+                    self.dead_letters = dead_letters;
+                    if bytes < RANGE_BYTES_MAX / 4 {
+                        self.offsets = RANGE_OFFSETS_MAX.min(self.offsets * 2);
                     }
                 }
-                Tried::TooLarge => self.offsets = ((self.read_from - from) / 2).max(1),
-                Tried::Begins(start) => self.start = start.min(self.read_from),
+                RangeRead::TooLarge => self.offsets = ((self.read_from - from) / 2).max(1),
+                RangeRead::StartsAt(start) => self.start = start.min(self.read_from),
             }
         }
         Ok(())
     }
 
-    /// Reads the letters from here on to those that were read.
-    async fn try_stretch(&self, log: &dyn LogRead, from: Offset) -> Result<Tried> {
+    /// Reads the dead letters from an offset up to those that were read before.
+    async fn read_range(&self, log: &dyn LogRead, from: Offset) -> Result<RangeRead> {
         let topic = self.source.dead_letter_topic();
-        let first = LetterId {
+        let first = DeadLetterId {
             source: self.source,
             partition: self.partition,
             offset: from,
         };
         let (mut next, end) = (from, self.read_from);
-        let (mut letters, mut bytes) = (Vec::new(), 0);
+        let (mut dead_letters, mut bytes) = (Vec::new(), 0);
         while next < end {
             let limit = FetchLimit {
                 records: usize::try_from(end - next).unwrap_or(usize::MAX),
-                bytes: STRETCH_BYTES,
+                bytes: RANGE_BYTES_MAX,
             };
-            let fetched = match log.fetch_apart(topic, self.partition, next, limit).await {
+            let fetched = match log.fetch_once(topic, self.partition, next, limit).await {
                 Err(Error::OffsetOutOfRange { start, .. }) if next < start => {
-                    return Ok(Tried::Begins(start));
+                    return Ok(RangeRead::StartsAt(start));
                 }
                 fetched => fetched?,
             };
@@ -225,12 +233,12 @@ impl Tail {
                 break;
             }
             bytes += fetched.records.value_bytes();
-            if bytes > STRETCH_BYTES && end - from > 1 {
-                return Ok(Tried::TooLarge);
+            if bytes > RANGE_BYTES_MAX && end - from > 1 {
+                return Ok(RangeRead::TooLarge);
             }
-            letters.extend(Letter::all(&fetched, first, end));
+            dead_letters.extend(StoredDeadLetter::from_fetch(&fetched, first, end));
             next = fetched.next_offset;
         }
-        Ok(Tried::Read(letters, bytes))
+        Ok(RangeRead::Read(dead_letters, bytes))
     }
 }

@@ -1,88 +1,95 @@
-//! Dead letters, the oldest of each partition first, to be taken again in the order in which they came.
+//! Reads dead letters, the oldest of each partition first, to reprocess them in their original
+//! order.
 
-use schemas::dead_letter::LetterId;
+use schemas::dead_letter::DeadLetterId;
 
-use super::asked::Stretch;
-use super::seen::Seen;
-use super::{Asked, Letter};
+use super::filter::UnreadRange;
+use super::recent::RecentDeadLetters;
+use super::{DeadLetterFilter, StoredDeadLetter};
 use crate::log::{FetchLimit, LogRead};
 use crate::{Error, Result};
 
-/// Dead letters that are fetched in one step.
-const STEP: FetchLimit = FetchLimit {
+/// The limit of one fetch.
+const BATCH_LIMIT: FetchLimit = FetchLimit {
     records: 2_000,
     bytes: 8 << 20,
 };
 
-/// Dead letters that are asked for and were there at the beginning: source by source, partition by
-/// partition, and each of these from its oldest letter on. One that was noted more than once, with the same
-/// origin and the same bytes, comes once, as far as that is remembered.
+/// Reads the dead letters that match a filter and existed at the start: by source, then by
+/// partition, oldest first. A dead letter with the same origin and bytes as a recent one is
+/// skipped.
 #[derive(Debug)]
-pub struct Oldest<'a> {
+pub struct OldestDeadLetters<'a> {
     log: &'a dyn LogRead,
-    asked: Asked,
-    /// What is to be read, the last one first.
-    stretches: Vec<Stretch>,
-    seen: Seen,
+    filter: DeadLetterFilter,
+    /// The ranges to read, the last one first.
+    ranges: Vec<UnreadRange>,
+    recent: RecentDeadLetters,
 }
 
-impl<'a> Oldest<'a> {
-    /// Begins at the beginning of the log.
+impl<'a> OldestDeadLetters<'a> {
+    /// Starts at the beginning of the log.
     ///
     /// # Errors
     /// Those of the log.
-    pub async fn open(log: &'a dyn LogRead, asked: Asked) -> Result<Self> {
-        let mut stretches = Vec::new();
-        for source in asked.sources() {
-            stretches.extend(asked.stretches(log, source).await?);
+    pub async fn open(log: &'a dyn LogRead, filter: DeadLetterFilter) -> Result<Self> {
+        let mut ranges = Vec::new();
+        for source in filter.sources() {
+            ranges.extend(filter.unread_ranges(log, source).await?);
         }
-        stretches.reverse();
+        ranges.reverse();
         Ok(Self {
             log,
-            asked,
-            stretches,
-            seen: Seen::default(),
+            filter,
+            ranges,
+            recent: RecentDeadLetters::default(),
         })
     }
 
-    /// Some more letters, all of one source; none at the end.
+    /// The next dead letters, all of one source; empty at the end.
     ///
     /// # Errors
     /// Those of the log.
-    pub async fn more(&mut self) -> Result<Vec<Letter>> {
-        while let Some(stretch) = self.stretches.last_mut() {
-            let Stretch {
+    pub async fn next_batch(&mut self) -> Result<Vec<StoredDeadLetter>> {
+        while let Some(range) = self.ranges.last_mut() {
+            let UnreadRange {
                 source,
                 partition,
                 span,
-            } = *stretch;
+            } = *range;
             let topic = source.dead_letter_topic();
             if span.start >= span.end {
-                self.stretches.pop();
+                self.ranges.pop();
                 continue;
             }
-            let fetched = match self.log.fetch(topic, partition, span.start, STEP).await {
-                // What was there at the beginning has gone meanwhile, as the log is told to let it go.
+            let fetched = match self
+                .log
+                .fetch(topic, partition, span.start, BATCH_LIMIT)
+                .await
+            {
+                // The log has deleted them since the start.
                 Err(Error::OffsetOutOfRange { start, .. }) if span.start < start => {
-                    stretch.span.start = start;
+                    range.span.start = start;
                     continue;
                 }
                 fetched => fetched?,
             };
             if fetched.next_offset == span.start {
-                self.stretches.pop();
+                self.ranges.pop();
                 continue;
             }
-            stretch.span.start = fetched.next_offset;
-            let first = LetterId {
+            range.span.start = fetched.next_offset;
+            let first = DeadLetterId {
                 source,
                 partition,
                 offset: span.start,
             };
-            let mut letters = Letter::all(&fetched, first, span.end);
-            letters.retain(|letter| self.asked.takes(letter) && self.seen.is_new(letter));
-            if !letters.is_empty() {
-                return Ok(letters);
+            let mut dead_letters = StoredDeadLetter::from_fetch(&fetched, first, span.end);
+            dead_letters.retain(|dead_letter| {
+                self.filter.matches(dead_letter) && self.recent.is_new(dead_letter)
+            });
+            if !dead_letters.is_empty() {
+                return Ok(dead_letters);
             }
         }
         Ok(Vec::new())

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use arrow::array::BinaryArray;
 use async_trait::async_trait;
-use schemas::dead_letter::{DeadLetter, LetterId};
+use schemas::dead_letter::{DeadLetter, DeadLetterId};
 
 use super::*;
 use crate::log::{Fetched, Log, NewRecords, Records, Span};
@@ -31,22 +31,24 @@ async fn put(log: &dyn Log, source: Source, partition: u32, at_ms: i64, values: 
     log.append(topic, &[records], at_ms).await.unwrap();
 }
 
-fn written(letter: &DeadLetter) -> Vec<u8> {
+fn encoded(letter: &DeadLetter) -> Vec<u8> {
     serde_json::to_vec(letter).unwrap()
 }
 
-/// The letters that are asked for, newest first.
-async fn all(log: &dyn LogRead, asked: &Asked) -> Vec<Letter> {
-    let mut newest = Newest::open(log, asked.clone(), None).await.unwrap();
+/// The dead letters that match a filter, newest first.
+async fn all(log: &dyn LogRead, filter: &DeadLetterFilter) -> Vec<StoredDeadLetter> {
+    let mut newest = NewestDeadLetters::open(log, filter.clone(), None)
+        .await
+        .unwrap();
     let mut letters = Vec::new();
     while let Some(letter) = newest.next(u64::MAX).await.unwrap() {
         letters.push(letter);
     }
-    assert!(newest.is_over());
+    assert!(newest.is_exhausted());
     letters
 }
 
-async fn opened() -> (tempfile::TempDir, Stores) {
+async fn open_stores() -> (tempfile::TempDir, Stores) {
     let folder = tempfile::tempdir().unwrap();
     let stores = Stores::embedded(folder.path()).await.unwrap();
     for (source, partitions) in [(Source::Plays, 3), (Source::Efforts, 1)] {
@@ -57,83 +59,89 @@ async fn opened() -> (tempfile::TempDir, Stores) {
 }
 
 #[tokio::test]
-async fn the_newest_come_first_whatever_their_partition() {
-    let (_folder, stores) = opened().await;
+async fn reads_all_partitions_newest_first() {
+    let (_folder, stores) = open_stores().await;
     let log = &*stores.log;
-    // More than a stretch, so that stretches of partitions end at different moments.
+    // More than one range, so that the ranges of the partitions end at different times.
     for n in 0..2_000_i64 {
         let partition = u32::try_from(n * n % 3).unwrap();
         let one = letter(&format!("f:{n}"), "bad", n, b"x");
-        put(log, Source::Plays, partition, n, &[written(&one)]).await;
+        put(log, Source::Plays, partition, n, &[encoded(&one)]).await;
     }
-    let found = all(log, &Asked::default()).await;
+    let found = all(log, &DeadLetterFilter::default()).await;
     let times: Vec<i64> = found.iter().map(|letter| letter.logged_at_ms).collect();
     assert_eq!(times, (0..2_000).rev().collect::<Vec<_>>());
-    // The same page by page, though more come meanwhile.
+    // Reads the same in pages, though more dead letters arrive meanwhile.
     let (mut pages, mut after) = (Vec::new(), None);
     loop {
-        let asked = Asked::default();
-        let mut newest = Newest::open(log, asked, after.as_ref()).await.unwrap();
+        let filter = DeadLetterFilter::default();
+        let mut newest = NewestDeadLetters::open(log, filter, after.as_ref())
+            .await
+            .unwrap();
         for _ in 0..123 {
             pages.extend(newest.next(u64::MAX).await.unwrap());
         }
-        if newest.is_over() {
+        if newest.is_exhausted() {
             break;
         }
         let text = serde_json::to_string(&newest.positions()).unwrap();
         after = Some(serde_json::from_str(&text).unwrap());
         let late = letter(&format!("late:{}", pages.len()), "bad", 9_999, b"x");
-        put(log, Source::Plays, 1, 9_999, &[written(&late)]).await;
+        put(log, Source::Plays, 1, 9_999, &[encoded(&late)]).await;
     }
     assert_eq!(pages, found);
-    // Few are looked at: then it is not over, and goes on.
-    let mut newest = Newest::open(log, Asked::default(), None).await.unwrap();
+    // A limit on examined dead letters pauses the reader.
+    let mut newest = NewestDeadLetters::open(log, DeadLetterFilter::default(), None)
+        .await
+        .unwrap();
     while newest.next(10).await.unwrap().is_some() {}
-    assert_eq!((newest.looked_at(), newest.is_over()), (10, false));
+    assert_eq!((newest.examined(), newest.is_exhausted()), (10, false));
     assert!(newest.next(11).await.unwrap().is_some());
 }
 
 #[tokio::test]
-async fn large_letters_come_in_small_stretches() {
-    let (_folder, stores) = opened().await;
+async fn large_dead_letters_are_read_in_small_ranges() {
+    let (_folder, stores) = open_stores().await;
     let log = &*stores.log;
     let large = vec![b'x'; 700_000];
     for n in 0..40_i64 {
         let raw = if n % 3 == 0 { b"small" } else { &large[..] };
         let one = letter(&format!("f:{n}"), "bad", n, raw);
-        put(log, Source::Plays, 0, n, &[written(&one)]).await;
+        put(log, Source::Plays, 0, n, &[encoded(&one)]).await;
     }
     put(log, Source::Plays, 0, 40, &[vec![b' '; 6 << 20]]).await;
-    let found = all(log, &Asked::default()).await;
+    let found = all(log, &DeadLetterFilter::default()).await;
     let times: Vec<i64> = found.iter().map(|letter| letter.logged_at_ms).collect();
     assert_eq!(times, (0..=40).rev().collect::<Vec<_>>());
     assert!(found[0].is_broken && found[0].content.raw.len() == 6 << 20);
-    let mut oldest = Oldest::open(log, Asked::default()).await.unwrap();
-    let mut again = Vec::new();
+    let mut oldest = OldestDeadLetters::open(log, DeadLetterFilter::default())
+        .await
+        .unwrap();
+    let mut reread = Vec::new();
     loop {
-        let more = oldest.more().await.unwrap();
+        let more = oldest.next_batch().await.unwrap();
         if more.is_empty() {
             break;
         }
-        again.extend(more);
+        reread.extend(more);
     }
-    again.reverse();
-    assert_eq!(again, found);
+    reread.reverse();
+    assert_eq!(reread, found);
 }
 
 #[tokio::test]
-async fn what_is_no_letter_hides_none() {
-    let (_folder, stores) = opened().await;
+async fn records_that_are_not_dead_letters_are_returned_too() {
+    let (_folder, stores) = open_stores().await;
     let log = &*stores.log;
     let values = [
-        written(&letter("f:1", "bad", 1, b"x")),
+        encoded(&letter("f:1", "bad", 1, b"x")),
         b"garbage".to_vec(),
         Vec::new(),
         br#"{"source":"plays"}"#.to_vec(),
-        written(&letter("f:2", "bad", 2, b"x")),
+        encoded(&letter("f:2", "bad", 2, b"x")),
     ];
     put(log, Source::Plays, 2, 7, &values).await;
-    let found = all(log, &Asked::default()).await;
+    let found = all(log, &DeadLetterFilter::default()).await;
     let broken: Vec<bool> = found.iter().map(|letter| letter.is_broken).collect();
     assert_eq!(broken, [false, true, true, true, false]);
     let garbage = &found[3];
@@ -152,24 +160,28 @@ async fn what_is_no_letter_hides_none() {
         assert_eq!(find(log, one.id).await.unwrap().as_ref(), Some(one));
     }
     for (partition, offset) in [(2, 5), (2, 6), (0, 0), (3, 0)] {
-        let id = LetterId {
+        let id = DeadLetterId {
             source: Source::Plays,
             partition,
             offset,
         };
         assert_eq!(find(log, id).await.unwrap(), None, "{id}");
     }
-    let id = LetterId {
+    let id = DeadLetterId {
         source: Source::Clubs,
         partition: 0,
         offset: 0,
     };
-    assert_eq!(find(log, id).await.unwrap(), None, "there is no such topic");
+    assert_eq!(
+        find(log, id).await.unwrap(),
+        None,
+        "the topic does not exist"
+    );
 }
 
 #[tokio::test]
-async fn letters_are_asked_for_by_source_reason_and_time() {
-    let (_folder, stores) = opened().await;
+async fn filters_by_source_reason_and_time() {
+    let (_folder, stores) = open_stores().await;
     let log = &*stores.log;
     for (source, n) in (0..4)
         .map(|n| (Source::Plays, n))
@@ -178,7 +190,7 @@ async fn letters_are_asked_for_by_source_reason_and_time() {
         let reason = format!("line {n}: \"{n}\" is bad");
         let at_ms = 1_000_000 * n;
         let one = letter(&format!("f:{n}"), &reason, at_ms, b"x");
-        put(log, source, 0, at_ms, &[written(&one), written(&one)]).await;
+        put(log, source, 0, at_ms, &[encoded(&one), encoded(&one)]).await;
     }
     for (source, reason, since_ms, expected) in [
         (None, None, None, &[4, 3, 2, 1, 0][..]),
@@ -191,59 +203,61 @@ async fn letters_are_asked_for_by_source_reason_and_time() {
         (None, None, Some(2_000_001), &[4, 3]),
         (Some(Source::Plays), Some("is bad"), Some(3_000_000), &[3]),
     ] {
-        let asked = Asked {
+        let filter = DeadLetterFilter {
             source,
             reason: reason.map(str::to_owned),
             since_ms,
         };
-        let found = all(log, &asked).await;
+        let found = all(log, &filter).await;
         let times: Vec<i64> = found
             .iter()
             .map(|one| one.content.at_ms / 1_000_000)
             .collect();
-        assert_eq!(times, expected, "{asked:?}");
-        let mut oldest = Oldest::open(log, asked.clone()).await.unwrap();
-        let mut again = BTreeSet::new();
+        assert_eq!(times, expected, "{filter:?}");
+        let mut oldest = OldestDeadLetters::open(log, filter.clone()).await.unwrap();
+        let mut reread = BTreeSet::new();
         loop {
-            let more = oldest.more().await.unwrap();
+            let more = oldest.next_batch().await.unwrap();
             if more.is_empty() {
                 break;
             }
             assert!(more.iter().all(|one| one.id.source == more[0].id.source));
-            again.extend(more.iter().map(|one| one.content.at_ms / 1_000_000));
+            reread.extend(more.iter().map(|one| one.content.at_ms / 1_000_000));
         }
-        assert_eq!(again, expected.iter().copied().collect(), "{asked:?}");
+        assert_eq!(reread, expected.iter().copied().collect(), "{filter:?}");
     }
 }
 
 #[tokio::test]
 async fn kinds_are_counted() {
-    let (_folder, stores) = opened().await;
+    let (_folder, stores) = open_stores().await;
     let log = &*stores.log;
     let mut values = Vec::new();
     for n in 0..10 {
         let reason = format!("line {n}: \"{n}\" is bad");
-        values.push(written(&letter(&format!("f:{n}"), &reason, 100 - n, b"x")));
+        values.push(encoded(&letter(&format!("f:{n}"), &reason, 100 - n, b"x")));
     }
-    values.push(written(&letter("g:1", "kind: missing", 50, b"x")));
-    // Noted twice.
-    values.push(written(&letter("g:1", "kind: missing", 50, b"x")));
+    values.push(encoded(&letter("g:1", "kind: missing", 50, b"x")));
+    // A duplicate.
+    values.push(encoded(&letter("g:1", "kind: missing", 50, b"x")));
     put(log, Source::Plays, 1, 1, &values).await;
-    let of_efforts = written(&letter("h:1", "kind: missing", 60, b"x"));
-    put(log, Source::Efforts, 0, 2, &[of_efforts]).await;
-    let counts = count(log, Asked::default(), u64::MAX).await.unwrap();
+    let effort = encoded(&letter("h:1", "kind: missing", 60, b"x"));
+    put(log, Source::Efforts, 0, 2, &[effort]).await;
+    let counts = count(log, DeadLetterFilter::default(), u64::MAX)
+        .await
+        .unwrap();
     assert_eq!(
-        (counts.letters, counts.looked_at, counts.is_complete),
+        (counts.dead_letters, counts.examined, counts.is_complete),
         (12, 13, true)
     );
-    let told = |kind: &KindCount| {
+    let summary = |kind: &KindCount| {
         let times = (kind.first_at_ms, kind.last_at_ms);
         let example = kind.example.to_string();
         (kind.source, kind.kind.clone(), kind.letters, times, example)
     };
     let example = |text: &str| text.to_owned();
     assert_eq!(
-        counts.kinds.iter().map(told).collect::<Vec<_>>(),
+        counts.kinds.iter().map(summary).collect::<Vec<_>>(),
         [
             (
                 Source::Plays,
@@ -268,50 +282,52 @@ async fn kinds_are_counted() {
             ),
         ]
     );
-    let counts = count(log, Asked::default(), 3).await.unwrap();
-    assert_eq!((counts.looked_at, counts.is_complete), (3, false));
-    // More kinds than are told apart.
+    let counts = count(log, DeadLetterFilter::default(), 3).await.unwrap();
+    assert_eq!((counts.examined, counts.is_complete), (3, false));
+    // More kinds than are counted separately.
     let many = (0..1_100).map(|n| {
         let word: String = format!("{n:04}")
             .bytes()
             .map(|b| char::from(b + 49))
             .collect();
-        written(&letter(&format!("i:{n}"), &word, 1, b"x"))
+        encoded(&letter(&format!("i:{n}"), &word, 1, b"x"))
     });
     put(log, Source::Efforts, 0, 3, &many.collect::<Vec<_>>()).await;
-    let counts = count(log, Asked::default(), u64::MAX).await.unwrap();
-    assert_eq!(counts.letters, 1_112);
+    let counts = count(log, DeadLetterFilter::default(), u64::MAX)
+        .await
+        .unwrap();
+    assert_eq!(counts.dead_letters, 1_112);
     let other = counts.kinds.iter().filter(|kind| kind.kind == OTHER_KINDS);
     assert_eq!(other.map(|kind| kind.letters).sum::<u64>(), 1_112 - 1_000);
 }
 
-/// A log of one partition with holes, of which the oldest records go while it is read.
+/// A log of one partition with gaps, whose oldest records are deleted while it is read.
 #[derive(Debug)]
-struct Holed {
+struct LogWithGaps {
     offsets: Vec<i64>,
     end: i64,
     start: AtomicI64,
-    start_later: i64,
+    later_start: i64,
 }
 
 #[async_trait]
-impl LogRead for Holed {
+impl LogRead for LogWithGaps {
     async fn spans(&self, topic: &str) -> Result<Vec<Span>> {
         let span = Span {
             start: self.start.load(Ordering::Relaxed),
             end: self.end,
         };
-        let is_there = topic == Source::Plays.dead_letter_topic();
-        Ok(vec![span; usize::from(is_there)])
+        let exists = topic == Source::Plays.dead_letter_topic();
+        Ok(vec![span; usize::from(exists)])
     }
 
     async fn fetch(&self, topic: &str, _: u32, from: i64, limit: FetchLimit) -> Result<Fetched> {
-        let start = self.start.swap(self.start_later, Ordering::Relaxed);
+        let start = self.start.swap(self.later_start, Ordering::Relaxed);
         if from < start {
             return Err(Error::OffsetOutOfRange {
                 topic: topic.to_owned(),
                 partition: 0,
-                asked: from,
+                requested: from,
                 start,
                 end: self.end,
             });
@@ -325,7 +341,7 @@ impl LogRead for Holed {
             .map_or(self.end, |last| last + 1);
         let values = found
             .iter()
-            .map(|n| written(&letter(&format!("f:{n}"), "bad", *n, b"x")));
+            .map(|n| encoded(&letter(&format!("f:{n}"), "bad", *n, b"x")));
         let values: Vec<Vec<u8>> = values.collect();
         let values: BinaryArray = values.iter().map(Some).collect();
         Ok(Fetched {
@@ -346,22 +362,24 @@ impl LogRead for Holed {
 }
 
 #[tokio::test]
-async fn holes_and_what_goes_meanwhile_are_passed_over() {
+async fn gaps_and_deleted_records_are_skipped() {
     let offsets: Vec<i64> = (10..900).chain(5_000..5_003).chain(9_000..9_700).collect();
-    for start_later in [10, 500, 5_001, 9_800] {
-        let log = Holed {
+    for later_start in [10, 500, 5_001, 9_800] {
+        let log = LogWithGaps {
             offsets: offsets.clone(),
             end: 9_900,
             start: AtomicI64::new(10),
-            start_later,
+            later_start,
         };
-        let found = all(&log, &Asked::default()).await;
+        let found = all(&log, &DeadLetterFilter::default()).await;
         let times: Vec<i64> = found.iter().map(|one| one.content.at_ms).collect();
-        let there = offsets.iter().rev().copied();
-        // The first fetch is of a log that still has all.
-        let expected: Vec<i64> = there.filter(|n| *n >= start_later || *n >= 9_644).collect();
-        assert_eq!(times, expected, "{start_later}");
-        let hole = LetterId {
+        let existing = offsets.iter().rev().copied();
+        // The first fetch still finds all records.
+        let expected: Vec<i64> = existing
+            .filter(|n| *n >= later_start || *n >= 9_644)
+            .collect();
+        assert_eq!(times, expected, "{later_start}");
+        let hole = DeadLetterId {
             source: Source::Plays,
             partition: 0,
             offset: 9_750,

@@ -7,12 +7,12 @@ use std::path::Path;
 use async_trait::async_trait;
 use sqlx::AssertSqlSafe;
 
-use super::db::{Db, Kind, SMALL_FILE};
-use super::statement::{ranges, stored};
+use super::db::{DatabaseSpec, Db, SMALL_FILE};
+use super::statement::{ranges, to_stored};
 use crate::Result;
-use crate::counts::{Counted, CountsRead, CountsWrite, Day, DayRow};
+use crate::counts::{CountsRead, CountsWrite, Day, DayRow, RunCount};
 
-static COUNTS: Kind = Kind {
+static COUNTS: DatabaseSpec = DatabaseSpec {
     name: "counts.db",
     version: 1,
     tables: "
@@ -27,17 +27,17 @@ static COUNTS: Kind = Kind {
             stamp_us INTEGER NOT NULL,
             PRIMARY KEY (job, key, day)
         ) STRICT, WITHOUT ROWID;",
-    remedy: "stop every process of this folder and restore counts.db from a copy: what runs counted \
-             on days that are over can't be made again",
+    remedy: "stop every process of this folder and restore counts.db from a backup: counts of past \
+             days cannot be recomputed",
     ..SMALL_FILE
 };
 
 const COLUMNS: &str = "day, epoch, count, before_epoch, before_count";
 
 /// A row of [`COLUMNS`].
-type Stored = (Day, i64, i64, Option<i64>, Option<i64>);
+type StoredRow = (Day, i64, i64, Option<i64>, Option<i64>);
 
-/// The counts by day of a data folder.
+/// Counts by day of a data folder.
 #[derive(Debug)]
 pub struct SqliteCounts {
     db: Db,
@@ -71,31 +71,31 @@ impl CountsRead for SqliteCounts {
             .bind(days.start)
             .bind(days.end)
             .bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        let rows = session.all(query).await?;
-        Ok(rows.into_iter().map(row_of).collect())
+        let rows = session.fetch_all(query).await?;
+        Ok(rows.into_iter().map(decode_row).collect())
     }
 
     async fn last_days(&self, job: &str, keys: &[(&[u8], Day)]) -> Result<Vec<Option<DayRow>>> {
         let mut session = self.db.read("reading the last counts by day").await?;
         let mut found = vec![None; keys.len()];
-        for stretch in ranges(keys.len()) {
-            let marks = vec!["(?,?,?)"; stretch.len()].join(",");
+        for range in ranges(keys.len()) {
+            let marks = vec!["(?,?,?)"; range.len()].join(",");
             let text = format!(
-                "WITH asked (place, of_key, until) AS (VALUES {marks})
-                 SELECT {COLUMNS}, place FROM asked CROSS JOIN board_days
-                 WHERE job = ? AND key = of_key AND day = (
-                     SELECT max(day) FROM board_days WHERE job = ? AND key = of_key AND day < until)"
+                "WITH requested (position, requested_key, until) AS (VALUES {marks})
+                 SELECT {COLUMNS}, position FROM requested CROSS JOIN board_days
+                 WHERE job = ? AND key = requested_key AND day = (
+                     SELECT max(day) FROM board_days WHERE job = ? AND key = requested_key AND day < until)"
             );
             let mut query = sqlx::query(AssertSqlSafe(text));
-            for (place, (key, until)) in (0_i64..).zip(keys.get(stretch.clone()).unwrap_or(&[])) {
-                query = query.bind(place).bind(*key).bind(*until);
+            for (position, (key, until)) in (0_i64..).zip(keys.get(range.clone()).unwrap_or(&[])) {
+                query = query.bind(position).bind(*key).bind(*until);
             }
-            let rows = session.all(query.bind(job).bind(job)).await?;
-            for (day, epoch, count, before_epoch, before_count, place) in rows {
-                let place: i64 = place;
-                let place = usize::try_from(place).unwrap_or(usize::MAX);
-                if let Some(found) = found.get_mut(stretch.start.saturating_add(place)) {
-                    *found = Some(row_of((day, epoch, count, before_epoch, before_count)));
+            let rows = session.fetch_all(query.bind(job).bind(job)).await?;
+            for (day, epoch, count, before_epoch, before_count, position) in rows {
+                let position: i64 = position;
+                let position = usize::try_from(position).unwrap_or(usize::MAX);
+                if let Some(found) = found.get_mut(range.start.saturating_add(position)) {
+                    *found = Some(decode_row((day, epoch, count, before_epoch, before_count)));
                 }
             }
         }
@@ -109,11 +109,11 @@ impl CountsWrite for SqliteCounts {
         if rows.is_empty() {
             return Ok(());
         }
-        let mut tx = self.db.change("writing counts by day").await?;
+        let mut tx = self.db.begin_write("writing counts by day").await?;
         let mut texts: HashMap<usize, String> = HashMap::new();
-        let mut rest = rows.iter();
-        for stretch in ranges(rows.len()) {
-            let text = texts.entry(stretch.len()).or_insert_with_key(|size| {
+        let mut remaining = rows.iter();
+        for range in ranges(rows.len()) {
+            let text = texts.entry(range.len()).or_insert_with_key(|size| {
                 let marks = vec!["(?,?,?,?,?,?,?,?)"; *size].join(",");
                 format!(
                     "INSERT INTO board_days (job, key, {COLUMNS}, stamp_us) VALUES {marks}
@@ -125,16 +125,17 @@ impl CountsWrite for SqliteCounts {
                 )
             });
             let mut query = sqlx::query(AssertSqlSafe(text.clone()));
-            for (key, row) in rest.by_ref().take(stretch.len()).copied() {
+            for (key, row) in remaining.by_ref().take(range.len()).copied() {
                 let before = row.before.map(|before| (before.epoch, before.count));
-                let before = before.map(|(epoch, count)| Ok((stored(epoch)?, stored(count)?)));
+                let before =
+                    before.map(|(epoch, count)| Ok((to_stored(epoch)?, to_stored(count)?)));
                 let before: Option<(i64, i64)> = before.transpose()?;
                 query = query
                     .bind(job)
                     .bind(key)
                     .bind(row.day)
-                    .bind(stored(row.now.epoch)?)
-                    .bind(stored(row.now.count)?)
+                    .bind(to_stored(row.now.epoch)?)
+                    .bind(to_stored(row.now.count)?)
                     .bind(before.map(|(epoch, _)| epoch))
                     .bind(before.map(|(_, count)| count))
                     .bind(stamp_us);
@@ -145,8 +146,8 @@ impl CountsWrite for SqliteCounts {
     }
 }
 
-fn row_of((day, epoch, count, before_epoch, before_count): Stored) -> DayRow {
-    let counted = |(epoch, count): (i64, i64)| Counted {
+fn decode_row((day, epoch, count, before_epoch, before_count): StoredRow) -> DayRow {
+    let counted = |(epoch, count): (i64, i64)| RunCount {
         epoch: epoch.cast_unsigned(),
         count: count.cast_unsigned(),
     };

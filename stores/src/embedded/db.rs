@@ -1,14 +1,13 @@
-//! One SQLite file in the data folder: opening it, and its connections.
+//! Opening of an SQLite file in the data folder, and its connections.
 //!
-//! A file is opened under a lock, so that two processes don't both make it; then every process has
-//! one connection that writes and a few that read, all opened at once and kept. SQLite itself
-//! arranges processes: a writer waits for the one before it, readers wait for nobody.
+//! A file is opened under a lock, so that two processes do not both create it. Then each process
+//! has one writing connection and a few readers, all opened at once and kept open. SQLite
+//! coordinates processes: a writer waits for the previous one, readers never wait.
 //!
-//! A file that can be made again from elsewhere may be deleted while processes use it. So it is
-//! reached through a link, and every new file has a name of its own: SQLite finds the files beside
-//! it (`-wal`, `-shm`) by name, and what an old file left there must never be read into a new one,
-//! nor a process that still has the old one open touch the files of the new one. Before each use
-//! the link is compared with what is open.
+//! A file that can be rebuilt may be deleted while processes use it. Processes reach it through a
+//! link, and every new file has its own name. SQLite finds `-wal` and `-shm` by name. Those of an
+//! old file must never be read into a new one, and a process with the old file open must not touch
+//! those of the new one. The link is compared with the open file before each use.
 
 use std::ffi::OsStr;
 use std::fs::TryLockError;
@@ -23,135 +22,135 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row, SqliteConnection};
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, RwLock, Semaphore};
 
-use super::fault::fault;
+use super::errors::classify_error;
 use crate::{Error, Result};
 
-/// The folder of lock files.
+/// Folder of the lock files.
 pub(crate) const LOCKS: &str = "locks";
 
-/// Begins a transaction that may write. Taking the right to write at once means that what was read
-/// in the transaction cannot be out of date when it writes.
+/// Begins a transaction with the write lock, so that data read in the transaction cannot be
+/// outdated when it writes.
 pub(crate) const BEGIN_WRITE: &str = "BEGIN IMMEDIATE";
 
-/// How long to wait for another process or another task.
-const WAIT: Duration = Duration::from_secs(30);
+/// Maximum wait for another process or task.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often a file that vanishes is opened before that is an error.
+/// Attempts to open a file that is being deleted.
 const OPEN_TRIES: u32 = 5;
 
-/// How often to try a lock that another process holds.
+/// Interval between attempts to take a lock that another process holds.
 const LOCK_RETRY: Duration = Duration::from_millis(5);
 
-/// How long to wait for readers before a write-ahead log is emptied only in part.
-const TIDY_WAIT: Duration = Duration::from_secs(3);
+/// Maximum wait for readers. After that, the write-ahead log is truncated only in part.
+const WAL_BUSY_TIMEOUT: Duration = Duration::from_secs(3);
 
 const READER_CACHE_KIB: u32 = 8 * 1024;
 
-/// Memory that SQLite may take for the caches of all connections of this process together.
+/// Maximum memory of the caches of all connections of this process.
 const CACHES_BYTES_MAX: u32 = 192 << 20;
 
-/// What distinguishes the files.
+/// Schema and settings of one database file.
 #[derive(Debug)]
-pub(crate) struct Kind {
-    /// The file's name in the data folder.
+pub(crate) struct DatabaseSpec {
+    /// Name in the data folder.
     pub(crate) name: &'static str,
-    /// The version of its tables.
+    /// Version of the tables.
     pub(crate) version: i64,
-    /// What makes the tables.
+    /// Statements that create the tables.
     pub(crate) tables: &'static str,
-    /// Older versions whose files are kept, ascending, each with what brings it to the next version.
+    /// Older versions that can be upgraded, ascending, each with the step to the next version.
     pub(crate) upgrades: &'static [(i64, Upgrade)],
-    /// Whether the file can be made again from elsewhere, so that it may be deleted in use.
-    pub(crate) replaceable: bool,
-    /// Bytes of a page: large ones for what is read in stretches, small ones for what is written here
-    /// and there.
+    /// True if the file can be rebuilt, so it may be deleted while it is in use.
+    pub(crate) is_replaceable: bool,
+    /// Page size: large for sequential reads, small for scattered writes.
     pub(crate) page_bytes: u32,
-    /// What the writing connection may keep in memory, in KiB.
+    /// Cache of the writing connection in KiB.
     pub(crate) cache_kib: u32,
-    /// How many connections read.
+    /// Number of reading connections.
     pub(crate) readers: usize,
-    /// How many rows SQLite may be ahead of the task that reads them.
-    pub(crate) rows_ahead: usize,
-    /// What helps when the file is damaged.
+    /// Number of rows that SQLite may read ahead of the task that consumes them.
+    pub(crate) row_buffer: usize,
+    /// Advice for error messages about a damaged file.
     pub(crate) remedy: &'static str,
 }
 
-/// A file whose rows are written here and there.
-pub(super) const SMALL_FILE: Kind = Kind {
+/// Settings for files with scattered writes.
+pub(super) const SMALL_FILE: DatabaseSpec = DatabaseSpec {
     name: "",
     version: 1,
     tables: "",
     upgrades: &[],
-    replaceable: false,
+    is_replaceable: false,
     page_bytes: 4096,
     cache_kib: 8 * 1024,
     readers: 2,
-    rows_ahead: 128,
+    row_buffer: 128,
     remedy: "",
 };
 
-/// What brings the tables of a file to the next version.
+/// Upgrade step to the next version of the tables.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Upgrade {
-    /// Statements.
+    /// Runs statements once.
     Statements(&'static str),
-    /// Statements for each table whose name ends so; the rest of it is put in the place of `{table}`.
+    /// Runs statements for each table whose name has this ending. `{table}` stands for the name
+    /// without it.
     Tables {
         ending: &'static str,
         statements: &'static str,
     },
 }
 
-/// A file, opened again where it may be.
+/// A database file, which is reopened if it was deleted and can be rebuilt.
 #[derive(Debug)]
 pub(crate) struct Db {
     folder: PathBuf,
-    kind: &'static Kind,
-    opened: RwLock<Arc<Opened>>,
+    spec: &'static DatabaseSpec,
+    opened: RwLock<Arc<OpenFile>>,
 }
 
 impl Db {
-    pub(crate) async fn open(folder: &Path, kind: &'static Kind) -> Result<Self> {
-        let opened = Opened::open(folder, kind).await?;
+    pub(crate) async fn open(folder: &Path, spec: &'static DatabaseSpec) -> Result<Self> {
+        let opened = OpenFile::open(folder, spec).await?;
         Ok(Self {
             folder: folder.to_owned(),
-            kind,
+            spec,
             opened: RwLock::new(Arc::new(opened)),
         })
     }
 
-    /// The connections to the file that is there now.
-    pub(crate) async fn current(&self) -> Result<Arc<Opened>> {
+    /// Returns the connections to the present file.
+    pub(crate) async fn current(&self) -> Result<Arc<OpenFile>> {
         let opened = Arc::clone(&*self.opened.read().await);
-        if opened.stands() {
+        if opened.is_current() {
             return Ok(opened);
         }
-        if !self.kind.replaceable {
+        if !self.spec.is_replaceable {
             return Err(Error::broken(
                 format!("using {}", opened.path.display()),
-                "the file was removed or replaced while it was in use; put it back, then start \
-                 every process of this folder again",
+                "the file was removed or replaced while it was in use; restore it, then restart every \
+                 process of this folder",
             ));
         }
-        let mut slot = self.opened.write().await;
-        if !slot.stands() {
+        let mut opened = self.opened.write().await;
+        if !opened.is_current() {
             tracing::warn!(
-                file = self.kind.name,
-                "the file was removed; it is made anew"
+                file = self.spec.name,
+                "the file was removed; creating a new one"
             );
-            *slot = Arc::new(Opened::open(&self.folder, self.kind).await?);
+            *opened = Arc::new(OpenFile::open(&self.folder, self.spec).await?);
         }
-        Ok(Arc::clone(&slot))
+        Ok(Arc::clone(&opened))
     }
 }
 
-/// An open file.
+/// An open database file.
 #[derive(Debug)]
-pub(crate) struct Opened {
-    kind: &'static Kind,
-    /// The file itself.
+pub(crate) struct OpenFile {
+    spec: &'static DatabaseSpec,
+    /// Path of the file.
     path: PathBuf,
-    /// The link to it, if it is reached through one.
+    /// Path of the link to it, if there is one.
     link: Option<PathBuf>,
     id: FileId,
     writer: Arc<Mutex<SqliteConnection>>,
@@ -159,7 +158,7 @@ pub(crate) struct Opened {
     free_readers: Arc<Semaphore>,
 }
 
-/// What tells one file from another, whatever its name.
+/// Identity of a file, independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileId {
     device: u64,
@@ -167,8 +166,8 @@ struct FileId {
 }
 
 impl FileId {
-    fn of(path: &Path) -> std::io::Result<Self> {
-        // Not by opening it: closing a second descriptor would let go of SQLite's locks.
+    fn read(path: &Path) -> std::io::Result<Self> {
+        // Does not open the file: closing a second descriptor would release SQLite's locks.
         let metadata = std::fs::metadata(path)?;
         Ok(Self {
             device: metadata.dev(),
@@ -177,20 +176,20 @@ impl FileId {
     }
 }
 
-impl Opened {
-    async fn open(folder: &Path, kind: &'static Kind) -> Result<Self> {
-        let _lock = lock(folder, kind).await?;
-        let named = folder.join(kind.name);
-        if !kind.replaceable {
-            return Self::open_file(folder, named, None, kind).await;
+impl OpenFile {
+    async fn open(folder: &Path, spec: &'static DatabaseSpec) -> Result<Self> {
+        let _lock = lock(folder, spec).await?;
+        let named = folder.join(spec.name);
+        if !spec.is_replaceable {
+            return Self::open_file(folder, named, None, spec).await;
         }
         let mut tries_left = OPEN_TRIES;
         loop {
-            let path = target(folder, kind)?;
+            let path = current_path(folder, spec)?;
             let link = Some(named.clone());
-            let opened = Self::open_file(folder, path.clone(), link, kind).await;
+            let opened = Self::open_file(folder, path.clone(), link, spec).await;
             tries_left -= 1;
-            // Whoever deletes the file may do so while it is opened.
+            // The file may be deleted while it is being opened.
             if opened.is_ok() || path.is_file() || tries_left == 0 {
                 return opened;
             }
@@ -201,37 +200,40 @@ impl Opened {
         folder: &Path,
         path: PathBuf,
         link: Option<PathBuf>,
-        kind: &'static Kind,
+        spec: &'static DatabaseSpec,
     ) -> Result<Self> {
-        let fault = |error| fault("opening", &path, kind.remedy, error);
+        let to_error = |error| classify_error("opening", &path, spec.remedy, error);
         let broken = |error| Error::broken(format!("opening {}", path.display()), error);
 
-        let mut writer = options(&path, kind, true)
+        let mut writer = options(&path, spec, true)
             .create_if_missing(true)
             .connect()
             .await
-            .map_err(fault)?;
-        ensure_tables(&mut writer, &path, kind).await?;
-        let mut readers = Vec::with_capacity(kind.readers);
-        for _ in 0..kind.readers {
-            let mut reader = options(&path, kind, false).connect().await.map_err(fault)?;
-            // Opens the files beside this one too, while they are certainly its own.
+            .map_err(to_error)?;
+        ensure_tables(&mut writer, &path, spec).await?;
+        let mut readers = Vec::with_capacity(spec.readers);
+        for _ in 0..spec.readers {
+            let mut reader = options(&path, spec, false)
+                .connect()
+                .await
+                .map_err(to_error)?;
+            // Also opens the `-wal` and `-shm` files while they certainly belong to this file.
             sqlx::query("SELECT count(*) FROM sqlite_schema")
                 .execute(&mut reader)
                 .await
-                .map_err(fault)?;
+                .map_err(to_error)?;
             readers.push(Arc::new(Mutex::new(reader)));
         }
         if let Some(link) = &link
-            && !leads_to(link, &path)
+            && !points_to(link, &path)
         {
             std::os::unix::fs::symlink(path.file_name().unwrap_or_default(), link)
                 .map_err(broken)?;
         }
         super::sync_folder(folder);
         Ok(Self {
-            kind,
-            id: FileId::of(&path).map_err(broken)?,
+            spec,
+            id: FileId::read(&path).map_err(broken)?,
             path: path.clone(),
             link,
             writer: Arc::new(Mutex::new(writer)),
@@ -240,20 +242,21 @@ impl Opened {
         })
     }
 
-    /// Whether the file that is open is still the one in the folder.
-    fn stands(&self) -> bool {
+    /// True if the open file is still the one in the folder.
+    fn is_current(&self) -> bool {
         self.link
             .as_ref()
-            .is_none_or(|link| leads_to(link, &self.path))
-            && FileId::of(&self.path).is_ok_and(|id| id == self.id)
+            .is_none_or(|link| points_to(link, &self.path))
+            && FileId::read(&self.path).is_ok_and(|id| id == self.id)
     }
 
-    /// The connection that writes.
+    /// Waits for the writing connection.
     pub(crate) async fn writer(&self) -> Result<Writer> {
-        let mut connection = tokio::time::timeout(WAIT, Arc::clone(&self.writer).lock_owned())
-            .await
-            .map_err(|_| self.busy())?;
-        self.tidy(&mut connection, true).await?;
+        let mut connection =
+            tokio::time::timeout(BUSY_TIMEOUT, Arc::clone(&self.writer).lock_owned())
+                .await
+                .map_err(|_| self.busy_error())?;
+        self.reset_transaction(&mut connection, true).await?;
         Ok(FileConnection {
             connection,
             _permit: None,
@@ -261,19 +264,20 @@ impl Opened {
         })
     }
 
-    /// A connection that reads.
+    /// Waits for a reading connection.
     pub(crate) async fn reader(&self) -> Result<Reader> {
-        let permit = tokio::time::timeout(WAIT, Arc::clone(&self.free_readers).acquire_owned())
-            .await
-            .map_err(|_| self.busy())?
-            .map_err(|error| Error::broken(format!("using {}", self.path.display()), error))?;
+        let permit =
+            tokio::time::timeout(BUSY_TIMEOUT, Arc::clone(&self.free_readers).acquire_owned())
+                .await
+                .map_err(|_| self.busy_error())?
+                .map_err(|error| Error::broken(format!("using {}", self.path.display()), error))?;
         // There are as many permits as connections, so one is free.
         let mut connection = self
             .readers
             .iter()
             .find_map(|reader| Arc::clone(reader).try_lock_owned().ok())
-            .ok_or_else(|| self.busy())?;
-        self.tidy(&mut connection, false).await?;
+            .ok_or_else(|| self.busy_error())?;
+        self.reset_transaction(&mut connection, false).await?;
         Ok(FileConnection {
             connection,
             _permit: Some(permit),
@@ -281,103 +285,114 @@ impl Opened {
         })
     }
 
-    /// A connection that reads and is the caller's own, for what takes long: the others stay free.
-    /// It is closed when it is dropped.
-    pub(crate) async fn own_reader(&self) -> Result<SqliteConnection> {
-        let connection = options(&self.path, self.kind, false)
+    /// Opens a reading connection for a long read, so that the shared ones stay free. It is closed
+    /// when it is dropped.
+    pub(crate) async fn dedicated_reader(&self) -> Result<SqliteConnection> {
+        let connection = options(&self.path, self.spec, false)
             .connect()
             .await
-            .map_err(self.fault("opening"))?;
-        if self.stands() {
+            .map_err(self.error_mapper("opening"))?;
+        if self.is_current() {
             return Ok(connection);
         }
         Err(Error::Unavailable {
             what: format!("using {}", self.path.display()),
-            why: "the file was removed or replaced while it was opened once more".to_owned(),
+            why: "the file was removed or replaced while a connection was being opened".to_owned(),
         })
     }
 
-    /// A connection of the caller's own that can't write, whatever it is told.
+    /// Opens a connection that cannot write.
     pub(crate) async fn read_only(&self) -> Result<SqliteConnection> {
-        options(&self.path, self.kind, false)
+        options(&self.path, self.spec, false)
             .read_only(true)
             .connect()
             .await
-            .map_err(self.fault("opening"))
+            .map_err(self.error_mapper("opening"))
     }
 
-    /// What turns an error of a statement into one of the ports.
-    pub(crate) fn fault<'a>(&'a self, doing: &'a str) -> impl Fn(sqlx::Error) -> Error + Copy + 'a {
+    /// Returns a function that converts statement errors to errors of the ports.
+    pub(crate) fn error_mapper<'a>(
+        &'a self,
+        operation: &'a str,
+    ) -> impl Fn(sqlx::Error) -> Error + Copy + 'a {
         move |error| {
-            if self.kind.replaceable && !self.stands() {
+            if self.spec.is_replaceable && !self.is_current() {
                 return Error::Unavailable {
-                    what: format!("{doing} ({})", self.path.display()),
+                    what: format!("{operation} ({})", self.path.display()),
                     why: format!("the file was removed while it was in use ({error})"),
                 };
             }
-            fault(doing, &self.path, self.kind.remedy, error)
+            classify_error(operation, &self.path, self.spec.remedy, error)
         }
     }
 
-    /// The error for content that is not what it should be.
-    pub(crate) fn damaged(&self, doing: &str, what: impl std::fmt::Display) -> Error {
-        self.broken(doing, &format!("{what}; {}", self.kind.remedy))
+    /// Error for content that does not decode.
+    pub(crate) fn damaged(&self, operation: &str, what: impl std::fmt::Display) -> Error {
+        self.broken(operation, &format!("{what}; {}", self.spec.remedy))
     }
 
-    /// An error that a person must look at.
-    pub(crate) fn broken(&self, doing: &str, why: &str) -> Error {
-        Error::broken(format!("{doing} ({})", self.path.display()), why)
+    /// Error that requires an operator.
+    pub(crate) fn broken(&self, operation: &str, why: &str) -> Error {
+        Error::broken(format!("{operation} ({})", self.path.display()), why)
     }
 
-    /// Replaces a connection that is stuck in a transaction: when the disk is full SQLite may end
-    /// one by itself, which its client does not notice.
-    async fn tidy(&self, connection: &mut SqliteConnection, writes: bool) -> Result<()> {
+    /// Reopens a connection that is stuck in a transaction. If the disk is full, SQLite may end a
+    /// transaction by itself, which the client library does not notice.
+    async fn reset_transaction(
+        &self,
+        connection: &mut SqliteConnection,
+        writes: bool,
+    ) -> Result<()> {
         if !connection.is_in_transaction() {
             return Ok(());
         }
-        let fault = self.fault("using");
-        // The roll-back of a transaction that was dropped may still be under way.
-        connection.ping().await.map_err(fault)?;
+        let to_error = self.error_mapper("using");
+        // The rollback of a dropped transaction may still be running.
+        connection.ping().await.map_err(to_error)?;
         if connection.is_in_transaction() {
-            *connection = options(&self.path, self.kind, writes)
+            *connection = options(&self.path, self.spec, writes)
                 .connect()
                 .await
-                .map_err(fault)?;
+                .map_err(to_error)?;
         }
         Ok(())
     }
 
-    fn busy(&self) -> Error {
+    fn busy_error(&self) -> Error {
         Error::Unavailable {
             what: format!("using {}", self.path.display()),
-            why: "this process kept all its connections busy for too long".to_owned(),
+            why: format!(
+                "all connections of this process were busy for {} s",
+                BUSY_TIMEOUT.as_secs()
+            ),
         }
     }
 }
 
-/// A connection of a caller, until it is dropped. An open transaction is rolled back then.
+/// A connection on loan. Dropping it rolls back an open transaction.
 #[derive(Debug)]
 pub(crate) struct FileConnection {
     connection: OwnedMutexGuard<SqliteConnection>,
-    // Below the guard: the connection is given back before the permit is.
+    // Declared after the guard: the connection must be released before the permit.
     _permit: Option<OwnedSemaphorePermit>,
     in_transaction: bool,
 }
 
-/// A connection that reads.
+/// A reading connection.
 pub(crate) type Reader = FileConnection;
-/// A connection that writes.
+/// A writing connection.
 pub(crate) type Writer = FileConnection;
 
 impl FileConnection {
-    /// Begins a transaction that writes.
+    /// Begins a transaction with the write lock.
     pub(crate) async fn begin_write(&mut self) -> Result<(), sqlx::Error> {
-        self.begin_by(BEGIN_WRITE).await
+        self.begin_with(BEGIN_WRITE).await
     }
 
-    /// Begins a transaction. Unlike one of `sqlx`, it does not borrow the connection.
-    pub(super) async fn begin_by(&mut self, statement: &'static str) -> Result<(), sqlx::Error> {
-        // What cancelled calls have sent is done then, so there is room for the statement that a drop sends.
+    /// Begins a transaction that, unlike `sqlx::Transaction`, does not borrow the connection.
+    pub(super) async fn begin_with(&mut self, statement: &'static str) -> Result<(), sqlx::Error> {
+        // The ping waits for statements of cancelled calls, so there is room for the statement that
+        // a drop sends.
         self.connection.ping().await?;
         self.in_transaction = true;
         let begin = sqlx::raw_sql(statement).execute(&mut *self.connection);
@@ -396,7 +411,8 @@ impl FileConnection {
 impl Drop for FileConnection {
     fn drop(&mut self) {
         if self.in_transaction {
-            // The first poll sends the statement to the connection's thread, which runs it before any later one.
+            // The first poll sends the statement to the connection's thread, which runs it before
+            // any later one.
             let rollback = sqlx::raw_sql("ROLLBACK").execute(&mut *self.connection);
             let _sent = rollback.now_or_never();
         }
@@ -417,84 +433,88 @@ impl DerefMut for FileConnection {
     }
 }
 
-fn options(path: &Path, kind: &Kind, writes: bool) -> SqliteConnectOptions {
+fn options(path: &Path, spec: &DatabaseSpec, writes: bool) -> SqliteConnectOptions {
     let cache_kib = if writes {
-        kind.cache_kib
+        spec.cache_kib
     } else {
         READER_CACHE_KIB
     };
     SqliteConnectOptions::new()
         .filename(path)
-        .page_size(kind.page_bytes)
+        .page_size(spec.page_bytes)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
-        .busy_timeout(WAIT)
+        .busy_timeout(BUSY_TIMEOUT)
         .pragma("cache_size", format!("-{cache_kib}"))
         .pragma("soft_heap_limit", CACHES_BYTES_MAX.to_string())
         .pragma("wal_autocheckpoint", "4000")
         .pragma("journal_size_limit", "67108864")
-        // What is deleted is gone from the file, for the sake of those who are erased.
+        // Overwrites deleted rows, for the sake of erased people.
         .pragma("secure_delete", "ON")
         .pragma("query_only", if writes { "OFF" } else { "ON" })
         .statement_cache_capacity(64)
-        .row_buffer_size(kind.rows_ahead)
+        .row_buffer_size(spec.row_buffer)
         .disable_statement_logging()
 }
 
-/// Makes the tables of a new file, and looks whether those of an old one are understood.
-async fn ensure_tables(writer: &mut SqliteConnection, path: &Path, kind: &Kind) -> Result<()> {
-    let fault = |error| fault("opening", path, kind.remedy, error);
+/// Creates the tables of a new file, or upgrades those of an old one.
+async fn ensure_tables(
+    writer: &mut SqliteConnection,
+    path: &Path,
+    spec: &DatabaseSpec,
+) -> Result<()> {
+    let to_error = |error| classify_error("opening", path, spec.remedy, error);
     let broken = |why: String| Error::broken(format!("opening {}", path.display()), why);
-    let mut tx = writer.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+    let mut tx = writer.begin_with(BEGIN_WRITE).await.map_err(to_error)?;
     let version: i64 = sqlx::query_scalar("PRAGMA user_version")
         .fetch_one(&mut *tx)
         .await
-        .map_err(fault)?;
+        .map_err(to_error)?;
     let tables: i64 = sqlx::query("SELECT count(*) FROM sqlite_schema")
         .fetch_one(&mut *tx)
         .await
         .and_then(|row| row.try_get(0))
-        .map_err(fault)?;
-    if version == kind.version {
+        .map_err(to_error)?;
+    if version == spec.version {
         return Ok(());
     }
-    if version > kind.version {
+    if version > spec.version {
         return Err(broken(format!(
-            "it was written by a newer version of this program (tables of version {version}, here \
-             {} are known); use that program, or another data folder",
-            kind.version
+            "a newer version of this program has written it (table version {version}; this program \
+             supports up to {}); use that program, or another data folder",
+            spec.version
         )));
     }
     let steps = if version == 0 && tables == 0 {
-        vec![Upgrade::Statements(kind.tables)]
+        vec![Upgrade::Statements(spec.tables)]
     } else {
-        steps(version, kind).ok_or_else(|| {
+        upgrade_steps(version, spec).ok_or_else(|| {
             broken(format!(
-                "its tables are of version {version}, and not what this program writes ({}); use \
+                "its table version {version} cannot be upgraded to the present version {}; use \
                  another data folder",
-                kind.version
+                spec.version
             ))
         })?
     };
     for step in steps {
-        take(&mut tx, step).await.map_err(fault)?;
+        run_upgrade(&mut tx, step).await.map_err(to_error)?;
     }
-    let pragma = format!("PRAGMA user_version = {}", kind.version);
+    let pragma = format!("PRAGMA user_version = {}", spec.version);
     sqlx::raw_sql(AssertSqlSafe(pragma))
         .execute(&mut *tx)
         .await
-        .map_err(fault)?;
-    tx.commit().await.map_err(fault)
+        .map_err(to_error)?;
+    tx.commit().await.map_err(to_error)
 }
 
-/// What brings the tables of an older version to this one; nothing if that can't be done.
-fn steps(version: i64, kind: &Kind) -> Option<Vec<Upgrade>> {
-    let from = kind.upgrades.iter().position(|(of, _)| *of == version)?;
-    let steps = kind.upgrades.get(from..)?;
+/// Returns the steps from an older version to the present one; `None` if there is no upgrade.
+fn upgrade_steps(version: i64, spec: &DatabaseSpec) -> Option<Vec<Upgrade>> {
+    let from = spec.upgrades.iter().position(|(of, _)| *of == version)?;
+    let steps = spec.upgrades.get(from..)?;
     Some(steps.iter().map(|(_, step)| *step).collect())
 }
 
-async fn take(connection: &mut SqliteConnection, step: Upgrade) -> Result<(), sqlx::Error> {
+async fn run_upgrade(connection: &mut SqliteConnection, step: Upgrade) -> Result<(), sqlx::Error> {
     let (ending, statements) = match step {
         Upgrade::Statements(statements) => {
             sqlx::raw_sql(statements).execute(connection).await?;
@@ -515,11 +535,11 @@ async fn take(connection: &mut SqliteConnection, step: Upgrade) -> Result<(), sq
     Ok(())
 }
 
-/// Keeps other processes from opening the same file until it is dropped.
-async fn lock(folder: &Path, kind: &Kind) -> Result<std::fs::File> {
-    let path = folder.join(LOCKS).join(format!("{}.open", kind.name));
+/// Prevents other processes from opening the same file until the lock is dropped.
+async fn lock(folder: &Path, spec: &DatabaseSpec) -> Result<std::fs::File> {
+    let path = folder.join(LOCKS).join(format!("{}.open", spec.name));
     let broken = |error: std::io::Error| {
-        let why = format!("{error}; the data folder must be one that this user can write");
+        let why = format!("{error}; make the data folder writable for this user");
         Error::broken(format!("opening {}", path.display()), why)
     };
     let file = std::fs::File::options()
@@ -528,7 +548,7 @@ async fn lock(folder: &Path, kind: &Kind) -> Result<std::fs::File> {
         .truncate(false)
         .open(&path)
         .map_err(broken)?;
-    let tries = WAIT.as_millis() / LOCK_RETRY.as_millis();
+    let tries = BUSY_TIMEOUT.as_millis() / LOCK_RETRY.as_millis();
     for _ in 0..tries {
         match file.try_lock() {
             Ok(()) => return Ok(file),
@@ -537,19 +557,22 @@ async fn lock(folder: &Path, kind: &Kind) -> Result<std::fs::File> {
         }
     }
     Err(Error::Unavailable {
-        what: format!("opening {}", folder.join(kind.name).display()),
-        why: format!("another process holds {} for too long", path.display()),
+        what: format!("opening {}", folder.join(spec.name).display()),
+        why: format!(
+            "another process has held the lock {} for too long",
+            path.display()
+        ),
     })
 }
 
-fn leads_to(link: &Path, path: &Path) -> bool {
+fn points_to(link: &Path, path: &Path) -> bool {
     std::fs::read_link(link).is_ok_and(|target| Some(target.as_os_str()) == path.file_name())
 }
 
-/// The file that the link of a replaceable file leads to; where it leads nowhere, a new name, with
-/// everything that earlier files left behind removed. Call it under the lock.
-fn target(folder: &Path, kind: &Kind) -> Result<PathBuf> {
-    let link = folder.join(kind.name);
+/// Returns the file to which the link of a replaceable file points. If it does not exist, removes
+/// all remains of earlier files and returns a new name. The caller must hold the lock.
+fn current_path(folder: &Path, spec: &DatabaseSpec) -> Result<PathBuf> {
+    let link = folder.join(spec.name);
     if let Ok(name) = std::fs::read_link(&link) {
         let path = folder.join(name);
         if path.is_file() {
@@ -559,23 +582,24 @@ fn target(folder: &Path, kind: &Kind) -> Result<PathBuf> {
     let broken = |error| Error::broken(format!("replacing {}", link.display()), error);
     for entry in std::fs::read_dir(folder).map_err(broken)? {
         let entry = entry.map_err(broken)?;
-        if is_left_over(kind.name, &entry.file_name()) {
+        if is_leftover(spec.name, &entry.file_name()) {
             match std::fs::remove_file(entry.path()) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(broken(error));
                 }
-                // Whoever removed the file may be removing what belongs to it at this moment.
+                // Another process may be removing the remains at the same time.
                 _ => {}
             }
         }
     }
     let id = uuid::Uuid::new_v4().simple().to_string();
-    Ok(folder.join(format!("{}.{id}", kind.name)))
+    Ok(folder.join(format!("{}.{id}", spec.name)))
 }
 
-/// Whether a file is the link, one that a link led to, or one that SQLite put beside it.
-fn is_left_over(kind: &str, file: &OsStr) -> bool {
-    let Some(rest) = file.to_str().and_then(|file| file.strip_prefix(kind)) else {
+/// True if a file is the link, a file that it pointed to, or one that SQLite created next to such a
+/// file.
+fn is_leftover(name: &str, file: &OsStr) -> bool {
+    let Some(rest) = file.to_str().and_then(|file| file.strip_prefix(name)) else {
         return false;
     };
     let rest = ["-wal", "-shm", "-journal"]
@@ -588,8 +612,8 @@ fn is_left_over(kind: &str, file: &OsStr) -> bool {
             .is_some_and(|id| uuid::Uuid::try_parse(id).is_ok())
 }
 
-/// Empties the write-ahead log of a file, as far as no reader uses it. SQLite overwrites deleted rows in the file itself,
-/// but not in the log. A file that does not exist is skipped.
+/// Truncates the write-ahead log of a file, as far as no reader uses it. SQLite overwrites deleted
+/// rows in the file, but not in the log. A file that does not exist is skipped.
 pub(super) async fn truncate_wal(folder: &Path, name: &str) -> Result<()> {
     let named = folder.join(name);
     let path = std::fs::read_link(&named).map_or(named, |target| folder.join(target));
@@ -598,13 +622,13 @@ pub(super) async fn truncate_wal(folder: &Path, name: &str) -> Result<()> {
     }
     let broken = |error| {
         Error::broken(
-            format!("emptying the write-ahead log of {}", path.display()),
+            format!("truncating the write-ahead log of {}", path.display()),
             error,
         )
     };
     let mut connection = SqliteConnectOptions::new()
         .filename(&path)
-        .busy_timeout(TIDY_WAIT)
+        .busy_timeout(WAL_BUSY_TIMEOUT)
         .disable_statement_logging()
         .connect()
         .await

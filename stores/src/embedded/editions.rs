@@ -9,10 +9,10 @@ use schemas::seam::Epoch;
 use sqlx::AssertSqlSafe;
 
 use super::session::Session;
-use super::statement::{ranges, stored};
+use super::statement::{ranges, to_stored};
 use super::view_rows::{expect_table, find_table};
 use crate::Result;
-use crate::views::{EarlierRoot, Head, NewEdition, NewHead, NodeName};
+use crate::views::{EarlierRoot, Head, NewHead, NewVersion, NodeName};
 
 /// What makes the tables of a view.
 pub(super) fn tables(id: i64, view: &str) -> String {
@@ -98,7 +98,7 @@ async fn heads_of(
         for key in keys {
             query = query.bind(*key);
         }
-        let rows: Vec<HeadRow> = session.all(query).await?;
+        let rows: Vec<HeadRow> = session.fetch_all(query).await?;
         for (key, root, epoch, stamp_us, earlier_root, earlier_epoch, earlier_us) in rows {
             let earlier = earlier_root.zip(earlier_epoch).zip(earlier_us);
             let head = Head {
@@ -133,7 +133,7 @@ pub(super) async fn nodes(
         for name in names {
             query = query.bind(name.as_slice());
         }
-        let rows: Vec<(Vec<u8>, Vec<u8>)> = session.all(query).await?;
+        let rows: Vec<(Vec<u8>, Vec<u8>)> = session.fetch_all(query).await?;
         found.extend(
             rows.into_iter()
                 .map(|(name, bytes)| (name, Bytes::from(bytes))),
@@ -149,7 +149,7 @@ pub(super) async fn write(
     session: &mut Session,
     view: &str,
     (epoch, stamp_us): (Epoch, i64),
-    editions: &[NewEdition],
+    editions: &[NewVersion],
 ) -> Result<()> {
     let table = expect_table(session, view).await?;
     let mut known = known_nodes(session, &table, editions).await?;
@@ -171,7 +171,7 @@ pub(super) async fn write(
                     writer.put_node(key, name, bytes).await?;
                     new.push(*name);
                 }
-                Entry::Occupied(_) if edition.is_anew => {
+                Entry::Occupied(_) if edition.rewrites_nodes => {
                     writer.put_node(key, name, bytes).await?;
                 }
                 Entry::Occupied(_) => {}
@@ -187,7 +187,7 @@ pub(super) async fn write(
             continue;
         };
         let replaced = replaced.get(key);
-        let earlier = replaced.filter(|_| !edition.is_alone);
+        let earlier = replaced.filter(|_| !edition.drops_earlier_root);
         let earlier = earlier.and_then(|head| head.earlier_at(stamp_us));
         writer
             .put_head(key, head, (epoch, stamp_us), earlier.as_ref())
@@ -247,7 +247,7 @@ type NodeRow = (Vec<u8>, Vec<u8>, bool, Option<bool>);
 async fn known_nodes<'a>(
     session: &mut Session,
     table: &str,
-    editions: &'a [NewEdition],
+    editions: &'a [NewVersion],
 ) -> Result<HashMap<&'a [u8], HashMap<NodeName, Node>>> {
     let keys = editions.iter().map(|edition| edition.key.as_slice());
     let mut known: HashMap<&[u8], HashMap<NodeName, Node>> =
@@ -264,7 +264,7 @@ async fn known_nodes<'a>(
         for key in keys {
             query = query.bind(*key);
         }
-        let rows: Vec<NodeRow> = session.all(query).await?;
+        let rows: Vec<NodeRow> = session.fetch_all(query).await?;
         for (key, name, is_garbage, of_earlier) in rows {
             let name = node_name(session, name)?;
             let is = Led {
@@ -307,11 +307,11 @@ impl Writer<'_> {
                  earlier_epoch, earlier_stamp_us) VALUES (?, ?, ?, ?, ?, ?, ?)",
             self.table
         );
-        let earlier_epoch = earlier.map(|root| stored(root.epoch)).transpose()?;
+        let earlier_epoch = earlier.map(|root| to_stored(root.epoch)).transpose()?;
         let query = sqlx::query(AssertSqlSafe(text))
             .bind(key)
             .bind(head.root.as_ref())
-            .bind(stored(epoch)?)
+            .bind(to_stored(epoch)?)
             .bind(stamp_us)
             .bind(earlier.map(|root| root.root.as_ref()))
             .bind(earlier_epoch)
@@ -361,7 +361,7 @@ pub(super) async fn names(session: &mut Session, view: &str, key: &[u8]) -> Resu
     };
     let text = format!("SELECT name FROM {table}_nodes WHERE key = ?");
     let query = sqlx::query(AssertSqlSafe(text)).bind(key);
-    let names: Vec<(Vec<u8>,)> = session.all(query).await?;
+    let names: Vec<(Vec<u8>,)> = session.fetch_all(query).await?;
     let names = names.into_iter();
     names.map(|(name,)| node_name(session, name)).collect()
 }
@@ -400,7 +400,7 @@ pub(super) async fn keys(
         query = query.bind(after);
     }
     let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
-    let keys: Vec<(Vec<u8>,)> = session.all(query).await?;
+    let keys: Vec<(Vec<u8>,)> = session.fetch_all(query).await?;
     Ok(keys.into_iter().map(|(key,)| key).collect())
 }
 

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 
-use crate::lease::{Held, Leases, check_name};
+use crate::lease::{LeaseGuard, Leases, check_name};
 use crate::{Error, Result};
 
-/// Leases in a folder: a locked file for each, which says for whom.
+/// Leases in a folder: one locked file per lease, which contains the name of its holder.
 #[derive(Debug)]
 pub struct FileLeases {
     folder: PathBuf,
@@ -17,21 +17,22 @@ pub struct FileLeases {
 
 /// The locked file.
 #[derive(Debug)]
-struct FileHeld(File);
+struct FileLease(File);
 
-impl Held for FileHeld {}
+impl LeaseGuard for FileLease {}
 
-impl Drop for FileHeld {
+impl Drop for FileLease {
     fn drop(&mut self) {
-        // Closing it is not enough while a process that is just being started has a copy.
+        // Closing the file is not enough while a starting child process has a copy of the
+        // descriptor.
         if let Err(error) = self.0.unlock() {
-            tracing::debug!(%error, "a lease ends only when its file is closed");
+            tracing::debug!(%error, "cannot unlock a lease; it ends when its file is closed");
         }
     }
 }
 
 impl FileLeases {
-    /// Leases in `folder`, which must be there.
+    /// Creates leases in `folder`, which must exist.
     #[must_use]
     pub const fn new(folder: PathBuf) -> Self {
         Self { folder }
@@ -40,17 +41,24 @@ impl FileLeases {
 
 #[async_trait]
 impl Leases for FileLeases {
-    async fn acquire(&self, name: &str, holder: &str) -> Result<Result<Box<dyn Held>, String>> {
+    async fn acquire(
+        &self,
+        name: &str,
+        holder: &str,
+    ) -> Result<Result<Box<dyn LeaseGuard>, String>> {
         check_name(name)?;
         let path = self.folder.join(format!("{name}.lock"));
         let holder = holder.to_owned();
-        let at = path.clone();
-        let taken = tokio::task::spawn_blocking(move || take(&path, &holder)).await;
+        let shown_path = path.clone();
+        let locked = tokio::task::spawn_blocking(move || try_lock_file(&path, &holder)).await;
         let broken = |error: &dyn std::fmt::Display| {
-            Error::broken(format!("taking the lease {name} ({})", at.display()), error)
+            Error::broken(
+                format!("acquiring the lease {name} ({})", shown_path.display()),
+                error,
+            )
         };
-        match taken {
-            Ok(Ok(Ok(file))) => Ok(Ok(Box::new(FileHeld(file)))),
+        match locked {
+            Ok(Ok(Ok(file))) => Ok(Ok(Box::new(FileLease(file)))),
             Ok(Ok(Err(holder))) => Ok(Err(holder)),
             Ok(Err(error)) => Err(broken(&error)),
             Err(error) => Err(broken(&error)),
@@ -58,8 +66,9 @@ impl Leases for FileLeases {
     }
 }
 
-fn take(path: &Path, holder: &str) -> std::io::Result<Result<File, String>> {
-    // The text of a present holder must stay, so nothing is truncated before the lock is held.
+fn try_lock_file(path: &Path, holder: &str) -> std::io::Result<Result<File, String>> {
+    // The name of the present holder must be preserved, so the file is truncated only under the
+    // lock.
     let mut file = File::options()
         .read(true)
         .write(true)
@@ -72,7 +81,7 @@ fn take(path: &Path, holder: &str) -> std::io::Result<Result<File, String>> {
             let mut holder = String::new();
             file.read_to_string(&mut holder)?;
             if holder.is_empty() {
-                holder.push_str("somebody who has taken it just now");
+                holder.push_str("a process that has just acquired it");
             }
             return Ok(Err(holder));
         }

@@ -1,31 +1,31 @@
-//! Live state in `live.db`: slots, and the live parts of each in places of their own.
+//! Live state in `live.db`: partition states, and the deltas and live entries of each in
+//! containers.
 //!
-//! A *place* holds the parts of one slot, generation, epoch and view, and has a small number. So the
-//! parts of a micro-batch lie together in its file, a read is a range of one place for each epoch
-//! that is kept, and letting go of an epoch is the end of a whole range. The parts of a tally are
-//! deltas in the table `parts`, those of boards are states in the table `states`. What waits to be told
-//! is in the table `outbox`, numbered through. Sums of states are in the table `sums`; triggers see to it
-//! that none stays whose states were changed by somebody who does not know it, such as a process of an
-//! earlier version that has the file open.
+//! A *container* (table `places`) holds the rows of one partition state, generation, epoch and
+//! view, and has a small number. So the rows of a micro-batch are adjacent in the file, a read is
+//! one range per retained epoch, and pruning deletes one range. The table `parts` holds the deltas
+//! of aggregates, `states` the entries of boards, `outbox` numbered board changes that are not yet
+//! published, and `sums` live counts. Triggers delete a live count if its entries change without
+//! it, for example by a process of an earlier version.
 //!
-//! The file can be made again from the log, so it may be deleted while processes use it: the next
-//! call finds an empty one, without slots, and the worker heals them.
+//! The file can be rebuilt from the log, so it may be deleted while processes use it. The next call
+//! finds an empty file without partition states, and the worker rebuilds them.
 
 use std::path::Path;
 
 use async_trait::async_trait;
-use schemas::seam::{Cut, Fence, Moved, Slot};
+use schemas::seam::{Checkpoint, CheckpointMismatch, Cut, PartitionState};
 
-use super::db::{Db, Kind, Upgrade};
-use super::live_write::{add, bind_changes, delete_garbage, ensure_place, load, store};
+use super::db::{DatabaseSpec, Db, Upgrade};
+use super::live_write::{add_rows, bind_changes, delete_garbage, ensure_container, load, store};
 use super::{live_outbox, live_sums};
 use crate::Result;
-use crate::live::{Changes, LiveWrite, Outbox, SlotId, SlotRule};
+use crate::live::{Changes, LiveWrite, Outbox, PartitionId, StateTransition};
 
-/// Garbage is deleted so many parts at a time, since the worker waits meanwhile.
-const GARBAGE_PARTS: usize = 4096;
+/// Rows of garbage that one transaction deletes, because the worker waits meanwhile.
+const GARBAGE_ROWS: usize = 4096;
 
-/// What waits to be told to others; new in a file of version 2.
+/// Outbox; added in version 3 of the file.
 macro_rules! outbox_table {
     () => {
         "
@@ -39,7 +39,7 @@ macro_rules! outbox_table {
     };
 }
 
-/// Sums of states; new in a file of version 3.
+/// Live counts; added in version 4 of the file.
 macro_rules! sums_table {
     () => {
         "
@@ -64,11 +64,11 @@ macro_rules! sums_table {
     };
 }
 
-static LIVE: Kind = Kind {
+static LIVE: DatabaseSpec = DatabaseSpec {
     name: "live.db",
     version: 4,
-    // A count that overflows becomes a float in SQLite, which a strict table refuses; the check
-    // says so once more.
+    // SQLite turns a count that overflows into a float. A strict table refuses it, and so does the
+    // check.
     tables: concat!(
         "
         CREATE TABLE slots (
@@ -109,15 +109,15 @@ static LIVE: Kind = Kind {
         (2, Upgrade::Statements(outbox_table!())),
         (3, Upgrade::Statements(sums_table!())),
     ],
-    replaceable: true,
+    is_replaceable: true,
     page_bytes: 8192,
     cache_kib: 32 * 1024,
     readers: 4,
-    rows_ahead: 512,
-    remedy: "stop every process of this folder and delete live.db; it is made again from the log",
+    row_buffer: 512,
+    remedy: "stop every process of this folder and delete live.db; it is then rebuilt from the log",
 };
 
-/// The live state of a data folder.
+/// Live state of a data folder.
 #[derive(Debug)]
 pub struct SqliteLive {
     pub(super) db: Db,
@@ -135,69 +135,69 @@ impl SqliteLive {
 impl LiveWrite for SqliteLive {
     async fn apply(
         &self,
-        slot: SlotId,
-        believed: Fence,
+        partition_id: PartitionId,
+        expected: Checkpoint,
         next: Cut,
         views: &[&str],
         changes: &Changes,
-    ) -> Result<Result<(), Moved>> {
+    ) -> Result<Result<(), CheckpointMismatch>> {
         let bound = bind_changes(changes).await?;
-        let mut tx = self.db.change("applying a micro-batch").await?;
-        let Some(mut held) = load(&mut tx, slot).await? else {
-            return Ok(Err(Moved { at: None }));
+        let mut tx = self.db.begin_write("applying a micro-batch").await?;
+        let Some(mut stored) = load(&mut tx, partition_id).await? else {
+            return Ok(Err(CheckpointMismatch { actual: None }));
         };
-        if let Err(moved) = held.slot.apply(&believed, next, views) {
-            return Ok(Err(moved));
+        if let Err(mismatch) = stored.state.apply(&expected, next, views) {
+            return Ok(Err(mismatch));
         }
-        if changes.strays {
-            held.slot.note_strays();
+        if changes.has_misrouted {
+            stored.state.record_misrouted();
         }
-        let sums = live_sums::decide(&mut tx, &held, &changes.sums).await?;
-        for of_view in bound {
-            let place = ensure_place(&mut tx, &held, &of_view.view).await?;
-            for rows in of_view.rows {
-                add(&mut tx, of_view.table, place, rows).await?;
+        let live_counts = live_sums::decide(&mut tx, &stored, &changes.live_counts).await?;
+        for view_rows in bound {
+            let container = ensure_container(&mut tx, &stored, &view_rows.view).await?;
+            for rows in view_rows.rows {
+                add_rows(&mut tx, view_rows.table, container, rows).await?;
             }
         }
-        live_sums::put(&mut tx, &held, &sums).await?;
-        live_outbox::append(&mut tx, &held, &changes.outbox).await?;
-        store(&mut tx, slot, &held.slot).await?;
+        live_sums::put(&mut tx, &stored, &live_counts).await?;
+        live_outbox::append(&mut tx, &stored, &changes.outbox).await?;
+        store(&mut tx, partition_id, &stored.state).await?;
         tx.commit().await?;
         Ok(Ok(()))
     }
 
-    async fn take_out(&self, slot: SlotId, read: &Outbox) -> Result<bool> {
-        live_outbox::take_out(&self.db, slot, read).await
+    async fn remove_published(&self, partition_id: PartitionId, outbox: &Outbox) -> Result<bool> {
+        live_outbox::remove_entries(&self.db, partition_id, outbox).await
     }
 
-    async fn change_slot(
+    async fn update_state(
         &self,
-        doing: &'static str,
-        slot: SlotId,
-        rule: &SlotRule<'_>,
-    ) -> Result<Option<Slot>> {
-        let mut tx = self.db.change(doing).await?;
-        let held = load(&mut tx, slot).await?;
-        if let Some(next) = rule(held.as_ref().map(|held| &held.slot)) {
-            if let Some(held) = &held
-                && held.slot.generation != next.generation
+        operation: &'static str,
+        partition_id: PartitionId,
+        rule: &StateTransition<'_>,
+    ) -> Result<Option<PartitionState>> {
+        let mut tx = self.db.begin_write(operation).await?;
+        let stored = load(&mut tx, partition_id).await?;
+        if let Some(next) = rule(stored.as_ref().map(|stored| &stored.state)) {
+            if let Some(stored) = &stored
+                && stored.state.generation != next.generation
             {
-                live_sums::clear(&mut tx, held).await?;
+                live_sums::clear(&mut tx, stored).await?;
             }
-            store(&mut tx, slot, &next).await?;
+            store(&mut tx, partition_id, &next).await?;
             tx.commit().await?;
         }
-        Ok(held.map(|held| held.slot))
+        Ok(stored.map(|stored| stored.state))
     }
 
-    async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize> {
+    async fn collect_garbage(&self, partition_id: PartitionId, limit: usize) -> Result<usize> {
         let mut deleted = 0;
         while deleted < limit {
-            let step = GARBAGE_PARTS.min(limit - deleted);
-            let Some(parts) = delete_garbage(&self.db, slot, step).await? else {
+            let step = GARBAGE_ROWS.min(limit - deleted);
+            let Some(rows) = delete_garbage(&self.db, partition_id, step).await? else {
                 break;
             };
-            deleted += parts;
+            deleted += rows;
         }
         Ok(deleted)
     }

@@ -1,10 +1,10 @@
-//! Reading slots together with their live parts, in one transaction.
+//! Reads of partition states together with their deltas or live entries, in one transaction.
 
 use std::ops::Range;
 
 use arrow::array::{BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder};
 use async_trait::async_trait;
-use schemas::seam::{Epoch, Slot};
+use schemas::seam::{Epoch, PartitionState};
 use schemas::source::Source;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
@@ -15,45 +15,48 @@ use super::session::Session;
 use super::{live_outbox, live_scan, live_sums};
 use crate::Result;
 use crate::live::{
-    LiveAnswer, LiveParts, LiveQuery, LiveRead, LiveStatesBuilder, MembersQuery, Outbox, SlotId,
-    StateQuery, StatesAnswer,
+    DeltaQuery, DeltasSnapshot, LiveDeltas, LiveRead, LiveStatesBuilder, MembersQuery, Outbox,
+    PartitionId, StateQuery, StatesSnapshot,
 };
-use crate::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
+use crate::live_scan::{ScanKey, ScannedDeltas, ScannedStates};
 
 #[async_trait]
 impl LiveRead for SqliteLive {
-    async fn read(
+    async fn read_deltas(
         &self,
         source: Source,
         partitions: u32,
-        queries: &[LiveQuery],
-    ) -> Result<LiveAnswer> {
-        let mut tx = self.db.snapshot("reading live parts").await?;
-        let slots = read_slots(&mut tx, source, 0..partitions).await?;
-        let mut parts = Vec::with_capacity(queries.len());
+        queries: &[DeltaQuery],
+    ) -> Result<DeltasSnapshot> {
+        let mut tx = self.db.begin_read("reading live deltas").await?;
+        let partition_states = load_states(&mut tx, source, 0..partitions).await?;
+        let mut deltas = Vec::with_capacity(queries.len());
         for query in queries {
-            let mut found = Found::default();
+            let mut matches = QueryMatches::default();
             for range in &query.ranges {
-                let asked = Asked {
+                let range_query = RangeQuery {
                     source,
-                    partitions: within(0..partitions, query.partition),
+                    partitions: restrict(0..partitions, query.partition),
                     query,
                     range,
                 };
-                found.read(&mut tx, asked).await?;
+                matches.read(&mut tx, range_query).await?;
             }
-            parts.push(found.finish());
+            deltas.push(matches.finish());
         }
-        Ok(LiveAnswer { slots, parts })
+        Ok(DeltasSnapshot {
+            partition_states,
+            deltas,
+        })
     }
 
     async fn partition_states(
         &self,
         source: Source,
         partitions: Range<u32>,
-    ) -> Result<Vec<Option<Slot>>> {
-        let mut session = self.db.read("reading slots").await?;
-        read_slots(&mut session, source, partitions).await
+    ) -> Result<Vec<Option<PartitionState>>> {
+        let mut session = self.db.read("reading partition states").await?;
+        load_states(&mut session, source, partitions).await
     }
 
     async fn read_states(
@@ -61,17 +64,17 @@ impl LiveRead for SqliteLive {
         source: Source,
         partitions: u32,
         queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
-        read_states(&self.db, (source, partitions), queries, false).await
+    ) -> Result<StatesSnapshot> {
+        read_states(&self.db, source, partitions, queries, false).await
     }
 
-    async fn read_sums(
+    async fn read_live_counts(
         &self,
         source: Source,
         partitions: u32,
         queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
-        read_states(&self.db, (source, partitions), queries, true).await
+    ) -> Result<StatesSnapshot> {
+        read_states(&self.db, source, partitions, queries, true).await
     }
 
     async fn read_members(
@@ -79,15 +82,16 @@ impl LiveRead for SqliteLive {
         source: Source,
         partitions: Range<u32>,
         queries: &[MembersQuery],
-    ) -> Result<StatesAnswer> {
-        let mut tx = self.db.snapshot("reading live states").await?;
-        let slots = read_slots(&mut tx, source, partitions.clone()).await?;
+    ) -> Result<StatesSnapshot> {
+        let mut tx = self.db.begin_read("reading live entries").await?;
+        let partition_states = load_states(&mut tx, source, partitions.clone()).await?;
         let mut states = Vec::with_capacity(queries.len());
-        for MembersQuery { of, members } in queries {
-            let Range { start, end } = within(partitions.clone(), of.partition);
-            let mut found = LiveStatesBuilder::default();
-            found.sums = live_sums::read(&mut tx, (source, start..end), of).await?;
-            found.held = live_sums::held(&mut tx, (source, start..end), of).await?;
+        for MembersQuery { query, members } in queries {
+            let Range { start, end } = restrict(partitions.clone(), query.partition);
+            let mut builder = LiveStatesBuilder::default();
+            builder.live_counts = live_sums::read(&mut tx, source, start..end, query).await?;
+            builder.stored_count =
+                live_sums::count_entries(&mut tx, source, start..end, query).await?;
             for member in members {
                 let rows = sqlx::query(
                     "SELECT s.partition, p.epoch, t.member, t.state
@@ -100,14 +104,18 @@ impl LiveRead for SqliteLive {
                 .bind(source.name())
                 .bind(start)
                 .bind(end)
-                .bind(&of.view)
-                .bind(&of.key)
+                .bind(&query.view)
+                .bind(&query.key)
                 .bind(member);
-                tx.each(rows, |row| add_state(&mut found, row)).await?;
+                tx.for_each_row(rows, |row| add_state(&mut builder, row))
+                    .await?;
             }
-            states.push(found.finish());
+            states.push(builder.finish());
         }
-        Ok(StatesAnswer { slots, states })
+        Ok(StatesSnapshot {
+            partition_states,
+            states,
+        })
     }
 
     async fn outboxes(
@@ -121,61 +129,62 @@ impl LiveRead for SqliteLive {
 
     async fn scan_deltas(
         &self,
-        slot: SlotId,
+        partition_id: PartitionId,
         view: &str,
         epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
+        after: Option<ScanKey>,
         limit: usize,
     ) -> Result<ScannedDeltas> {
-        let asked = live_scan::Asked {
-            slot,
+        let request = live_scan::PageRequest {
+            partition_id,
             view,
             epochs,
             after: after.as_ref(),
             limit,
         };
-        live_scan::deltas(&self.db, asked).await
+        live_scan::deltas(&self.db, request).await
     }
 
     async fn scan_states(
         &self,
-        slot: SlotId,
+        partition_id: PartitionId,
         view: &str,
         epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
+        after: Option<ScanKey>,
         limit: usize,
     ) -> Result<ScannedStates> {
-        let asked = live_scan::Asked {
-            slot,
+        let request = live_scan::PageRequest {
+            partition_id,
             view,
             epochs,
             after: after.as_ref(),
             limit,
         };
-        live_scan::states(&self.db, asked).await
+        live_scan::states(&self.db, request).await
     }
 }
 
-/// Some partitions, or of these the only one that a query is about.
-fn within(partitions: Range<u32>, only: Option<u32>) -> Range<u32> {
+/// Restricts a range of partitions to the only one of a query, if it has one.
+fn restrict(partitions: Range<u32>, only: Option<u32>) -> Range<u32> {
     let Some(only) = only else { return partitions };
     partitions.start.max(only)..partitions.end.min(only.saturating_add(1))
 }
 
-/// Slots and live states. Sums that are made may take the place of states.
+/// Reads partition states and live entries. Finished live counts may replace entries.
 async fn read_states(
     db: &Db,
-    (source, partitions): (Source, u32),
+    source: Source,
+    partitions: u32,
     queries: &[StateQuery],
-    takes_sums: bool,
-) -> Result<StatesAnswer> {
-    let mut tx = db.snapshot("reading live states").await?;
-    let slots = read_slots(&mut tx, source, 0..partitions).await?;
+    accepts_live_counts: bool,
+) -> Result<StatesSnapshot> {
+    let mut tx = db.begin_read("reading live entries").await?;
+    let partition_states = load_states(&mut tx, source, 0..partitions).await?;
     let mut states = Vec::with_capacity(queries.len());
     for query in queries {
-        let Range { start, end } = within(0..partitions, query.partition);
-        let mut found = LiveStatesBuilder::default();
-        found.sums = live_sums::read(&mut tx, (source, start..end), query).await?;
+        let Range { start, end } = restrict(0..partitions, query.partition);
+        let mut builder = LiveStatesBuilder::default();
+        builder.live_counts = live_sums::read(&mut tx, source, start..end, query).await?;
         // The order of the joins is fixed, as for deltas.
         let rows = sqlx::query(
             "SELECT s.partition, p.epoch, t.member, t.state
@@ -193,66 +202,71 @@ async fn read_states(
         .bind(end)
         .bind(&query.view)
         .bind(&query.key)
-        .bind(takes_sums);
-        tx.each(rows, |row| add_state(&mut found, row)).await?;
-        states.push(found.finish());
+        .bind(accepts_live_counts);
+        tx.for_each_row(rows, |row| add_state(&mut builder, row))
+            .await?;
+        states.push(builder.finish());
     }
-    Ok(StatesAnswer { slots, states })
+    Ok(StatesSnapshot {
+        partition_states,
+        states,
+    })
 }
 
-/// Adds a state that was found.
-fn add_state(found: &mut LiveStatesBuilder, row: &SqliteRow) -> Result<(), sqlx::Error> {
+/// Adds the entry of a row.
+fn add_state(builder: &mut LiveStatesBuilder, row: &SqliteRow) -> Result<(), sqlx::Error> {
     let epoch: i64 = row.try_get(1)?;
-    let of_slot = (row.try_get(0)?, epoch.cast_unsigned());
-    found.add(of_slot, row.try_get(2)?, row.try_get(3)?);
+    let (partition, epoch) = (row.try_get(0)?, epoch.cast_unsigned());
+    builder.add(partition, epoch, row.try_get(2)?, row.try_get(3)?);
     Ok(())
 }
 
-async fn read_slots(
+async fn load_states(
     session: &mut Session,
     source: Source,
     partitions: Range<u32>,
-) -> Result<Vec<Option<Slot>>> {
+) -> Result<Vec<Option<PartitionState>>> {
     let query = sqlx::query(
         "SELECT partition, state FROM slots WHERE source = ? AND partition >= ? AND partition < ?",
     )
     .bind(source.name())
     .bind(partitions.start)
     .bind(partitions.end);
-    let found: Vec<(u32, String)> = session.all(query).await?;
-    let mut slots = vec![None; partitions.len()];
-    for (partition, state) in found {
-        let slot = serde_json::from_str(&state).map_err(|error| session.damaged(error))?;
+    let rows: Vec<(u32, String)> = session.fetch_all(query).await?;
+    let mut partition_states = vec![None; partitions.len()];
+    for (partition, json) in rows {
+        let state = serde_json::from_str(&json).map_err(|error| session.damaged(error))?;
         let index = partition.saturating_sub(partitions.start) as usize;
-        if let Some(place) = slots.get_mut(index) {
-            *place = Some(slot);
+        if let Some(entry) = partition_states.get_mut(index) {
+            *entry = Some(state);
         }
     }
-    Ok(slots)
+    Ok(partition_states)
 }
 
-/// One range of a query, in the slots of some partitions.
+/// One range of a query in some partitions.
 #[derive(Debug)]
-struct Asked<'a> {
+struct RangeQuery<'a> {
     source: Source,
     partitions: Range<u32>,
-    query: &'a LiveQuery,
+    query: &'a DeltaQuery,
     range: &'a (Vec<u8>, Option<Vec<u8>>),
 }
 
-/// The parts that answer one query, as they are found.
+/// Deltas that match one query.
 #[derive(Debug, Default)]
-struct Found {
+struct QueryMatches {
     partitions: UInt32Builder,
     epochs: UInt64Builder,
     rows: BinaryBuilder,
     counts: Int64Builder,
 }
 
-impl Found {
-    async fn read(&mut self, session: &mut Session, asked: Asked<'_>) -> Result<()> {
-        let (begin, end) = asked.range;
-        // The order of the joins is fixed: slots, their few places, and a range of each.
+impl QueryMatches {
+    async fn read(&mut self, session: &mut Session, range_query: RangeQuery<'_>) -> Result<()> {
+        let (begin, end) = range_query.range;
+        // The order of the joins is fixed: partition states, their few containers, and a range of
+        // each.
         let statement = match end {
             Some(_) => sqlx::query(
                 "SELECT s.partition, p.epoch, t.row, t.count
@@ -273,14 +287,14 @@ impl Found {
             ),
         };
         let parts = statement
-            .bind(asked.source.name())
-            .bind(asked.partitions.start)
-            .bind(asked.partitions.end)
-            .bind(&asked.query.view)
-            .bind(&asked.query.group)
+            .bind(range_query.source.name())
+            .bind(range_query.partitions.start)
+            .bind(range_query.partitions.end)
+            .bind(&range_query.query.view)
+            .bind(&range_query.query.group)
             .bind(begin)
             .bind(end);
-        session.each(parts, |part| self.add(part)).await
+        session.for_each_row(parts, |part| self.add(part)).await
     }
 
     fn add(&mut self, part: &SqliteRow) -> std::result::Result<(), sqlx::Error> {
@@ -292,8 +306,8 @@ impl Found {
         Ok(())
     }
 
-    fn finish(mut self) -> LiveParts {
-        LiveParts {
+    fn finish(mut self) -> LiveDeltas {
+        LiveDeltas {
             partitions: self.partitions.finish(),
             epochs: self.epochs.finish(),
             rows: self.rows.finish(),

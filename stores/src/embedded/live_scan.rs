@@ -1,26 +1,28 @@
-//! Scanning all live parts of a view in one slot, page by page, each page in one transaction.
+//! Scans of all deltas or live entries of a view in one partition state, page by page, each page in
+//! one transaction.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use schemas::seam::{Epoch, Slot};
+use schemas::seam::{Epoch, PartitionState};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use super::db::Db;
 use super::live_write::load;
 use super::session::Session;
-use super::statement::stored;
+use super::statement::to_stored;
 use crate::Result;
-use crate::live::SlotId;
+use crate::live::PartitionId;
 use crate::live_scan::{
-    LivePlace, ScannedDeltas, ScannedStates, StateOf, deltas_page, states_page,
+    ScanKey, ScannedDeltas, ScannedStates, StateWithEpoch, deltas_page, states_page,
 };
 
-/// So many rows a page has, at most.
+/// Most rows in a page.
 const PAGE_ROWS: usize = 10_000;
 
-/// How the first rows of a place are read, and those after a key: three columns, of which two are the key.
+/// Statements that read the first rows of a container, and those after a key. Of the three columns,
+/// the first two are the key.
 struct Statements {
     first: &'static str,
     after: &'static str,
@@ -38,29 +40,29 @@ const STATES: Statements = Statements {
             WHERE place = ?1 AND (key, member) > (?3, ?4) ORDER BY key, member LIMIT ?2",
 };
 
-/// A page that is asked for.
+/// The page to read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked<'a> {
-    pub(super) slot: SlotId,
+pub(super) struct PageRequest<'a> {
+    pub(super) partition_id: PartitionId,
     pub(super) view: &'a str,
     pub(super) epochs: (Epoch, Epoch),
-    pub(super) after: Option<&'a LivePlace>,
+    pub(super) after: Option<&'a ScanKey>,
     pub(super) limit: usize,
 }
 
-impl Asked<'_> {
+impl PageRequest<'_> {
     fn rows_max(&self) -> usize {
         self.limit.clamp(1, PAGE_ROWS)
     }
 }
 
-/// A page of deltas, added up over epochs.
-pub(super) async fn deltas(db: &Db, asked: Asked<'_>) -> Result<ScannedDeltas> {
-    let mut tx = db.snapshot("scanning live parts").await?;
-    let (slot, places) = places(&mut tx, asked).await?;
-    let mut sums: BTreeMap<LivePlace, Option<i64>> = BTreeMap::new();
-    for (place, _) in places {
-        each_row(&mut tx, &PARTS, (place, asked), |key, row| {
+/// Reads a page of deltas, summed over epochs.
+pub(super) async fn deltas(db: &Db, request: PageRequest<'_>) -> Result<ScannedDeltas> {
+    let mut tx = db.begin_read("scanning live deltas").await?;
+    let (state, containers) = load_containers(&mut tx, request).await?;
+    let mut sums: BTreeMap<ScanKey, Option<i64>> = BTreeMap::new();
+    for (container, _) in containers {
+        for_each_row(&mut tx, &PARTS, container, request, |key, row| {
             let count: i64 = row.try_get(2)?;
             let sum = sums.entry(key).or_insert(Some(0));
             *sum = sum.and_then(|sum| sum.checked_add(count));
@@ -68,34 +70,31 @@ pub(super) async fn deltas(db: &Db, asked: Asked<'_>) -> Result<ScannedDeltas> {
         })
         .await?;
     }
-    // The first rows of all places together are among the first rows of each.
-    let rows_max = asked.rows_max();
+    // The first rows of all containers together are among the first rows of each.
+    let rows_max = request.rows_max();
     let is_last = sums.len() < rows_max;
     let rows = sums.into_iter().take(rows_max);
-    let rows: Option<Vec<(LivePlace, i64)>> = rows.map(|(key, sum)| Some((key, sum?))).collect();
+    let rows: Option<Vec<(ScanKey, i64)>> = rows.map(|(key, sum)| Some((key, sum?))).collect();
     let rows = rows.ok_or_else(|| {
-        tx.broken(
-            "the sum over epochs is larger than 64 bits can hold; look for wrong amounts among the \
-             events",
-        )
+        tx.broken("the sum over epochs exceeds 64 bits; look for events with wrong amounts")
     });
-    Ok(deltas_page(asked.view, slot, rows?, is_last))
+    Ok(deltas_page(request.view, state, rows?, is_last))
 }
 
-/// A page of states, of each member the newest.
-pub(super) async fn states(db: &Db, asked: Asked<'_>) -> Result<ScannedStates> {
-    let mut tx = db.snapshot("scanning live states").await?;
-    let (slot, places) = places(&mut tx, asked).await?;
-    let mut newest: BTreeMap<LivePlace, StateOf> = BTreeMap::new();
-    for (place, epoch) in places {
-        each_row(&mut tx, &STATES, (place, asked), |key, row| {
+/// Reads a page of live entries, the newest of each member.
+pub(super) async fn states(db: &Db, request: PageRequest<'_>) -> Result<ScannedStates> {
+    let mut tx = db.begin_read("scanning live entries").await?;
+    let (state, containers) = load_containers(&mut tx, request).await?;
+    let mut newest: BTreeMap<ScanKey, StateWithEpoch> = BTreeMap::new();
+    for (container, epoch) in containers {
+        for_each_row(&mut tx, &STATES, container, request, |key, row| {
             let state: Option<Vec<u8>> = row.try_get(2)?;
             match newest.entry(key) {
                 Entry::Vacant(vacant) => {
                     vacant.insert((epoch, state));
                 }
-                Entry::Occupied(mut there) if there.get().0 < epoch => {
-                    there.insert((epoch, state));
+                Entry::Occupied(mut older) if older.get().0 < epoch => {
+                    older.insert((epoch, state));
                 }
                 Entry::Occupied(_) => {}
             }
@@ -103,54 +102,55 @@ pub(super) async fn states(db: &Db, asked: Asked<'_>) -> Result<ScannedStates> {
         })
         .await?;
     }
-    let rows_max = asked.rows_max();
+    let rows_max = request.rows_max();
     let is_last = newest.len() < rows_max;
     let rows = newest.into_iter().take(rows_max);
-    Ok(states_page(asked.view, slot, rows, is_last))
+    Ok(states_page(request.view, state, rows, is_last))
 }
 
-/// The slot, and the places of the view within the epochs that are asked for, with their epochs.
-async fn places(
+/// Reads the partition state, and the containers of the view in the requested epochs.
+async fn load_containers(
     session: &mut Session,
-    asked: Asked<'_>,
-) -> Result<(Option<Slot>, Vec<(i64, Epoch)>)> {
-    let Some(held) = load(session, asked.slot).await? else {
+    request: PageRequest<'_>,
+) -> Result<(Option<PartitionState>, Vec<(i64, Epoch)>)> {
+    let Some(stored) = load(session, request.partition_id).await? else {
         return Ok((None, Vec::new()));
     };
-    let (first, last) = asked.epochs;
+    let (first, last) = request.epochs;
     let query = sqlx::query(
         "SELECT id, epoch FROM places
          WHERE slot = ? AND view = ? AND generation = ? AND epoch >= ? AND epoch BETWEEN ? AND ?",
     )
-    .bind(held.id)
-    .bind(asked.view)
-    .bind(stored(held.slot.generation)?)
-    .bind(stored(held.slot.oldest)?)
-    .bind(stored(first)?)
+    .bind(stored.id)
+    .bind(request.view)
+    .bind(to_stored(stored.state.generation)?)
+    .bind(to_stored(stored.state.oldest)?)
+    .bind(to_stored(first)?)
     .bind(i64::try_from(last).unwrap_or(i64::MAX));
-    let found: Vec<(i64, i64)> = session.all(query).await?;
-    let places = found.into_iter();
-    let places = places.map(|(id, epoch)| (id, epoch.cast_unsigned()));
-    Ok((Some(held.slot), places.collect()))
+    let rows: Vec<(i64, i64)> = session.fetch_all(query).await?;
+    let containers = rows.into_iter();
+    let containers = containers.map(|(id, epoch)| (id, epoch.cast_unsigned()));
+    Ok((Some(stored.state), containers.collect()))
 }
 
-/// Hands on the first rows of a place after a key.
-async fn each_row(
+/// Calls `take` for the first rows of a container after a key.
+async fn for_each_row(
     session: &mut Session,
     statements: &Statements,
-    (place, asked): (i64, Asked<'_>),
-    mut take: impl FnMut(LivePlace, &SqliteRow) -> Result<(), sqlx::Error> + Send,
+    container: i64,
+    request: PageRequest<'_>,
+    mut take: impl FnMut(ScanKey, &SqliteRow) -> Result<(), sqlx::Error> + Send,
 ) -> Result<()> {
-    let statement = match asked.after {
+    let statement = match request.after {
         Some(_) => statements.after,
         None => statements.first,
     };
     let query = sqlx::query(statement)
-        .bind(place)
-        .bind(i64::try_from(asked.rows_max()).unwrap_or(i64::MAX))
-        .bind(asked.after.map(|(key, _)| key))
-        .bind(asked.after.map(|(_, row)| row));
+        .bind(container)
+        .bind(i64::try_from(request.rows_max()).unwrap_or(i64::MAX))
+        .bind(request.after.map(|(key, _)| key))
+        .bind(request.after.map(|(_, row)| row));
     session
-        .each(query, |row| take((row.try_get(0)?, row.try_get(1)?), row))
+        .for_each_row(query, |row| take((row.try_get(0)?, row.try_get(1)?), row))
         .await
 }

@@ -1,34 +1,35 @@
-//! Sums that slots keep of states ([`crate::kept_sum`]).
+//! Live counts that partition states maintain ([`crate::live_count`]).
 //!
-//! States that change end the sum of their key by triggers of the file. So what is to be kept all the same
-//! is decided before, and put when the states are there.
+//! Triggers of the file invalidate a live count when its entries change. So the counts to store are
+//! decided before the entries change, and written afterwards.
 
 use std::ops::Range;
 
-use schemas::seam::sum::kept;
+use schemas::seam::live_count::next_count;
 use schemas::source::Source;
 
-use super::live_write::Held;
+use super::live_write::StoredState;
 use super::session::Session;
-use super::statement::stored;
+use super::statement::to_stored;
 use crate::Result;
-use crate::kept_sum::{KeptSum, SumChange};
-use crate::live::{HELD_MAX, StateQuery};
+use crate::live::{STORED_COUNT_MAX, StateQuery};
+use crate::live_count::{LiveCountChange, StoredLiveCount};
 
-/// What becomes of the sum of one key of a view.
+/// New live count of one key of a view; `None` deletes it.
 #[derive(Debug)]
-pub(super) struct Decided<'a> {
+pub(super) struct NewLiveCount<'a> {
     view: &'a str,
     key: &'a [u8],
-    sum: Option<KeptSum>,
+    sum: Option<StoredLiveCount>,
 }
 
-/// The sums of a key that the slots of some partitions keep in their present lives, with the partition.
+/// Reads the live counts of a key in the current generations of some partitions.
 pub(super) async fn read(
     session: &mut Session,
-    (source, partitions): (Source, Range<u32>),
+    source: Source,
+    partitions: Range<u32>,
     query: &StateQuery,
-) -> Result<Vec<(u32, KeptSum)>> {
+) -> Result<Vec<(u32, StoredLiveCount)>> {
     let query = sqlx::query(
         "SELECT s.partition, m.sum
          FROM slots s
@@ -41,16 +42,18 @@ pub(super) async fn read(
     .bind(partitions.end)
     .bind(&query.view)
     .bind(&query.key);
-    let found: Vec<(u32, Vec<u8>)> = session.all(query).await?;
-    let sums = found.into_iter();
-    let sums = sums.map(|(partition, sum)| Some((partition, KeptSum::stored(sum.into())?)));
+    let rows: Vec<(u32, Vec<u8>)> = session.fetch_all(query).await?;
+    let sums = rows.into_iter();
+    let sums =
+        sums.map(|(partition, sum)| Some((partition, StoredLiveCount::from_bytes(sum.into())?)));
     Ok(sums.flatten().collect())
 }
 
-/// How many states of a key the slots of some partitions hold, counted up to [`HELD_MAX`].
-pub(super) async fn held(
+/// Counts the entries of a key in some partitions, up to [`STORED_COUNT_MAX`].
+pub(super) async fn count_entries(
     session: &mut Session,
-    (source, partitions): (Source, Range<u32>),
+    source: Source,
+    partitions: Range<u32>,
     query: &StateQuery,
 ) -> Result<u64> {
     let query = sqlx::query(
@@ -68,58 +71,62 @@ pub(super) async fn held(
     .bind(partitions.end)
     .bind(&query.view)
     .bind(&query.key)
-    .bind(stored(HELD_MAX)?);
-    let (held,): (i64,) = session.one(query).await?;
-    Ok(held.cast_unsigned())
+    .bind(to_stored(STORED_COUNT_MAX)?);
+    let (count,): (i64,) = session.fetch_one(query).await?;
+    Ok(count.cast_unsigned())
 }
 
-/// What becomes of the sums of which something is said, as the slot stands before the states change.
+/// Decides the new live counts from the stored ones, before entries change.
 pub(super) async fn decide<'a>(
     tx: &mut Session,
-    slot: &Held,
-    changes: &'a [SumChange],
-) -> Result<Vec<Decided<'a>>> {
-    let generation = stored(slot.slot.generation)?;
-    let mut decided = Vec::with_capacity(changes.len());
+    stored: &StoredState,
+    changes: &'a [LiveCountChange],
+) -> Result<Vec<NewLiveCount<'a>>> {
+    let generation = to_stored(stored.state.generation)?;
+    let mut counts = Vec::with_capacity(changes.len());
     for change in changes {
         let query = sqlx::query(
             "SELECT sum FROM sums WHERE slot = ? AND view = ? AND key = ? AND generation = ?",
         )
-        .bind(slot.id)
+        .bind(stored.id)
         .bind(&change.view)
         .bind(&change.key)
         .bind(generation);
-        let there: Option<(Vec<u8>,)> = tx.first(query).await?;
-        let there = there.and_then(|(sum,)| KeptSum::stored(sum.into()));
-        decided.push(Decided {
+        let stored_count: Option<(Vec<u8>,)> = tx.fetch_first(query).await?;
+        let stored_count = stored_count.and_then(|(sum,)| StoredLiveCount::from_bytes(sum.into()));
+        counts.push(NewLiveCount {
             view: &change.view,
             key: &change.key,
-            sum: kept(
-                there.as_ref(),
+            sum: next_count(
+                stored_count.as_ref(),
                 change.believed.as_ref(),
                 change.next.clone(),
             ),
         });
     }
-    Ok(decided)
+    Ok(counts)
 }
 
-/// Puts them.
-pub(super) async fn put(tx: &mut Session, slot: &Held, decided: &[Decided<'_>]) -> Result<()> {
-    let generation = stored(slot.slot.generation)?;
-    for Decided { view, key, sum } in decided {
+/// Writes live counts.
+pub(super) async fn put(
+    tx: &mut Session,
+    stored: &StoredState,
+    counts: &[NewLiveCount<'_>],
+) -> Result<()> {
+    let generation = to_stored(stored.state.generation)?;
+    for NewLiveCount { view, key, sum } in counts {
         let query = match sum {
             Some(sum) => sqlx::query(
                 "INSERT INTO sums (slot, view, key, generation, sum) VALUES (?, ?, ?, ?, ?)
                  ON CONFLICT DO UPDATE SET generation = excluded.generation, sum = excluded.sum",
             )
-            .bind(slot.id)
+            .bind(stored.id)
             .bind(*view)
             .bind(*key)
             .bind(generation)
             .bind(sum.bytes().as_ref()),
             None => sqlx::query("DELETE FROM sums WHERE slot = ? AND view = ? AND key = ?")
-                .bind(slot.id)
+                .bind(stored.id)
                 .bind(*view)
                 .bind(*key),
         };
@@ -128,8 +135,8 @@ pub(super) async fn put(tx: &mut Session, slot: &Held, decided: &[Decided<'_>]) 
     Ok(())
 }
 
-/// Deletes all sums of a slot, which begins a new life.
-pub(super) async fn clear(tx: &mut Session, slot: &Held) -> Result<()> {
-    let query = sqlx::query("DELETE FROM sums WHERE slot = ?").bind(slot.id);
+/// Deletes all live counts of a partition state that starts a new generation.
+pub(super) async fn clear(tx: &mut Session, stored: &StoredState) -> Result<()> {
+    let query = sqlx::query("DELETE FROM sums WHERE slot = ?").bind(stored.id);
     tx.execute(query).await.map(drop)
 }

@@ -1,37 +1,38 @@
-//! Files of an older version are brought to this one; and processes of that version, which may have the file
-//! open still, end sums that they do not know.
+//! Tests of upgrades of older files, and of processes of that version that still have the file
+//! open. They must invalidate live counts that they do not know.
 
 use arrow::array::BinaryArray;
-use schemas::seam::NewLife;
+use schemas::seam::GenerationStart;
 use schemas::source::Source;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 
 use super::*;
-use crate::kept_sum::{KeptSum, SumChange};
 use crate::live::{LiveRead, StateQuery, States};
+use crate::live_count::{LiveCountChange, StoredLiveCount};
 
 const VIEW: &str = "boards@1";
-const SLOT: SlotId = SlotId {
+const PARTITION: PartitionId = PartitionId {
     source: Source::Authorizations,
     partition: 0,
 };
 
-async fn on_file(folder: &Path, statements: &'static str) {
+async fn run_on_file(folder: &Path, statements: &'static str) {
     let path = folder.join("live.db");
     let options = SqliteConnectOptions::new().filename(path);
     let mut file = options.connect().await.expect("the file");
-    let done = sqlx::raw_sql(statements).execute(&mut file).await;
-    done.expect("statements");
+    let result = sqlx::raw_sql(statements).execute(&mut file).await;
+    result.expect("statements");
     file.close().await.expect("closing");
 }
 
-/// Puts a state of a member under a key, and a sum, and answers which sum is kept.
-async fn put(
+/// Writes an entry and a live count, and returns the stored live count.
+async fn put_entry(
     live: &SqliteLive,
     next_offset: i64,
-    (believed, next): (Option<&KeptSum>, Option<&KeptSum>),
-) -> Option<KeptSum> {
+    expected: Option<&StoredLiveCount>,
+    next: Option<&StoredLiveCount>,
+) -> Option<StoredLiveCount> {
     let one = |bytes: &[u8]| BinaryArray::from_iter_values([bytes]);
     let changes = Changes {
         states: vec![States {
@@ -40,15 +41,15 @@ async fn put(
             members: one(b"a"),
             states: one(b"1"),
         }],
-        sums: vec![SumChange {
+        live_counts: vec![LiveCountChange {
             view: VIEW.to_owned(),
             key: b"k".to_vec(),
-            believed: believed.cloned(),
+            believed: expected.cloned(),
             next: next.cloned(),
         }],
         ..Changes::default()
     };
-    let fence = Fence {
+    let fence = Checkpoint {
         generation: 1,
         next_offset: next_offset - 1,
         epoch: 1,
@@ -57,39 +58,42 @@ async fn put(
         next_offset,
         last: None,
     };
-    let applied = live.apply(SLOT, fence, cut, &[VIEW], &changes).await;
+    let applied = live.apply(PARTITION, fence, cut, &[VIEW], &changes).await;
     assert_eq!(applied.expect("live state"), Ok(()));
-    kept(live).await
+    stored_count(live).await
 }
 
-async fn kept(live: &SqliteLive) -> Option<KeptSum> {
+async fn stored_count(live: &SqliteLive) -> Option<StoredLiveCount> {
     let query = StateQuery {
         view: VIEW.to_owned(),
         key: b"k".to_vec(),
         partition: None,
     };
-    let answer = live.read_sums(SLOT.source, 1, &[query]).await;
+    let answer = live.read_live_counts(PARTITION.source, 1, &[query]).await;
     let states = answer.expect("states").states.remove(0);
-    states.sums.into_iter().next().map(|(_, sum)| sum)
+    states.live_counts.into_iter().next().map(|(_, sum)| sum)
 }
 
 #[tokio::test]
-async fn an_older_file_gets_sums_and_older_processes_end_them() {
+async fn upgrades_add_live_counts_and_older_processes_invalidate_them() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(folder.path().join(super::super::db::LOCKS)).expect("a folder");
     let live = SqliteLive::open(folder.path()).await.expect("a new file");
-    let life = NewLife {
+    let start = GenerationStart {
         newest: 0,
         cut: Cut::start(),
         log_end: 0,
-        hint: 1,
+        generation_min: 1,
     };
-    let healed = live.heal(SLOT, None, &life).await.expect("live state");
-    assert_eq!(healed, Ok(()));
-    assert_eq!(put(&live, 1, (None, None)).await, None);
+    let rebuilt = live
+        .rebuild(PARTITION, None, &start)
+        .await
+        .expect("live state");
+    assert_eq!(rebuilt, Ok(()));
+    assert_eq!(put_entry(&live, 1, None, None).await, None);
     drop(live);
-    // As it was before there were sums.
-    on_file(
+    // Restores the tables from before live counts.
+    run_on_file(
         folder.path(),
         "DROP TRIGGER sums_end_where_states_come; DROP TRIGGER sums_end_where_states_change;
          DROP TABLE sums; PRAGMA user_version = 3;",
@@ -97,24 +101,24 @@ async fn an_older_file_gets_sums_and_older_processes_end_them() {
     .await;
 
     let live = SqliteLive::open(folder.path()).await.expect("opening");
-    let (begun, made) = (KeptSum::begun(), KeptSum::made(b"1"));
-    let kept_now = put(&live, 2, (None, Some(&begun))).await;
-    assert_eq!(kept_now.as_ref(), Some(&begun));
-    let kept_now = put(&live, 3, (Some(&begun), Some(&made))).await;
-    assert_eq!(kept_now.as_ref(), Some(&made));
-    on_file(
+    let (pending, finished) = (StoredLiveCount::started(), StoredLiveCount::completed(b"1"));
+    let count = put_entry(&live, 2, None, Some(&pending)).await;
+    assert_eq!(count.as_ref(), Some(&pending));
+    let count = put_entry(&live, 3, Some(&pending), Some(&finished)).await;
+    assert_eq!(count.as_ref(), Some(&finished));
+    run_on_file(
         folder.path(),
         "INSERT INTO states (place, key, member, state) SELECT id, x'6b', x'61', x'32' FROM places
          WHERE true ON CONFLICT DO UPDATE SET state = excluded.state;",
     )
     .await;
-    assert_eq!(kept(&live).await, None, "a state was changed");
-    put(&live, 4, (None, Some(&made))).await;
-    on_file(
+    assert_eq!(stored_count(&live).await, None, "an entry was changed");
+    put_entry(&live, 4, None, Some(&finished)).await;
+    run_on_file(
         folder.path(),
         "INSERT INTO states (place, key, member, state) SELECT id, x'6b', x'62', x'32' FROM places
          WHERE true ON CONFLICT DO UPDATE SET state = excluded.state;",
     )
     .await;
-    assert_eq!(kept(&live).await, None, "a state has come");
+    assert_eq!(stored_count(&live).await, None, "an entry was added");
 }

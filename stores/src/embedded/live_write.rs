@@ -1,17 +1,17 @@
-//! What the scripts on live state read and write within their transaction.
+//! Reads and writes within transactions on live state.
 
 use std::sync::LazyLock;
 
 use arrow::array::{Array, BinaryArray};
-use schemas::seam::Slot;
+use schemas::seam::PartitionState;
 use sqlx::{Arguments, AssertSqlSafe};
 
 use super::db::Db;
-use super::fault::is_constraint;
+use super::errors::is_constraint_violation;
 use super::live_outbox;
 use super::session::Session;
-use super::statement::{BoundRows, RowsStatement, bind, heavy, stored};
-use crate::live::{Changes, Deltas, SlotId, States};
+use super::statement::{BoundRows, RowsStatement, bind, run_heavy, to_stored};
+use crate::live::{Changes, Deltas, PartitionId, States};
 use crate::{Error, Result};
 
 static ADD_DELTAS: LazyLock<RowsStatement> = LazyLock::new(|| {
@@ -32,161 +32,177 @@ static PUT_STATES: LazyLock<RowsStatement> = LazyLock::new(|| {
     )
 });
 
-/// The table that holds the parts of a view.
+/// The table that holds the rows of a view.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum PartsTable {
+pub(super) enum LiveTable {
     Deltas,
     States,
 }
 
-/// What a micro-batch changes of one view, bound for its statements.
+/// Changes to one view, bound to statements.
 #[derive(Debug)]
-pub(super) struct OfView {
+pub(super) struct ViewRows {
     pub(super) view: String,
-    pub(super) table: PartsTable,
+    pub(super) table: LiveTable,
     pub(super) rows: Vec<BoundRows>,
 }
 
-/// A slot as it is stored.
+/// A stored partition state with its row id.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct StoredState {
     pub(super) id: i64,
-    pub(super) slot: Slot,
+    pub(super) state: PartitionState,
 }
 
-pub(super) async fn load(session: &mut Session, slot: SlotId) -> Result<Option<Held>> {
+pub(super) async fn load(
+    session: &mut Session,
+    partition_id: PartitionId,
+) -> Result<Option<StoredState>> {
     let query = sqlx::query("SELECT id, state FROM slots WHERE source = ? AND partition = ?")
-        .bind(slot.source.name())
-        .bind(slot.partition);
-    let found: Option<(i64, String)> = session.first(query).await?;
-    let Some((id, state)) = found else {
+        .bind(partition_id.source.name())
+        .bind(partition_id.partition);
+    let row: Option<(i64, String)> = session.fetch_first(query).await?;
+    let Some((id, json)) = row else {
         return Ok(None);
     };
-    let slot = serde_json::from_str(&state).map_err(|error| session.damaged(error))?;
-    Ok(Some(Held { id, slot }))
+    let state = serde_json::from_str(&json).map_err(|error| session.damaged(error))?;
+    Ok(Some(StoredState { id, state }))
 }
 
-pub(super) async fn store(tx: &mut Session, slot: SlotId, state: &Slot) -> Result<()> {
+pub(super) async fn store(
+    tx: &mut Session,
+    partition_id: PartitionId,
+    state: &PartitionState,
+) -> Result<()> {
     let json = serde_json::to_string(state);
-    let json = json.map_err(|error| Error::broken("writing a slot", error))?;
+    let json = json.map_err(|error| Error::broken("encoding a partition state", error))?;
     let query = sqlx::query(
         "INSERT INTO slots (source, partition, generation, oldest, state) VALUES (?, ?, ?, ?, ?)
          ON CONFLICT DO UPDATE
          SET generation = excluded.generation, oldest = excluded.oldest, state = excluded.state",
     )
-    .bind(slot.source.name())
-    .bind(slot.partition)
-    .bind(stored(state.generation)?)
-    .bind(stored(state.oldest)?)
+    .bind(partition_id.source.name())
+    .bind(partition_id.partition)
+    .bind(to_stored(state.generation)?)
+    .bind(to_stored(state.oldest)?)
     .bind(json);
     tx.execute(query).await.map(drop)
 }
 
-/// The place of a view's parts in the epoch that is being filled.
-pub(super) async fn ensure_place(tx: &mut Session, held: &Held, view: &str) -> Result<i64> {
-    // Setting what is set already makes the statement answer the place in both cases.
+/// Returns the container of a view for the current epoch.
+pub(super) async fn ensure_container(
+    tx: &mut Session,
+    stored: &StoredState,
+    view: &str,
+) -> Result<i64> {
+    // The update without effect makes the statement return the id in both cases.
     let query = sqlx::query(
         "INSERT INTO places (slot, view, generation, epoch) VALUES (?, ?, ?, ?)
          ON CONFLICT DO UPDATE SET epoch = excluded.epoch RETURNING id",
     )
-    .bind(held.id)
+    .bind(stored.id)
     .bind(view)
-    .bind(stored(held.slot.generation)?)
-    .bind(stored(held.slot.epoch)?);
-    let (place,) = tx.one(query).await?;
-    Ok(place)
+    .bind(to_stored(stored.state.generation)?)
+    .bind(to_stored(stored.state.epoch)?);
+    let (container,) = tx.fetch_one(query).await?;
+    Ok(container)
 }
 
-/// Adds deltas to the parts of a place, or puts states in the place of those before.
-pub(super) async fn add(
+/// Adds deltas to the rows of a container, or replaces entries.
+pub(super) async fn add_rows(
     tx: &mut Session,
-    table: PartsTable,
-    place: i64,
+    table: LiveTable,
+    container: i64,
     rows: BoundRows,
 ) -> Result<()> {
     let statement = match table {
-        PartsTable::Deltas => &ADD_DELTAS,
-        PartsTable::States => &PUT_STATES,
+        LiveTable::Deltas => &ADD_DELTAS,
+        LiveTable::States => &PUT_STATES,
     };
     let (connection, _) = tx.split();
-    let added = statement.run(connection, rows, &[place]).await;
-    added.map_err(|error| match table {
-        PartsTable::Deltas if is_constraint(&error) => tx.broken(
-            "a count would be larger than 64 bits can hold, so nothing was changed; look for \
-             wrong amounts among the events",
+    let result = statement.run(connection, rows, &[container]).await;
+    result.map_err(|error| match table {
+        LiveTable::Deltas if is_constraint_violation(&error) => tx.broken(
+            "a count would exceed 64 bits, so nothing was changed; look for events with wrong \
+             amounts",
         ),
-        _ => tx.fault(error),
+        _ => tx.error_for(error),
     })
 }
 
-/// Deletes up to `limit` parts of one place that can no longer be read, and the place with its last
-/// parts; answers how many parts, or nothing if there is no such place.
-pub(super) async fn delete_garbage(db: &Db, slot: SlotId, limit: usize) -> Result<Option<usize>> {
-    let mut tx = db.change("deleting dropped live parts").await?;
+/// Deletes up to `limit` rows of one garbage container, and the container when it is empty. Returns
+/// the number of deleted rows, or `None` if there is no garbage.
+pub(super) async fn delete_garbage(
+    db: &Db,
+    partition_id: PartitionId,
+    limit: usize,
+) -> Result<Option<usize>> {
+    let mut tx = db.begin_write("deleting pruned live state").await?;
     let query = sqlx::query(
         "SELECT p.id FROM slots s JOIN places p ON p.slot = s.id
          WHERE s.source = ? AND s.partition = ?
            AND (p.generation <> s.generation OR p.epoch < s.oldest)
          LIMIT 1",
     )
-    .bind(slot.source.name())
-    .bind(slot.partition);
-    let place: Option<(i64,)> = tx.first(query).await?;
-    let Some((place,)) = place else {
-        let deleted = live_outbox::delete_garbage(&mut tx, slot, limit).await?;
+    .bind(partition_id.source.name())
+    .bind(partition_id.partition);
+    let container: Option<(i64,)> = tx.fetch_first(query).await?;
+    let Some((container,)) = container else {
+        let deleted = live_outbox::delete_garbage(&mut tx, partition_id, limit).await?;
         tx.commit().await?;
         return Ok((deleted > 0).then_some(deleted));
     };
     let mut deleted = 0;
     for (table, first, second) in [("parts", "grp", "row"), ("states", "key", "member")] {
-        let keys = (first, second);
-        deleted += delete_first(&mut tx, (table, keys), place, limit - deleted).await?;
+        let keys = [first, second];
+        deleted += delete_first(&mut tx, table, keys, container, limit - deleted).await?;
     }
     if deleted < limit {
-        let query = sqlx::query("DELETE FROM places WHERE id = ?").bind(place);
+        let query = sqlx::query("DELETE FROM places WHERE id = ?").bind(container);
         tx.execute(query).await?;
     }
     tx.commit().await?;
     Ok(Some(deleted))
 }
 
-/// Deletes the first `limit` rows of a place in one table, or all if there are not more.
+/// Deletes at most the first `limit` rows of a container in one table.
 async fn delete_first(
     tx: &mut Session,
-    (table, (first, second)): (&str, (&str, &str)),
-    place: i64,
+    table: &str,
+    [first, second]: [&str; 2],
+    container: i64,
     limit: usize,
 ) -> Result<usize> {
     if limit == 0 {
         return Ok(0);
     }
-    let find = format!(
+    let query = format!(
         "SELECT {first}, {second} FROM {table} WHERE place = ? ORDER BY {first}, {second}
          LIMIT 1 OFFSET ?"
     );
-    let find = sqlx::query(AssertSqlSafe(find))
-        .bind(place)
+    let query = sqlx::query(AssertSqlSafe(query))
+        .bind(container)
         .bind(i64::try_from(limit).unwrap_or(i64::MAX));
-    let first_to_stay: Option<(Vec<u8>, Vec<u8>)> = tx.first(find).await?;
-    let rest = if first_to_stay.is_some() {
+    let first_remaining: Option<(Vec<u8>, Vec<u8>)> = tx.fetch_first(query).await?;
+    let rest = if first_remaining.is_some() {
         format!("AND ({first}, {second}) < (?, ?)")
     } else {
         String::new()
     };
     let delete = format!("DELETE FROM {table} WHERE place = ? {rest}");
-    let mut delete = sqlx::query(AssertSqlSafe(delete)).bind(place);
-    if let Some((first, second)) = first_to_stay {
+    let mut delete = sqlx::query(AssertSqlSafe(delete)).bind(container);
+    if let Some((first, second)) = first_remaining {
         delete = delete.bind(first).bind(second);
     }
     let deleted = tx.execute(delete).await?;
     Ok(usize::try_from(deleted).unwrap_or(usize::MAX))
 }
 
-/// Rows in the order of their keys, so that neighbours in the file are written together.
-pub(super) async fn bind_changes(changes: &Changes) -> Result<Vec<OfView>> {
+/// Binds rows in key order, so that adjacent rows of the file are written together.
+pub(super) async fn bind_changes(changes: &Changes) -> Result<Vec<ViewRows>> {
     let rows = changes.rows();
     let changes = changes.clone();
-    heavy(rows, move || {
+    run_heavy(rows, move || {
         let deltas = changes.deltas.iter().map(bind_deltas);
         deltas
             .chain(changes.states.iter().map(bind_states))
@@ -195,7 +211,7 @@ pub(super) async fn bind_changes(changes: &Changes) -> Result<Vec<OfView>> {
     .await
 }
 
-fn bind_deltas(deltas: &Deltas) -> Result<OfView> {
+fn bind_deltas(deltas: &Deltas) -> Result<ViewRows> {
     let (groups, rows, counts) = (&deltas.groups, &deltas.rows, &deltas.counts);
     let order = order(&deltas.view, groups, rows, counts.len())?;
     let length = order.len();
@@ -204,14 +220,14 @@ fn bind_deltas(deltas: &Deltas) -> Result<OfView> {
         arguments.add(rows.value(index))?;
         arguments.add(counts.value(index))
     })?;
-    Ok(OfView {
+    Ok(ViewRows {
         view: deltas.view.clone(),
-        table: PartsTable::Deltas,
+        table: LiveTable::Deltas,
         rows,
     })
 }
 
-fn bind_states(states: &States) -> Result<OfView> {
+fn bind_states(states: &States) -> Result<ViewRows> {
     let (keys, members) = (&states.keys, &states.members);
     let order = order(&states.view, keys, members, states.states.len())?;
     let length = order.len();
@@ -220,14 +236,14 @@ fn bind_states(states: &States) -> Result<OfView> {
         arguments.add(members.value(index))?;
         arguments.add(states.state(index))
     })?;
-    Ok(OfView {
+    Ok(ViewRows {
         view: states.view.clone(),
-        table: PartsTable::States,
+        table: LiveTable::States,
         rows,
     })
 }
 
-/// The indices of rows in the order of their two keys.
+/// Returns the indices of rows in the order of their two keys.
 fn order(
     view: &str,
     first: &BinaryArray,
@@ -236,7 +252,7 @@ fn order(
 ) -> Result<Vec<usize>> {
     if first.len() != values || second.len() != values {
         return Err(Error::Refused(format!(
-            "parts of {view}: {} and {} keys for {values} values; give as many of each",
+            "view {view} has {} group keys and {} row keys for {values} values; the numbers must be equal",
             first.len(),
             second.len(),
         )));

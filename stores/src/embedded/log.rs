@@ -1,7 +1,7 @@
 //! The log in `log.db`: batches of records, each a compressed blob with a checksum.
 //!
-//! Offsets have no holes here, so a gap between two batches is damage. A partition from which records
-//! were deleted begins where `trimmed` says, which is all that is left of one without any.
+//! Offsets have no holes, so a gap between two batches is damage. After records were deleted, the
+//! table `trimmed` has the first offset of the partition, which may have no batches at all.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,17 +14,16 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row, SqliteConnection};
 use tokio::sync::Mutex;
 
-use super::db::{Db, Kind, Upgrade};
-use super::payload::{Packed, Stored, pack, size, unpack, value_bytes};
+use super::db::{DatabaseSpec, Db, Upgrade};
+use super::payload::{PackedBatch, StoredBatch, pack, size, unpack, value_bytes};
 use super::session::Session;
 use crate::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Span};
 use crate::{Error, Result};
 
-/// One fetch brings no more bytes than this, whatever was asked for: offsets in an array are 32
-/// bits wide.
+/// Most bytes in one fetch: offsets in an Arrow array have 32 bits.
 const FETCH_BYTES_MAX: usize = 1 << 30;
 
-/// Payloads above this size are unpacked on a thread of their own.
+/// Larger payloads are encoded and decoded on a blocking thread.
 const HEAVY_BYTES: usize = 64 << 10;
 
 const TRIMMED: &str = "
@@ -36,10 +35,10 @@ const TRIMMED: &str = "
             PRIMARY KEY (topic, partition)
         ) STRICT, WITHOUT ROWID;";
 
-static LOG: Kind = Kind {
+static LOG: DatabaseSpec = DatabaseSpec {
     name: "log.db",
     version: 2,
-    // The payload stands last, so that the other columns are read without it.
+    // The payload is the last column, so that the others can be read without it.
     tables: "
         CREATE TABLE topics (
             id INTEGER PRIMARY KEY,
@@ -67,26 +66,26 @@ static LOG: Kind = Kind {
             PRIMARY KEY (topic, partition)
         ) STRICT, WITHOUT ROWID;",
     upgrades: &[(1, Upgrade::Statements(TRIMMED))],
-    replaceable: false,
+    is_replaceable: false,
     page_bytes: 8192,
     cache_kib: 32 * 1024,
     readers: 3,
-    rows_ahead: 16,
-    remedy: "the log is damaged; stop every process of this folder and restore log.db from a copy",
+    row_buffer: 16,
+    remedy: "the log is damaged; stop every process of this folder and restore log.db from a backup",
 };
 
-/// The log of a data folder.
+/// Log of a data folder.
 #[derive(Debug)]
 pub struct SqliteLog {
     db: Db,
     ends: Mutex<Option<LogEnds>>,
 }
 
-/// The ends of topics as of the version that the connection saw last.
+/// End offsets of topics at the version of the file that the connection saw last.
 #[derive(Debug)]
 struct LogEnds {
     connection: SqliteConnection,
-    /// SQLite's counter of commits by other connections, of this process and of others.
+    /// SQLite's counter of commits by other connections of any process.
     data_version: i64,
     by_topic: HashMap<String, Vec<Offset>>,
 }
@@ -94,7 +93,7 @@ struct LogEnds {
 impl LogEnds {
     async fn read(&mut self, topic: &str) -> std::result::Result<Vec<Offset>, sqlx::Error> {
         let connection = &mut self.connection;
-        // Read before the ends: ends that are newer than the version are read again, never missed.
+        // Read before the ends: ends newer than the version are read again, but never missed.
         let data_version: i64 = sqlx::query_scalar("PRAGMA data_version")
             .fetch_one(&mut *connection)
             .await?;
@@ -107,8 +106,8 @@ impl LogEnds {
         }
         let ends = match find_topic(connection, topic).await? {
             Some(found) => {
-                let reaches = reaches(connection, found, 0..found.partitions).await?;
-                reaches.into_iter().map(|reach| reach.end).collect()
+                let all_ends = query_partition_ends(connection, found, 0..found.partitions).await?;
+                all_ends.into_iter().map(|ends| ends.end).collect()
             }
             None => Vec::new(),
         };
@@ -117,23 +116,23 @@ impl LogEnds {
     }
 }
 
-/// A topic as it is recorded.
+/// A topic in the table `topics`.
 #[derive(Debug, Clone, Copy)]
 struct Topic {
     id: i64,
     partitions: u32,
 }
 
-/// The ends of a partition.
+/// First offset and end offset of a partition.
 #[derive(Debug, Clone, Copy)]
-struct Reach {
+struct PartitionEnds {
     start: Offset,
     end: Offset,
-    /// When the last record was appended.
+    /// Log time of the last record.
     logged_at_ms: i64,
 }
 
-impl FromRow<'_, SqliteRow> for Reach {
+impl FromRow<'_, SqliteRow> for PartitionEnds {
     fn from_row(row: &SqliteRow) -> std::result::Result<Self, sqlx::Error> {
         Ok(Self {
             start: row.try_get("start")?,
@@ -155,49 +154,49 @@ impl SqliteLog {
 #[async_trait]
 impl LogRead for SqliteLog {
     async fn spans(&self, topic: &str) -> Result<Vec<Span>> {
-        let mut tx = self.db.snapshot("reading the ends of a topic").await?;
-        let Some(topic) = topic_of(&mut tx, topic).await? else {
+        let mut tx = self.db.begin_read("reading the ends of a topic").await?;
+        let Some(topic) = load_topic(&mut tx, topic).await? else {
             return Ok(Vec::new());
         };
-        let span = |reach: Reach| Span {
-            start: reach.start,
-            end: reach.end,
+        let span = |ends: PartitionEnds| Span {
+            start: ends.start,
+            end: ends.end,
         };
-        let reaches = reaches_of(&mut tx, topic, 0..topic.partitions).await?;
-        Ok(reaches.into_iter().map(span).collect())
+        let partitions = read_partition_ends(&mut tx, topic, 0..topic.partitions).await?;
+        Ok(partitions.into_iter().map(span).collect())
     }
 
     async fn partitions_now(&self, topic: &str) -> Result<u32> {
-        let mut session = self.db.read("looking for a topic").await?;
-        let found = topic_of(&mut session, topic).await?;
+        let mut session = self.db.read("finding a topic").await?;
+        let found = load_topic(&mut session, topic).await?;
         Ok(found.map_or(0, |topic| topic.partitions))
     }
 
     async fn end(&self, topic: &str, partition: u32) -> Result<Offset> {
-        let mut tx = self.db.snapshot("reading the end of a partition").await?;
-        let found = topic_of(&mut tx, topic).await?;
+        let mut tx = self.db.begin_read("reading the end of a partition").await?;
+        let found = load_topic(&mut tx, topic).await?;
         match found.filter(|topic| partition < topic.partitions) {
-            Some(topic) => Ok(reach(&mut tx, topic, partition).await?.end),
+            Some(topic) => Ok(read_ends(&mut tx, topic, partition).await?.end),
             None => Ok(0),
         }
     }
 
-    /// Reads a counter of the file where nothing was committed since the last call.
+    /// Only reads a counter of the file if nothing was committed since the last call.
     async fn ends(&self, topic: &str) -> Result<Vec<Offset>> {
         let db = self.db.current().await?;
         let mut ends = self.ends.lock().await;
-        // Taken out, so that a connection that failed or was left in the middle is not used again.
-        let mut known = match ends.take() {
-            Some(known) => known,
+        // Removed during the read, so that a failed or cancelled connection is not used again.
+        let mut cached = match ends.take() {
+            Some(cached) => cached,
             None => LogEnds {
-                connection: db.own_reader().await?,
+                connection: db.dedicated_reader().await?,
                 data_version: 0,
                 by_topic: HashMap::new(),
             },
         };
-        let found = known.read(topic).await;
-        let found = found.map_err(db.fault("reading the ends of a topic"))?;
-        *ends = Some(known);
+        let found = cached.read(topic).await;
+        let found = found.map_err(db.error_mapper("reading the ends of a topic"))?;
+        *ends = Some(cached);
         Ok(found)
     }
 
@@ -212,9 +211,9 @@ impl LogRead for SqliteLog {
             records: limit.records.max(1),
             bytes: limit.bytes.min(FETCH_BYTES_MAX),
         };
-        let mut tx = self.db.snapshot("reading the log").await?;
-        let (batches, reach) = read_batches(&mut tx, topic, partition, from, limit).await?;
-        let file = tx.give_back();
+        let mut tx = self.db.begin_read("reading the log").await?;
+        let (batches, ends) = read_batches(&mut tx, topic, partition, from, limit).await?;
+        let file = tx.release();
         let bytes: usize = batches.iter().map(|batch| batch.payload.len()).sum();
         let unpacked = if bytes > HEAVY_BYTES {
             tokio::task::spawn_blocking(move || unpack(&batches, from, limit))
@@ -226,19 +225,19 @@ impl LogRead for SqliteLog {
         let records = unpacked.map_err(|what| {
             file.damaged(&format!("reading {topic}/{partition} at {from}"), what)
         })?;
-        let taken = records.offsets.values().last();
+        let last = records.offsets.values().last();
         Ok(Fetched {
-            next_offset: taken.map_or(from, |last| last + 1),
-            end: reach.end,
+            next_offset: last.map_or(from, |last| last + 1),
+            end: ends.end,
             records,
         })
     }
 
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset> {
-        let mut tx = self.db.snapshot("looking for a moment in the log").await?;
-        let found = partition_of(&mut tx, topic, partition).await?;
-        let reach = reach(&mut tx, found, partition).await?;
-        // All records of a batch were appended at the same moment.
+        let mut tx = self.db.begin_read("finding an offset by log time").await?;
+        let found = require_partition(&mut tx, topic, partition).await?;
+        let ends = read_ends(&mut tx, found, partition).await?;
+        // All records of a batch have the same log time.
         let query = sqlx::query(
             "SELECT first_offset FROM batches
              WHERE topic = ? AND partition = ? AND logged_at_ms >= ?
@@ -247,25 +246,27 @@ impl LogRead for SqliteLog {
         .bind(found.id)
         .bind(partition)
         .bind(logged_at_ms);
-        let first: Option<(Offset,)> = tx.first(query).await?;
-        Ok(first.map_or(reach.end, |(first,)| first))
+        let first: Option<(Offset,)> = tx.fetch_first(query).await?;
+        Ok(first.map_or(ends.end, |(first,)| first))
     }
 }
 
 #[async_trait]
 impl LogWrite for SqliteLog {
     async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32> {
-        let known = self.partitions_now(topic).await?;
-        if known > 0 {
-            return Ok(known);
+        let cached = self.partitions_now(topic).await?;
+        if cached > 0 {
+            return Ok(cached);
         }
-        let mut session = self.db.write("making a topic").await?;
+        let mut session = self.db.write("creating a topic").await?;
         let query = sqlx::query(
             "INSERT INTO topics (name, partitions) VALUES (?, ?)
              ON CONFLICT DO UPDATE SET partitions = partitions
              RETURNING partitions",
         );
-        let (partitions,) = session.one(query.bind(topic).bind(partitions)).await?;
+        let (partitions,) = session
+            .fetch_one(query.bind(topic).bind(partitions))
+            .await?;
         Ok(partitions)
     }
 
@@ -275,29 +276,29 @@ impl LogWrite for SqliteLog {
         groups: &[NewRecords],
         logged_at_ms: i64,
     ) -> Result<Vec<Offset>> {
-        let packed = pack_off_thread(groups).await?;
+        let batches = encode_batches(groups).await?;
         let lowest = groups.iter().map(|group| group.partition).min();
         let highest = groups.iter().map(|group| group.partition).max();
         let (Some(lowest), Some(highest)) = (lowest, highest) else {
             return Ok(Vec::new());
         };
-        let mut tx = self.db.change("appending to the log").await?;
-        let found = partition_of(&mut tx, topic, highest).await?;
-        let mut reaches = reaches_of(&mut tx, found, lowest..highest + 1).await?;
+        let mut tx = self.db.begin_write("appending to the log").await?;
+        let found = require_partition(&mut tx, topic, highest).await?;
+        let mut partition_ends = read_partition_ends(&mut tx, found, lowest..highest + 1).await?;
         let mut firsts = Vec::with_capacity(groups.len());
-        for batch in packed {
-            let Some(reach) = reaches.get_mut((batch.partition - lowest) as usize) else {
+        for batch in batches {
+            let Some(ends) = partition_ends.get_mut((batch.partition - lowest) as usize) else {
                 continue;
             };
-            if batch.first {
-                firsts.push(reach.end);
+            if batch.is_first {
+                firsts.push(ends.end);
             }
             if batch.records == 0 {
                 continue;
             }
-            reach.logged_at_ms = reach.logged_at_ms.max(logged_at_ms);
-            let at = (reach.end, reach.logged_at_ms);
-            reach.end = put_batch(&mut tx, found, at, batch).await?;
+            ends.logged_at_ms = ends.logged_at_ms.max(logged_at_ms);
+            let first = ends.end;
+            ends.end = insert_batch(&mut tx, found, first, ends.logged_at_ms, batch).await?;
         }
         tx.commit().await?;
         Ok(firsts)
@@ -305,18 +306,19 @@ impl LogWrite for SqliteLog {
 
     async fn trim(&self, topic: &str, before: &[Offset]) -> Result<()> {
         for (partition, before) in (0_u32..).zip(before) {
-            trim(&self.db, (topic, partition), *before).await?;
+            trim(&self.db, topic, partition, *before).await?;
         }
         Ok(())
     }
 }
 
-/// Writes a batch. Returns the offset after it.
-async fn put_batch(
+/// Inserts a batch, and returns the offset after it.
+async fn insert_batch(
     tx: &mut Session,
     topic: Topic,
-    (first, logged_at_ms): (Offset, i64),
-    batch: Packed,
+    first: Offset,
+    logged_at_ms: i64,
+    batch: PackedBatch,
 ) -> Result<Offset> {
     let next = first + batch.records;
     let query = sqlx::query(
@@ -336,19 +338,19 @@ async fn put_batch(
     Ok(next)
 }
 
-/// Deletes the records of a partition below an offset. The batch that holds it is written anew with the
-/// others alone.
-async fn trim(db: &Db, (name, partition): (&str, u32), before: Offset) -> Result<()> {
-    let mut tx = db.change("deleting records of the log").await?;
-    let Some(topic) = topic_of(&mut tx, name).await? else {
+/// Deletes the records of a partition below an offset. The batch that contains the offset is
+/// replaced by one with its remaining records.
+async fn trim(db: &Db, name: &str, partition: u32, before: Offset) -> Result<()> {
+    let mut tx = db.begin_write("deleting records of the log").await?;
+    let Some(topic) = load_topic(&mut tx, name).await? else {
         return Ok(());
     };
     if partition >= topic.partitions {
         return Ok(());
     }
-    let reach = reach(&mut tx, topic, partition).await?;
-    let start = before.min(reach.end);
-    if start <= reach.start {
+    let ends = read_ends(&mut tx, topic, partition).await?;
+    let start = before.min(ends.end);
+    if start <= ends.start {
         return Ok(());
     }
     let query = sqlx::query(
@@ -356,7 +358,7 @@ async fn trim(db: &Db, (name, partition): (&str, u32), before: Offset) -> Result
          WHERE topic = ?1 AND partition = ?2 AND first_offset < ?3 AND next_offset > ?3",
     );
     let query = query.bind(topic.id).bind(partition).bind(start);
-    let cut: Option<Stored> = tx.first(query).await?;
+    let cut: Option<StoredBatch> = tx.fetch_first(query).await?;
     let delete = "DELETE FROM batches WHERE topic = ? AND partition = ? AND first_offset < ?";
     let delete = sqlx::query(delete)
         .bind(topic.id)
@@ -364,7 +366,7 @@ async fn trim(db: &Db, (name, partition): (&str, u32), before: Offset) -> Result
         .bind(start);
     tx.execute(delete).await?;
     if let Some(cut) = cut {
-        put_rest(&mut tx, (topic, partition), (cut, start)).await?;
+        insert_remainder(&mut tx, topic, partition, cut, start).await?;
     }
     let query = sqlx::query(
         "INSERT INTO trimmed (topic, partition, start, logged_at_ms) VALUES (?, ?, ?, ?)
@@ -373,16 +375,18 @@ async fn trim(db: &Db, (name, partition): (&str, u32), before: Offset) -> Result
     .bind(topic.id)
     .bind(partition)
     .bind(start)
-    .bind(reach.logged_at_ms);
+    .bind(ends.logged_at_ms);
     tx.execute(query).await?;
     tx.commit().await
 }
 
-/// Writes what is left of a batch from an offset on.
-async fn put_rest(
+/// Inserts the records of a batch from an offset on.
+async fn insert_remainder(
     tx: &mut Session,
-    (topic, partition): (Topic, u32),
-    (cut, start): (Stored, Offset),
+    topic: Topic,
+    partition: u32,
+    cut: StoredBatch,
+    start: Offset,
 ) -> Result<()> {
     let logged_at_ms = cut.logged_at_ms;
     let all = FetchLimit {
@@ -398,7 +402,7 @@ async fn put_rest(
     };
     let mut first = start;
     for batch in pack(&[rest])? {
-        first = put_batch(tx, topic, (first, logged_at_ms), batch).await?;
+        first = insert_batch(tx, topic, first, logged_at_ms, batch).await?;
     }
     Ok(())
 }
@@ -415,47 +419,47 @@ async fn find_topic(
     Ok(found.map(|(id, partitions)| Topic { id, partitions }))
 }
 
-async fn topic_of(session: &mut Session, name: &str) -> Result<Option<Topic>> {
+async fn load_topic(session: &mut Session, name: &str) -> Result<Option<Topic>> {
     let found = find_topic(session.split().0, name).await;
-    found.map_err(|error| session.fault(error))
+    found.map_err(|error| session.error_for(error))
 }
 
-/// The topic, if it has the partition.
-async fn partition_of(session: &mut Session, name: &str, partition: u32) -> Result<Topic> {
-    let topic = topic_of(session, name).await?;
+/// Returns the topic, or an error if it does not have the partition.
+async fn require_partition(session: &mut Session, name: &str, partition: u32) -> Result<Topic> {
+    let topic = load_topic(session, name).await?;
     let partitions = topic.map_or(0, |topic| topic.partitions);
     topic
         .filter(|topic| partition < topic.partitions)
         .ok_or_else(|| Error::NoPartition {
-            what: format!("{name}/{partition}, where there are {partitions} partitions"),
+            what: format!("{name}/{partition} (the topic has {partitions} partitions)"),
         })
 }
 
-async fn reaches(
+async fn query_partition_ends(
     connection: &mut SqliteConnection,
     topic: Topic,
     partitions: Range<u32>,
-) -> std::result::Result<Vec<Reach>, sqlx::Error> {
+) -> std::result::Result<Vec<PartitionEnds>, sqlx::Error> {
     sqlx::query_as(
         "WITH RECURSIVE
-            asked (topic, partition, after) AS (
+            requested (topic, partition, after) AS (
                 SELECT ?, ?, ?
                 UNION ALL
-                SELECT topic, partition + 1, after FROM asked WHERE partition + 1 < after)
+                SELECT topic, partition + 1, after FROM requested WHERE partition + 1 < after)
          SELECT coalesce(first.first_offset, t.start, 0) AS start,
                 coalesce(last.next_offset, t.start, 0) AS \"end\",
                 coalesce(last.logged_at_ms, t.logged_at_ms, -9223372036854775808) AS logged_at_ms
-         FROM asked
-         LEFT JOIN trimmed AS t ON t.topic = asked.topic AND t.partition = asked.partition
+         FROM requested
+         LEFT JOIN trimmed AS t ON t.topic = requested.topic AND t.partition = requested.partition
          LEFT JOIN batches AS first ON first.id = (
              SELECT id FROM batches AS b
-             WHERE b.topic = asked.topic AND b.partition = asked.partition
+             WHERE b.topic = requested.topic AND b.partition = requested.partition
              ORDER BY first_offset LIMIT 1)
          LEFT JOIN batches AS last ON last.id = (
              SELECT id FROM batches AS b
-             WHERE b.topic = asked.topic AND b.partition = asked.partition
+             WHERE b.topic = requested.topic AND b.partition = requested.partition
              ORDER BY first_offset DESC LIMIT 1)
-         ORDER BY asked.partition",
+         ORDER BY requested.partition",
     )
     .bind(topic.id)
     .bind(partitions.start)
@@ -464,47 +468,47 @@ async fn reaches(
     .await
 }
 
-async fn reaches_of(
+async fn read_partition_ends(
     session: &mut Session,
     topic: Topic,
     partitions: Range<u32>,
-) -> Result<Vec<Reach>> {
-    let found = reaches(session.split().0, topic, partitions).await;
-    found.map_err(|error| session.fault(error))
+) -> Result<Vec<PartitionEnds>> {
+    let found = query_partition_ends(session.split().0, topic, partitions).await;
+    found.map_err(|error| session.error_for(error))
 }
 
-async fn reach(session: &mut Session, topic: Topic, partition: u32) -> Result<Reach> {
-    let reaches = reaches_of(session, topic, partition..partition + 1).await?;
-    let reach = reaches.into_iter().next();
-    reach.ok_or_else(|| session.fault(sqlx::Error::RowNotFound))
+async fn read_ends(session: &mut Session, topic: Topic, partition: u32) -> Result<PartitionEnds> {
+    let all_ends = read_partition_ends(session, topic, partition..partition + 1).await?;
+    let ends = all_ends.into_iter().next();
+    ends.ok_or_else(|| session.error_for(sqlx::Error::RowNotFound))
 }
 
-/// The batches that hold the records from `from` on, enough of them for the limit.
+/// Reads the batches with the records from `from` on, up to the limit.
 async fn read_batches(
     tx: &mut Session,
     name: &str,
     partition: u32,
     from: Offset,
     limit: FetchLimit,
-) -> Result<(Vec<Stored>, Reach)> {
-    let topic = partition_of(tx, name, partition).await?;
-    let reach = reach(tx, topic, partition).await?;
-    if from < reach.start || from > reach.end {
+) -> Result<(Vec<StoredBatch>, PartitionEnds)> {
+    let topic = require_partition(tx, name, partition).await?;
+    let ends = read_ends(tx, topic, partition).await?;
+    if from < ends.start || from > ends.end {
         return Err(Error::OffsetOutOfRange {
             topic: name.to_owned(),
             partition,
-            asked: from,
-            start: reach.start,
-            end: reach.end,
+            requested: from,
+            start: ends.start,
+            end: ends.end,
         });
     }
-    if from == reach.end {
-        return Ok((Vec::new(), reach));
+    if from == ends.end {
+        return Ok((Vec::new(), ends));
     }
-    // First which batches, then these: a payload that is not needed is not read.
+    // Selects the batches first, so that no unneeded payload is read.
     let mut last = from;
     {
-        let (connection, fault) = tx.split();
+        let (connection, to_error) = tx.split();
         let mut sizes = sqlx::query_as::<_, (Offset, Offset, i64)>(
             "SELECT first_offset, next_offset, value_bytes FROM batches
              WHERE topic = ?1 AND partition = ?2 AND first_offset >= (
@@ -517,9 +521,9 @@ async fn read_batches(
         .bind(from)
         .fetch(connection);
         let mut bytes = 0;
-        while let Some((first, next, value_bytes)) = sizes.try_next().await.map_err(fault)? {
+        while let Some((first, next, value_bytes)) = sizes.try_next().await.map_err(to_error)? {
             last = first;
-            // How much of a batch that begins before `from` is wanted is not known yet.
+            // The needed part of a batch that begins before `from` is not known yet.
             bytes += if first < from { 0 } else { size(value_bytes) };
             if size(next - from) >= limit.records || bytes >= limit.bytes {
                 break;
@@ -537,11 +541,11 @@ async fn read_batches(
     .bind(partition)
     .bind(from)
     .bind(last);
-    Ok((tx.all(query).await?, reach))
+    Ok((tx.fetch_all(query).await?, ends))
 }
 
-/// Packs before the right to write is taken, so that nobody waits for it.
-async fn pack_off_thread(groups: &[NewRecords]) -> Result<Vec<Packed>> {
+/// Encodes before the write lock is taken, so that other writers do not wait for it.
+async fn encode_batches(groups: &[NewRecords]) -> Result<Vec<PackedBatch>> {
     let bytes: usize = groups.iter().map(|group| value_bytes(&group.values)).sum();
     if bytes <= HEAVY_BYTES {
         return pack(groups);
@@ -549,7 +553,7 @@ async fn pack_off_thread(groups: &[NewRecords]) -> Result<Vec<Packed>> {
     // Arrays are shared, so this copies no records.
     let groups = groups.to_vec();
     match tokio::task::spawn_blocking(move || pack(&groups)).await {
-        Ok(packed) => packed,
-        Err(error) => Err(Error::broken("packing records for the log", error)),
+        Ok(batches) => batches,
+        Err(error) => Err(Error::broken("encoding records for the log", error)),
     }
 }

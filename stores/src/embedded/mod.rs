@@ -1,30 +1,30 @@
-//! The embedded adapters: the whole system on one machine, in one data folder, without a server.
+//! Embedded adapters: the whole system on one machine, in one data folder, without servers.
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
 //! | `log.db` | topics: batches of records, compressed and with a checksum |
-//! | `live.db` | slots and live parts; a link to the present file |
-//! | `views.db` | run records and batch rows, one table for each view |
-//! | `achievements.db` | what athletes have achieved |
+//! | `live.db` | live state; a link to the present file |
+//! | `views.db` | run records and batch rows, one table per view |
+//! | `achievements.db` | achievements of athletes |
 //! | `counts.db` | counts of members by day |
 //! | `erasures.db` | records of erasures |
 //! | `reconciliations.db` | records of reconciliations, alerts, approvals, corrections and schedules |
-//! | `keys.db` | keys of the API, and what administrators did |
-//! | `canon.db` | the rows of entities, and the outbox of their notifications |
+//! | `keys.db` | API keys, and the audit log of administrators |
+//! | `canon.db` | entities, and the outbox of their notifications |
 //! | `archive/` | Parquet files and manifests |
 //! | `locks/` | leases |
 //!
 //! The tables and statements of `keys.db` and `canon.db` are in `crate::sql`.
 //!
-//! Several processes may use one folder at once: SQLite's write-ahead log lets readers and one
-//! writer go on side by side, and every change is one transaction that begins with the right to
-//! write.
+//! Several processes may use one folder at once. SQLite's write-ahead log lets readers and one
+//! writer proceed concurrently, and every change is one transaction that begins with the write
+//! lock.
 
 mod achievements;
 mod counts;
 pub(crate) mod db;
 mod editions;
-mod fault;
+mod errors;
 mod lease;
 mod live;
 mod live_outbox;
@@ -56,7 +56,7 @@ use crate::archive::Archive;
 use crate::sql::{ApiKeyStore, EntityStore};
 use crate::{Error, Result};
 
-/// The files that may hold a person.
+/// Files that may contain data about a person.
 const FILES_OF_PEOPLE: [&str; 7] = [
     "log.db",
     "live.db",
@@ -72,37 +72,37 @@ const FILES_OF_PEOPLE: [&str; 7] = [
 pub struct DataFolder(PathBuf);
 
 impl DataFolder {
-    /// Opens a folder, which is made if it is not there. None of its files is made yet.
+    /// Opens a folder and creates it if it does not exist. Its files are created later.
     ///
     /// # Errors
-    /// [`Error::Broken`] if the folder can't be made or written.
+    /// [`Error::Broken`] if the folder cannot be created or written.
     pub fn open(folder: &Path) -> Result<Self> {
-        let cannot = |error| {
+        let open_error = |error| {
             let why = format!(
-                "{error}; give a folder that can be made and written by this user, on a disk that \
-                 is not full"
+                "{error}; choose a folder that this user can create and write, on a disk that is \
+                 not full"
             );
             Error::broken(format!("opening the data folder {}", folder.display()), why)
         };
-        std::fs::create_dir_all(folder.join(db::LOCKS)).map_err(cannot)?;
+        std::fs::create_dir_all(folder.join(db::LOCKS)).map_err(open_error)?;
         // SQLite takes a relative path that begins with `file:` for something else.
-        let folder = folder.canonicalize().map_err(cannot)?;
+        let folder = folder.canonicalize().map_err(open_error)?;
         if let Some(parent) = folder.parent() {
             sync_folder(parent);
         }
         Ok(Self(folder))
     }
 
-    /// The log.
+    /// Opens the log.
     ///
     /// # Errors
-    /// [`Error::Broken`] if its file is damaged, of a newer version or can't be written;
-    /// [`Error::Unavailable`] if another process keeps it busy for too long.
+    /// [`Error::Broken`] if its file is damaged, has a newer version, or cannot be written.
+    /// [`Error::Unavailable`] if another process keeps it locked for too long.
     pub async fn log(&self) -> Result<SqliteLog> {
         SqliteLog::open(&self.0).await
     }
 
-    /// Live state.
+    /// Opens live state.
     ///
     /// # Errors
     /// As [`DataFolder::log`].
@@ -110,7 +110,7 @@ impl DataFolder {
         SqliteLive::open(&self.0).await
     }
 
-    /// Run records and batch rows.
+    /// Opens run records and batch rows.
     ///
     /// # Errors
     /// As [`DataFolder::log`].
@@ -118,7 +118,7 @@ impl DataFolder {
         SqliteViews::open(&self.0).await
     }
 
-    /// What athletes have achieved.
+    /// Opens achievements.
     ///
     /// # Errors
     /// As [`DataFolder::log`].
@@ -126,7 +126,7 @@ impl DataFolder {
         SqliteAchievements::open(&self.0).await
     }
 
-    /// Counts by day.
+    /// Opens counts by day.
     ///
     /// # Errors
     /// As [`DataFolder::log`].
@@ -134,7 +134,7 @@ impl DataFolder {
         SqliteCounts::open(&self.0).await
     }
 
-    /// Records of erasures.
+    /// Opens the records of erasures.
     ///
     /// # Errors
     /// As [`DataFolder::log`].
@@ -142,7 +142,7 @@ impl DataFolder {
         SqliteRecords::open(&self.0, &records::ERASURES).await
     }
 
-    /// All other records.
+    /// Opens all other records.
     ///
     /// # Errors
     /// As [`DataFolder::log`].
@@ -150,7 +150,7 @@ impl DataFolder {
         SqliteRecords::open(&self.0, &records::RECONCILIATIONS).await
     }
 
-    /// API keys.
+    /// Opens API keys.
     ///
     /// # Errors
     /// As [`DataFolder::log`].
@@ -158,7 +158,7 @@ impl DataFolder {
         ApiKeyStore::open_file(&self.0).await
     }
 
-    /// Entities.
+    /// Opens the entity store.
     ///
     /// # Errors
     /// As [`DataFolder::log`].
@@ -166,19 +166,20 @@ impl DataFolder {
         EntityStore::open_file(&self.0).await
     }
 
-    /// The archive.
+    /// Opens the archive.
     ///
     /// # Errors
-    /// [`Error::Broken`] if its folder can't be made.
+    /// [`Error::Broken`] if its folder cannot be created.
     pub fn archive(&self) -> Result<Archive> {
         Archive::local(&self.0.join("archive"))
     }
 
-    /// Empties the write-ahead logs of the files that may hold an erased person: deleted rows stay there until it is
-    /// done. A file that does not exist, because its store is on a server, is skipped.
+    /// Truncates the write-ahead logs of the files that may contain an erased person, because
+    /// deleted rows remain there. A file that does not exist, because its store is on a server, is
+    /// skipped.
     ///
     /// # Errors
-    /// [`Error::Broken`] if a file can't be read or written.
+    /// [`Error::Broken`] if a file cannot be read or written.
     pub async fn truncate_wals(&self) -> Result<()> {
         for name in FILES_OF_PEOPLE {
             db::truncate_wal(&self.0, name).await?;
@@ -193,10 +194,10 @@ impl DataFolder {
     }
 }
 
-/// Makes the names in a folder durable. A parent that may not be opened is no reason to stop.
+/// Makes the names in a folder durable. A parent folder that cannot be opened is no error.
 fn sync_folder(folder: &Path) {
-    let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
-    if let Err(error) = synced {
-        tracing::debug!(folder = %folder.display(), %error, "the folder was not synced");
+    let result = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
+    if let Err(error) = result {
+        tracing::debug!(folder = %folder.display(), %error, "cannot sync a folder");
     }
 }

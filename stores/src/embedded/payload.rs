@@ -1,5 +1,5 @@
-//! Batches of the log: how records are cut into them, and what one looks like in its file: an Arrow
-//! IPC stream of one batch with the columns `key` and `value`, compressed with LZ4.
+//! Batches of the log: how records are divided into them, and their encoding. A payload is an Arrow
+//! IPC stream with one record batch of the columns `key` and `value`, compressed with LZ4.
 
 use std::io::Cursor;
 use std::ops::Range;
@@ -19,32 +19,31 @@ use sqlx::{FromRow, Row};
 use crate::log::{FetchLimit, NewRecords, Records};
 use crate::{Error, Result};
 
-/// A batch holds no more records than this, so that a reader need not unpack much more than it
-/// asked for.
+/// Most records in a batch, so that a reader does not decode much more than it requested.
 const BATCH_RECORDS_MAX: usize = 10_000;
 
-/// A batch holds no more bytes of values than this, unless a single value is larger.
+/// Most bytes of values in a batch, unless a single value is larger.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
-/// Buffers begin at multiples of this; single events are small, so it is the least that there is.
+/// Alignment of buffers. Events are small, so it is the smallest possible.
 const ALIGNMENT_BYTES: usize = 8;
 
-/// A batch that is ready to be written.
+/// An encoded batch.
 #[derive(Debug)]
-pub(super) struct Packed {
+pub(super) struct PackedBatch {
     pub(super) partition: u32,
-    /// How many records; none only for a group that has none.
+    /// Number of records; zero only for an empty group.
     pub(super) records: i64,
     pub(super) value_bytes: i64,
     pub(super) crc: u32,
     pub(super) payload: Vec<u8>,
-    /// Whether it is the first of its group.
-    pub(super) first: bool,
+    /// True for the first batch of its group.
+    pub(super) is_first: bool,
 }
 
-/// A batch as it was read.
+/// A batch as stored.
 #[derive(Debug)]
-pub(super) struct Stored {
+pub(super) struct StoredBatch {
     pub(super) first_offset: Offset,
     pub(super) next_offset: Offset,
     pub(super) logged_at_ms: i64,
@@ -52,7 +51,7 @@ pub(super) struct Stored {
     pub(super) payload: Vec<u8>,
 }
 
-impl FromRow<'_, SqliteRow> for Stored {
+impl FromRow<'_, SqliteRow> for StoredBatch {
     fn from_row(row: &SqliteRow) -> Result<Self, sqlx::Error> {
         Ok(Self {
             first_offset: row.try_get("first_offset")?,
@@ -64,17 +63,17 @@ impl FromRow<'_, SqliteRow> for Stored {
     }
 }
 
-/// The batches of some groups, those of a group one after the other.
-pub(super) fn pack(groups: &[NewRecords]) -> Result<Vec<Packed>> {
-    let broken = |error| Error::broken("packing records for the log", error);
+/// Encodes groups as batches; those of a group are consecutive.
+pub(super) fn pack(groups: &[NewRecords]) -> Result<Vec<PackedBatch>> {
+    let broken = |error| Error::broken("encoding records for the log", error);
     let mut packed = Vec::with_capacity(groups.len());
     for group in groups {
         let (keys, values) = (&group.keys, &group.values);
         let nulls = keys.null_count() + values.null_count();
         if keys.len() != values.len() || nulls > 0 {
             return Err(Error::Refused(format!(
-                "records for partition {}: {} keys and {} values, {nulls} of them null; give one \
-                 key for each value",
+                "records for partition {} have {} keys and {} values, of which {nulls} are null; the \
+                 numbers must be equal, without nulls",
                 group.partition,
                 keys.len(),
                 values.len(),
@@ -84,20 +83,21 @@ pub(super) fn pack(groups: &[NewRecords]) -> Result<Vec<Packed>> {
             let keys = keys.slice(range.start, range.len());
             let values = values.slice(range.start, range.len());
             let payload = encode(&keys, &values).map_err(broken)?;
-            packed.push(Packed {
+            packed.push(PackedBatch {
                 partition: group.partition,
-                records: stored(range.len()),
-                value_bytes: stored(value_bytes(&values)),
+                records: to_i64(range.len()),
+                value_bytes: to_i64(value_bytes(&values)),
                 crc: crc32fast::hash(&payload),
                 payload,
-                first: range.start == 0,
+                is_first: range.start == 0,
             });
         }
     }
     Ok(packed)
 }
 
-/// Which records go into which batch: at least one range, an empty one where there are none.
+/// Divides records into batches. Returns at least one range, which is empty if there are no
+/// records.
 fn ranges(values: &BinaryArray) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let (mut from, mut bytes) = (0, 0);
@@ -114,7 +114,7 @@ fn ranges(values: &BinaryArray) -> Vec<Range<usize>> {
     ranges
 }
 
-/// The bytes of all values.
+/// Total bytes of all values.
 pub(super) fn value_bytes(values: &BinaryArray) -> usize {
     let ends = values.value_offsets();
     match (ends.first(), ends.last()) {
@@ -123,18 +123,18 @@ pub(super) fn value_bytes(values: &BinaryArray) -> usize {
     }
 }
 
-/// A size that was stored; none if it is negative, which only damage explains.
+/// Converts a stored size. A negative one is damage, and becomes zero.
 pub(super) fn size(number: i64) -> usize {
     usize::try_from(number).unwrap_or_default()
 }
 
-fn stored(size: usize) -> i64 {
+fn to_i64(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
 
-/// The records from `from` on within the limit, or what is wrong with the batches.
+/// Decodes the records from `from` on within the limit, or describes the damage.
 pub(super) fn unpack(
-    batches: &[Stored],
+    batches: &[StoredBatch],
     from: Offset,
     limit: FetchLimit,
 ) -> Result<Records, String> {
@@ -146,27 +146,31 @@ pub(super) fn unpack(
         let records = size(batch.next_offset - batch.first_offset);
         let skip = size(at - batch.first_offset);
         if batch.first_offset > at || batch.next_offset <= at {
-            return Err(format!("the records from offset {at} on are missing"));
+            return Err(format!("the records from offset {at} are missing"));
         }
-        let wrong =
-            |why: &dyn std::fmt::Display| format!("the batch at {}: {why}", batch.first_offset);
+        let damage = |why: &dyn std::fmt::Display| {
+            format!(
+                "the batch at offset {} is damaged: {why}",
+                batch.first_offset
+            )
+        };
         if i64::from(crc32fast::hash(&batch.payload)) != batch.crc {
-            return Err(wrong(&"its checksum is wrong"));
+            return Err(damage(&"its checksum does not match"));
         }
-        let (batch_keys, batch_values) = decode(&batch.payload).map_err(|error| wrong(&error))?;
+        let (batch_keys, batch_values) = decode(&batch.payload).map_err(|error| damage(&error))?;
         if batch_keys.len() != records || batch_values.len() != records {
-            return Err(wrong(&"it holds another number of records"));
+            return Err(damage(&"its number of records does not match"));
         }
         let room = limit.records - offsets.len();
         let ends = batch_values.value_offsets();
         let begin = ends.get(skip).copied().unwrap_or_default();
         let fits = |end: &i32| size(i64::from(end - begin)) <= bytes_left;
-        let within = ends
+        let fitting = ends
             .iter()
             .skip(skip + 1)
             .take_while(|end| fits(end))
             .count();
-        let take = within.max(usize::from(offsets.is_empty())).min(room);
+        let take = fitting.max(usize::from(offsets.is_empty())).min(room);
         let end = ends.get(skip + take).copied().unwrap_or(begin);
         bytes_left = bytes_left.saturating_sub(size(i64::from(end - begin)));
         keys.push(Arc::new(batch_keys.slice(skip, take)));
@@ -181,12 +185,12 @@ pub(super) fn unpack(
     Ok(Records {
         offsets: Int64Array::from(offsets),
         logged_at_ms: Int64Array::from(times),
-        keys: joined(&keys)?,
-        values: joined(&values)?,
+        keys: concat_arrays(&keys)?,
+        values: concat_arrays(&values)?,
     })
 }
 
-fn joined(parts: &[ArrayRef]) -> Result<BinaryArray, String> {
+fn concat_arrays(parts: &[ArrayRef]) -> Result<BinaryArray, String> {
     let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
     match parts.as_slice() {
         [] => Ok(BinaryArray::from_iter_values(std::iter::empty::<&[u8]>())),
@@ -197,7 +201,7 @@ fn joined(parts: &[ArrayRef]) -> Result<BinaryArray, String> {
     }
 }
 
-/// Keys and values as they are stored.
+/// Encodes keys and values.
 fn encode(keys: &BinaryArray, values: &BinaryArray) -> Result<Vec<u8>, ArrowError> {
     let schema = Arc::new(Schema::new(vec![
         Field::new("key", DataType::Binary, false),
@@ -213,16 +217,17 @@ fn encode(keys: &BinaryArray, values: &BinaryArray) -> Result<Vec<u8>, ArrowErro
     writer.into_inner()
 }
 
-/// Keys and values from how they are stored.
+/// Decodes keys and values.
 fn decode(payload: &[u8]) -> Result<(BinaryArray, BinaryArray), ArrowError> {
-    let wrong = || ArrowError::IpcError("not one batch of keys and values".to_owned());
+    let damage =
+        || ArrowError::IpcError("the payload is not one batch of keys and values".to_owned());
     let mut reader = StreamReader::try_new(Cursor::new(payload), None)?;
-    let batch = reader.next().ok_or_else(wrong)??;
+    let batch = reader.next().ok_or_else(damage)??;
     let [keys, values] = batch.columns() else {
-        return Err(wrong());
+        return Err(damage());
     };
     match (keys.as_binary_opt::<i32>(), values.as_binary_opt::<i32>()) {
         (Some(keys), Some(values)) => Ok((keys.clone(), values.clone())),
-        _ => Err(wrong()),
+        _ => Err(damage()),
     }
 }

@@ -1,13 +1,13 @@
-//! Records, in a table of `erasures.db` and of `reconciliations.db`.
+//! Record store in `erasures.db` and `reconciliations.db`.
 
 use std::path::Path;
 
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::db::{Db, Kind as File, SMALL_FILE, Upgrade};
+use super::db::{DatabaseSpec as File, Db, SMALL_FILE, Upgrade};
 use super::session::Session;
-use super::statement::stored;
+use super::statement::to_stored;
 use crate::Result;
 use crate::records::{Direction, Record, Records, RecordsRead, Scan};
 
@@ -20,15 +20,16 @@ const TABLES: &str = "
         PRIMARY KEY (scope, name)
     ) STRICT, WITHOUT ROWID;";
 
-/// Erasures have a file of their own: its newest copy must be kept apart from the other files.
+/// Erasures are in a separate file, because its newest copy must be stored apart from the other
+/// files.
 pub(super) static ERASURES: File = File {
     name: "erasures.db",
     upgrades: &[(
         1,
         Upgrade::Statements(include_str!("records/erasures_2.sql")),
     )],
-    remedy: "stop every process of this folder and restore erasures.db from its newest copy: without \
-             it nothing keeps erased people from coming back",
+    remedy: "stop every process of this folder and restore erasures.db from its newest backup: without \
+             it, erased people reappear",
     ..RECONCILIATIONS
 };
 
@@ -42,12 +43,12 @@ pub(super) static RECONCILIATIONS: File = File {
         Upgrade::Statements(include_str!("records/reconciliations_2.sql")),
     )],
     cache_kib: 1024,
-    remedy: "stop every process of this folder and restore reconciliations.db from its newest copy, or \
-             move it away: earlier comparisons, approvals and schedules are then unknown",
+    remedy: "stop every process of this folder and restore reconciliations.db from its newest \
+             backup, or move it away, which loses comparisons, approvals and schedules",
     ..SMALL_FILE
 };
 
-/// Records in a file of a data folder.
+/// Record store in one file of a data folder.
 #[derive(Debug)]
 pub struct SqliteRecords {
     db: Db,
@@ -69,9 +70,9 @@ impl RecordsRead for SqliteRecords {
         let mut session = self.db.read("reading a record").await?;
         let text = "SELECT name, version, value FROM records WHERE scope = ? AND name = ?";
         let row = session
-            .first(sqlx::query(text).bind(scope).bind(name))
+            .fetch_first(sqlx::query(text).bind(scope).bind(name))
             .await?;
-        row.map(|row| record(&session, row)).transpose()
+        row.map(|row| decode_record(&session, row)).transpose()
     }
 
     async fn scan(&self, scope: &str, scan: Scan<'_>) -> Result<Vec<Record>> {
@@ -92,8 +93,8 @@ impl RecordsRead for SqliteRecords {
             .bind(after)
             .bind(before)
             .bind(i64::try_from(scan.limit).unwrap_or(i64::MAX));
-        let rows = session.all(query).await?.into_iter();
-        rows.map(|row| record(&session, row)).collect()
+        let rows = session.fetch_all(query).await?.into_iter();
+        rows.map(|row| decode_record(&session, row)).collect()
     }
 }
 
@@ -124,7 +125,7 @@ impl Records for SqliteRecords {
         let mut query = sqlx::query(text)
             .bind(scope)
             .bind(name)
-            .bind(seen_version.map(stored).transpose()?);
+            .bind(seen_version.map(to_stored).transpose()?);
         if let Some(value) = value {
             query = query.bind(value.to_string());
         }
@@ -132,7 +133,8 @@ impl Records for SqliteRecords {
     }
 }
 
-fn record(session: &Session, (name, version, value): Row) -> Result<Record> {
+fn decode_record(session: &Session, row: Row) -> Result<Record> {
+    let (name, version, value) = row;
     let value = serde_json::from_str(&value);
     let value = value.map_err(|error| session.damaged(format!("record {name}: {error}")))?;
     Ok(Record {

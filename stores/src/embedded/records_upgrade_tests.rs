@@ -1,4 +1,4 @@
-//! Files of version 1, which had tables of their own for erasures, comparisons and notes, keep all of their rows.
+//! Tests of upgrades from version 1, which had separate tables for erasures, comparisons and notes.
 
 use std::sync::Arc;
 
@@ -9,11 +9,12 @@ use sqlx::{ConnectOptions, Connection};
 
 use super::*;
 use crate::embedded::DataFolder;
-use crate::erasures::{Attribution, Erasure, Kind, Person, Suppressions};
+use crate::erasures::{Attribution, Erasure, Person, PersonKind, Suppressions};
 use crate::reconciliations::{self, Reconciliation};
 
-/// The tables of `erasures.db` in version 1, with a key, a finished and an unfinished erasure. The first one is of the
-/// listener 7: HMAC-SHA-256, with that key, of `listener` and of the id as eight bytes.
+/// The tables of `erasures.db` in version 1, with a key, a finished and an unfinished erasure. The
+/// first one concerns listener 7: HMAC-SHA-256 with that key of `listener` and of the id as eight
+/// bytes.
 const ERASURES_1: &str = r#"
     CREATE TABLE secret (
         id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -36,7 +37,8 @@ const ERASURES_1: &str = r#"
         (2, 'athlete', x'00ff0000000000000000000000000009', 3000, '', '', NULL, 'null');
     PRAGMA user_version = 1;"#;
 
-/// The tables of `reconciliations.db` in version 1: the oldest comparisons of plays are deleted, those of efforts all.
+/// The tables of `reconciliations.db` in version 1. The oldest comparisons of plays and all of
+/// efforts were deleted.
 const RECONCILIATIONS_1: &str = r#"
     CREATE TABLE reconciliations (
         source TEXT NOT NULL,
@@ -82,10 +84,10 @@ async fn erasures_become_records() {
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), "erasures.db", ERASURES_1).await;
     let data = DataFolder::open(folder.path()).expect("a folder");
-    // Opened twice, as by two processes.
+    // Opens it twice, like two processes.
     let records = Arc::new(data.erasures().await.expect("upgraded"));
-    let again = data.erasures().await.expect("upgraded");
-    let key = again.get("erasure key", "key").await.expect("a record");
+    let second = data.erasures().await.expect("upgraded");
+    let key = second.get("erasure key", "key").await.expect("a record");
     let digits = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1eff";
     assert_eq!(key.expect("the key").value, json!(digits));
 
@@ -93,7 +95,7 @@ async fn erasures_become_records() {
     let found = list.all().await.expect("erasures");
     let finished = Erasure {
         number: 1,
-        kind: Kind::Listener,
+        kind: PersonKind::Listener,
         person: [
             0x35, 0x1f, 0xa6, 0x7a, 0xa0, 0xa6, 0x59, 0xcf, 0x25, 0x52, 0xc9, 0xa5, 0x42, 0xd7,
             0xfd, 0xd0,
@@ -108,7 +110,7 @@ async fn erasures_become_records() {
     (person[1], person[15]) = (0xff, 9);
     let unfinished = Erasure {
         number: 2,
-        kind: Kind::Athlete,
+        kind: PersonKind::Athlete,
         person,
         begun_at_ms: 3_000,
         by: String::new(),
@@ -117,9 +119,9 @@ async fn erasures_become_records() {
         receipt: json!(null),
     };
     assert_eq!(found, [finished, unfinished]);
-    let now = list.now().await.expect("the list");
+    let now = list.current().await.expect("the list");
     assert_eq!((now.newest(), now.newest_listener()), (2, 1));
-    assert!(now.has_listener(7) && !now.has_listener(8));
+    assert!(now.contains_listener(7) && !now.contains_listener(8));
 
     // The unfinished erasure is completed, and the next one follows.
     let receipt = json!({"places": []});
@@ -127,7 +129,7 @@ async fn erasures_become_records() {
         .await
         .expect("an update");
     let person = Person {
-        kind: Kind::Listener,
+        kind: PersonKind::Listener,
         id: 7,
     };
     let next = list.begin(person, &Attribution::default(), 5_000).await;
@@ -158,10 +160,10 @@ async fn comparisons_and_notes_become_records() {
         one(999, 10, json!({"text": "ü'\"", "sum": u64::MAX})),
     ];
     assert_eq!(found.expect("comparisons"), expected);
-    let aged = reconciliations::aged(&records, Source::Plays, 15)
+    let aged = reconciliations::count_expired(&records, Source::Plays, 15)
         .await
         .expect("a count");
-    assert_eq!((aged.all, aged.oldest_ms, aged.aged), (2, Some(10), 1));
+    assert_eq!((aged.total, aged.oldest_ms, aged.expired), (2, Some(10), 1));
     for (scope, name, version, value) in [
         ("schedules", "daily", 17, json!({"rounds": 3})),
         ("approvals", "daily view", 2, json!({"by": "ann"})),

@@ -1,4 +1,4 @@
-//! A connection to a file for one purpose, which its errors name.
+//! A connection for one operation, whose errors contain the name of the operation.
 
 use std::sync::Arc;
 
@@ -6,51 +6,51 @@ use futures::TryStreamExt;
 use sqlx::sqlite::{Sqlite, SqliteRow};
 use sqlx::{Execute, Executor, FromRow, SqliteConnection};
 
-use super::db::{BEGIN_WRITE, Db, FileConnection, Opened};
+use super::db::{BEGIN_WRITE, Db, FileConnection, OpenFile};
 use crate::{Error, Result};
 
-/// A connection in use. A transaction that is not committed is rolled back when this is dropped.
+/// A connection in use. Dropping it rolls back an uncommitted transaction.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// What it is used for.
-    doing: &'static str,
-    file: Arc<Opened>,
+    /// The operation, for error messages.
+    operation: &'static str,
+    file: Arc<OpenFile>,
     connection: FileConnection,
 }
 
 impl Db {
-    /// A connection that reads.
-    pub(super) async fn read(&self, doing: &'static str) -> Result<Session> {
+    /// Gets a reading connection.
+    pub(super) async fn read(&self, operation: &'static str) -> Result<Session> {
         let file = self.current().await?;
         let connection = file.reader().await?;
         Ok(Session {
-            doing,
+            operation,
             file,
             connection,
         })
     }
 
-    /// A connection that reads in one transaction: it sees one moment of the whole file, however many statements it runs.
-    pub(super) async fn snapshot(&self, doing: &'static str) -> Result<Session> {
-        let mut session = self.read(doing).await?;
+    /// Gets a reading connection in a transaction: all its statements see the file at one moment.
+    pub(super) async fn begin_read(&self, operation: &'static str) -> Result<Session> {
+        let mut session = self.read(operation).await?;
         session.begin("BEGIN").await?;
         Ok(session)
     }
 
-    /// The connection that writes, each statement by itself.
-    pub(super) async fn write(&self, doing: &'static str) -> Result<Session> {
+    /// Gets the writing connection, without a transaction.
+    pub(super) async fn write(&self, operation: &'static str) -> Result<Session> {
         let file = self.current().await?;
         let connection = file.writer().await?;
         Ok(Session {
-            doing,
+            operation,
             file,
             connection,
         })
     }
 
-    /// The connection that writes, in a transaction that has the right to write.
-    pub(super) async fn change(&self, doing: &'static str) -> Result<Session> {
-        let mut session = self.write(doing).await?;
+    /// Gets the writing connection in a transaction that holds the write lock.
+    pub(super) async fn begin_write(&self, operation: &'static str) -> Result<Session> {
+        let mut session = self.write(operation).await?;
         session.begin(BEGIN_WRITE).await?;
         Ok(session)
     }
@@ -58,101 +58,101 @@ impl Db {
 
 impl Session {
     async fn begin(&mut self, statement: &'static str) -> Result<()> {
-        let begun = self.connection.begin_by(statement).await;
-        begun.map_err(|error| self.fault(error))
+        let result = self.connection.begin_with(statement).await;
+        result.map_err(|error| self.error_for(error))
     }
 
     pub(super) async fn commit(&mut self) -> Result<()> {
-        let committed = self.connection.commit().await;
-        committed.map_err(|error| self.fault(error))
+        let result = self.connection.commit().await;
+        result.map_err(|error| self.error_for(error))
     }
 
-    /// Runs a statement. Returns how many rows it changed.
+    /// Runs a statement, and returns the number of changed rows.
     pub(super) async fn execute<'q>(
         &mut self,
         query: impl Execute<'q, Sqlite> + 'q,
     ) -> Result<u64> {
         match (&mut *self.connection).execute(query).await {
             Ok(done) => Ok(done.rows_affected()),
-            Err(error) => Err(self.fault(error)),
+            Err(error) => Err(self.error_for(error)),
         }
     }
 
-    /// The first row, if there is one.
-    pub(super) async fn first<'q, T: for<'r> FromRow<'r, SqliteRow>>(
+    /// Returns the first row, if there is one.
+    pub(super) async fn fetch_first<'q, T: for<'r> FromRow<'r, SqliteRow>>(
         &mut self,
         query: impl Execute<'q, Sqlite> + 'q,
     ) -> Result<Option<T>> {
-        let found = (&mut *self.connection).fetch_optional(query).await;
-        let found = found.and_then(|row| row.map(|row| T::from_row(&row)).transpose());
-        found.map_err(|error| self.fault(error))
+        let row = (&mut *self.connection).fetch_optional(query).await;
+        let row = row.and_then(|row| row.map(|row| T::from_row(&row)).transpose());
+        row.map_err(|error| self.error_for(error))
     }
 
-    /// The only row.
-    pub(super) async fn one<'q, T: for<'r> FromRow<'r, SqliteRow>>(
+    /// Returns the only row.
+    pub(super) async fn fetch_one<'q, T: for<'r> FromRow<'r, SqliteRow>>(
         &mut self,
         query: impl Execute<'q, Sqlite> + 'q,
     ) -> Result<T> {
-        let found = self.first(query).await?;
-        found.ok_or_else(|| self.fault(sqlx::Error::RowNotFound))
+        let row = self.fetch_first(query).await?;
+        row.ok_or_else(|| self.error_for(sqlx::Error::RowNotFound))
     }
 
-    /// All rows.
-    pub(super) async fn all<'q, T: for<'r> FromRow<'r, SqliteRow> + Send>(
+    /// Returns all rows.
+    pub(super) async fn fetch_all<'q, T: for<'r> FromRow<'r, SqliteRow> + Send>(
         &mut self,
         query: impl Execute<'q, Sqlite> + 'q,
     ) -> Result<Vec<T>> {
-        let mut found = Vec::new();
-        self.each(query, |row| {
-            found.push(T::from_row(row)?);
+        let mut rows = Vec::new();
+        self.for_each_row(query, |row| {
+            rows.push(T::from_row(row)?);
             Ok(())
         })
         .await?;
-        Ok(found)
+        Ok(rows)
     }
 
     /// Calls `take` with every row as it is read.
-    pub(super) async fn each<'q>(
+    pub(super) async fn for_each_row<'q>(
         &mut self,
         query: impl Execute<'q, Sqlite> + 'q,
         mut take: impl FnMut(&SqliteRow) -> Result<(), sqlx::Error> + Send,
     ) -> Result<()> {
         let (connection, file) = (&mut *self.connection, &self.file);
-        let fault = file.fault(self.doing);
+        let to_error = file.error_mapper(self.operation);
         let mut rows = connection.fetch(query);
-        while let Some(row) = rows.try_next().await.map_err(fault)? {
-            take(&row).map_err(fault)?;
+        while let Some(row) = rows.try_next().await.map_err(to_error)? {
+            take(&row).map_err(to_error)?;
         }
         Ok(())
     }
 
-    /// Gives the connection back. Returns the file, for errors of what was read.
-    pub(super) fn give_back(self) -> Arc<Opened> {
+    /// Releases the connection, and returns the file for errors about the rows that were read.
+    pub(super) fn release(self) -> Arc<OpenFile> {
         self.file
     }
 
-    /// The connection, and what makes of the error of a statement one of the ports.
+    /// Returns the connection, and a function that converts statement errors to errors of the ports.
     pub(super) fn split(
         &mut self,
     ) -> (
         &mut SqliteConnection,
         impl Fn(sqlx::Error) -> Error + Copy + '_,
     ) {
-        (&mut self.connection, self.file.fault(self.doing))
+        (&mut self.connection, self.file.error_mapper(self.operation))
     }
 
-    /// The error of a statement in the terms of the ports.
-    pub(super) fn fault(&self, error: sqlx::Error) -> Error {
-        self.file.fault(self.doing)(error)
+    /// Converts a statement error to an error of the ports.
+    pub(super) fn error_for(&self, error: sqlx::Error) -> Error {
+        self.file.error_mapper(self.operation)(error)
     }
 
-    /// The error for content that is not what it should be.
+    /// Error for content that does not decode.
     pub(super) fn damaged(&self, what: impl std::fmt::Display) -> Error {
-        self.file.damaged(self.doing, what)
+        self.file.damaged(self.operation, what)
     }
 
-    /// An error that a person must look at.
+    /// Error that requires an operator.
     pub(super) fn broken(&self, why: &str) -> Error {
-        self.file.broken(self.doing, why)
+        self.file.broken(self.operation, why)
     }
 }

@@ -1,7 +1,7 @@
 //! Statements that write many rows at once.
 //!
-//! A statement with a thousand rows writes several times as many rows a second as single ones do.
-//! Its text depends only on how many rows it has, so a few sizes make up every number and stay
+//! A statement with a thousand rows writes several times as many rows per second as single ones.
+//! Its text depends only on the number of rows, so a few sizes add up to every number and remain
 //! prepared.
 
 use std::ops::Range;
@@ -12,24 +12,23 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use crate::{Error, Result};
 
-/// The numbers of rows that a statement may have, largest first.
+/// Possible numbers of rows in a statement, largest first.
 const SIZES: [usize; 6] = [1024, 256, 64, 16, 4, 1];
 
-/// Above so many rows, sorting and binding is work for a thread of its own.
+/// More rows are sorted and bound on a blocking thread.
 const HEAVY_ROWS: usize = 2000;
 
-/// A statement that takes rows of three values and then some values that hold for all of them, by
-/// number of rows.
+/// A statement for rows of three values and some values shared by all rows, in each size.
 #[derive(Debug, Clone)]
 pub(super) struct RowsStatement(Arc<[Arc<str>; SIZES.len()]>);
 
 impl RowsStatement {
-    /// The statement `insert SELECT columns FROM rows v, shared p WHERE true conflict`, in which
-    /// the rows are `v.column1` to `v.column3`, and `shared` selects the values that hold for all.
+    /// Creates the statement `insert SELECT columns FROM rows v, shared p WHERE true conflict`. The
+    /// rows are `v.column1` to `v.column3`, and `shared` selects the shared values.
     pub(super) fn new(insert: &str, columns: &str, shared: &str, conflict: &str) -> Self {
         let text = |size: usize| {
             let rows = vec!["(?,?,?)"; size].join(",");
-            // Without `WHERE true` the parser takes `ON` for a part of the join.
+            // Without `WHERE true` the parser would treat `ON` as a part of the join.
             let text = format!(
                 "{insert} SELECT {columns} FROM (VALUES {rows}) v CROSS JOIN ({shared}) p
                  WHERE true {conflict}"
@@ -39,7 +38,7 @@ impl RowsStatement {
         Self(Arc::new(SIZES.map(text)))
     }
 
-    /// Runs the statement for rows that [`bind`] made ready, with the shared values.
+    /// Runs the statement for rows from [`bind`] and the shared values.
     pub(super) async fn run(
         &self,
         connection: &mut SqliteConnection,
@@ -58,7 +57,7 @@ impl RowsStatement {
     }
 }
 
-/// Divides rows into statements of those sizes: the rows of each.
+/// Splits a number of rows into ranges of these sizes.
 pub(super) fn ranges(rows: usize) -> impl Iterator<Item = Range<usize>> {
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -69,15 +68,15 @@ pub(super) fn ranges(rows: usize) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Rows that are bound for one statement.
+/// Rows that are bound to one statement.
 #[derive(Debug)]
 pub(super) struct BoundRows {
-    /// The index of the statement's size.
+    /// Index of the statement's size.
     size: usize,
     arguments: SqliteArguments,
 }
 
-/// Binds `rows` (by their number) with `bind_row`, which adds three values for a row.
+/// Binds `rows` by index with `bind_row`, which adds the three values of a row.
 pub(super) fn bind(
     mut rows: impl Iterator<Item = usize>,
     length: usize,
@@ -85,10 +84,10 @@ pub(super) fn bind(
 ) -> Result<Vec<BoundRows>> {
     use sqlx::Arguments;
     let mut bound = Vec::new();
-    let mut left = length;
+    let mut remaining = length;
     for (size, count) in SIZES.into_iter().enumerate() {
-        while left >= count {
-            left -= count;
+        while remaining >= count {
+            remaining -= count;
             let mut arguments = SqliteArguments::default();
             arguments.reserve(3 * count + 2, 0);
             for row in rows.by_ref().take(count) {
@@ -101,8 +100,8 @@ pub(super) fn bind(
     Ok(bound)
 }
 
-/// Does work on `rows` rows here, or on a thread of its own if they are many.
-pub(crate) async fn heavy<T: Send + 'static>(
+/// Runs work on `rows` rows, on a blocking thread if they are many.
+pub(crate) async fn run_heavy<T: Send + 'static>(
     rows: usize,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -115,14 +114,14 @@ pub(crate) async fn heavy<T: Send + 'static>(
     }
 }
 
-/// A number as SQLite stores it.
+/// Converts a number to SQLite's integer.
 ///
 /// # Errors
-/// [`Error::Refused`] if it is larger than 2^63 - 1.
-pub(super) fn stored(number: u64) -> Result<i64> {
+/// [`Error::Refused`] if it exceeds 2^63 - 1.
+pub(super) fn to_stored(number: u64) -> Result<i64> {
     i64::try_from(number).map_err(|_| {
         Error::Refused(format!(
-            "{number} is larger than any number that can be stored; give less than 2^63"
+            "{number} exceeds the largest number that can be stored, 2^63 - 1"
         ))
     })
 }

@@ -5,14 +5,14 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Arguments, AssertSqlSafe, Row};
 
 use super::session::Session;
-use super::statement::{BoundRows, RowsStatement, bind, heavy};
-use crate::views::{FoundRows, NewRows, PartQuery, RowKeys};
+use super::statement::{BoundRows, RowsStatement, bind, run_heavy};
+use crate::views::{NewRows, PartitionQuery, RowKeys, ViewRows};
 use crate::{Error, Result};
 
 /// The table of a view, ready to stand in a statement, if it was made.
 pub(super) async fn find_table(session: &mut Session, view: &str) -> Result<Option<String>> {
     let query = sqlx::query("SELECT id FROM views WHERE name = ?").bind(view);
-    let id: Option<(i64,)> = session.first(query).await?;
+    let id: Option<(i64,)> = session.fetch_first(query).await?;
     Ok(id.map(|(id,)| table_name(id, view)))
 }
 
@@ -52,7 +52,7 @@ pub(super) async fn bind_rows(
     from: usize,
     length: usize,
 ) -> Result<Vec<BoundRows>> {
-    let (parts, keys, counts) = (rows.parts.len(), rows.rows.len(), rows.counts.len());
+    let (parts, keys, counts) = (rows.partitions.len(), rows.rows.len(), rows.counts.len());
     if parts != counts || keys != counts {
         return Err(Error::Refused(format!(
             "rows of {view}: {parts} partitions, {keys} rows and {counts} counts; give as many of \
@@ -61,13 +61,13 @@ pub(super) async fn bind_rows(
     }
     // Arrays are shared, so this copies no rows.
     let rows = rows.clone();
-    heavy(length, move || {
+    run_heavy(length, move || {
         bind(from..from + length, length, |arguments, index| {
             let count = rows
                 .counts
                 .is_valid(index)
                 .then(|| rows.counts.value(index));
-            arguments.add(rows.parts.value(index))?;
+            arguments.add(rows.partitions.value(index))?;
             arguments.add(rows.rows.value(index))?;
             arguments.add(count)
         })
@@ -83,7 +83,12 @@ pub(super) async fn delete(
 ) -> Result<()> {
     let table = expect_table(tx, view).await?;
     let statement = format!("DELETE FROM {table} WHERE part = ? AND row = ? AND stamp_us <= ?");
-    for (part, row) in rows.parts.iter().flatten().zip(rows.rows.iter().flatten()) {
+    for (part, row) in rows
+        .partitions
+        .iter()
+        .flatten()
+        .zip(rows.rows.iter().flatten())
+    {
         let query = sqlx::query(AssertSqlSafe(statement.clone()));
         tx.execute(query.bind(part).bind(row).bind(stamp_us))
             .await?;
@@ -119,10 +124,10 @@ pub(super) async fn rows_before(
             keys.1.append_value(row.try_get::<&[u8], _>(1)?);
             Ok(())
         };
-        session.each(rows, take).await?;
+        session.for_each_row(rows, take).await?;
     }
     Ok(RowKeys {
-        parts: keys.0.finish(),
+        partitions: keys.0.finish(),
         rows: keys.1.finish(),
     })
 }
@@ -141,7 +146,7 @@ impl Found {
         &mut self,
         session: &mut Session,
         table: &str,
-        (index, query): (u32, &PartQuery),
+        (index, query): (u32, &PartitionQuery),
     ) -> Result<()> {
         let (begin, end) = &query.range;
         let until = if end.is_some() { "AND row < ?" } else { "" };
@@ -149,12 +154,14 @@ impl Found {
             "SELECT row, count, epoch FROM {table} WHERE part = ? AND row >= ? {until} ORDER BY row"
         );
         let mut statement = sqlx::query(AssertSqlSafe(statement))
-            .bind(&query.part)
+            .bind(&query.partition)
             .bind(begin);
         if let Some(end) = end {
             statement = statement.bind(end);
         }
-        session.each(statement, |row| self.add(index, row)).await
+        session
+            .for_each_row(statement, |row| self.add(index, row))
+            .await
     }
 
     fn add(&mut self, index: u32, row: &SqliteRow) -> std::result::Result<(), sqlx::Error> {
@@ -166,8 +173,8 @@ impl Found {
         Ok(())
     }
 
-    pub(super) fn finish(mut self) -> FoundRows {
-        FoundRows {
+    pub(super) fn finish(mut self) -> ViewRows {
+        ViewRows {
             queries: self.queries.finish(),
             rows: self.rows.finish(),
             counts: self.counts.finish(),

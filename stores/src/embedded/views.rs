@@ -9,25 +9,25 @@ use schemas::seam::{Cut, Epoch, Run, RunState};
 use schemas::source::Source;
 use sqlx::AssertSqlSafe;
 
-use super::db::{Db, Kind, Upgrade};
+use super::db::{DatabaseSpec, Db, Upgrade};
 use super::session::Session;
-use super::statement::stored;
+use super::statement::to_stored;
 use super::view_rows::{
     Found, bind_rows, expect_table, find_table, rows_before, table_name, upsert,
 };
 use super::{editions, runs, view_rows, view_scan};
 use crate::run_rules;
-use crate::view_scan::{Division, ScanPlace, ScanShare, ScannedHeads, ScannedRows, ViewsScan};
+use crate::view_scan::{RowPosition, ScanShare, ScannedHeads, ScannedRows, ShareScheme, ViewsScan};
 use crate::views::{
-    FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
-    TableResults, ViewShape, ViewsRead, ViewsWrite,
+    Head, NewRows, NewVersion, NodeName, PartitionQuery, RowKeys, RunDetails, RunRecords,
+    TableResults, ViewRows, ViewShape, ViewsRead, ViewsWrite,
 };
 use crate::{Error, Result};
 
 /// A transaction writes no more rows than this, so that others can write in between.
 const PUBLISH_ROWS: usize = 16 << 10;
 
-static VIEWS: Kind = Kind {
+static VIEWS: DatabaseSpec = DatabaseSpec {
     name: "views.db",
     version: 4,
     tables: "
@@ -85,11 +85,11 @@ static VIEWS: Kind = Kind {
                 ) STRICT, WITHOUT ROWID;",
         },
     )],
-    replaceable: false,
+    is_replaceable: false,
     page_bytes: 8192,
     cache_kib: 32 * 1024,
     readers: 4,
-    rows_ahead: 512,
+    row_buffer: 512,
     remedy: "stop every process of this folder and restore views.db from a copy",
 };
 
@@ -131,26 +131,29 @@ impl SqliteViews {
 
 /// The record of a run, if what is done with this stamp is still its own.
 async fn expect_publisher(tx: &mut Session, source: Source, at: (Epoch, i64)) -> Result<Run> {
-    run_rules::expect_at(source, at, runs::last(tx, source).await?)
+    run_rules::expect_last_publishing(source, at, runs::last(tx, source).await?)
 }
 
 #[async_trait]
 impl ViewsRead for SqliteViews {
-    async fn runs(&self, source: Source) -> Result<RunsSeen> {
-        let mut tx = self.db.snapshot("reading the newest epochs").await?;
+    async fn runs(&self, source: Source) -> Result<RunRecords> {
+        let mut tx = self.db.begin_read("reading the newest epochs").await?;
         let query = sqlx::query("SELECT view, epoch FROM newest WHERE source = ?");
-        let newest: Vec<(String, i64)> = tx.all(query.bind(source.name())).await?;
+        let newest: Vec<(String, i64)> = tx.fetch_all(query.bind(source.name())).await?;
         let of_views = newest.iter().map(|(_, epoch)| epoch.cast_unsigned());
         let runs = runs::recent(&mut tx, source, of_views).await?;
-        let newest = newest
+        let complete_epochs = newest
             .into_iter()
             .map(|(view, epoch)| (view, epoch.cast_unsigned()))
             .collect();
-        Ok(RunsSeen { runs, newest })
+        Ok(RunRecords {
+            runs,
+            complete_epochs,
+        })
     }
 
-    async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<Option<FoundRows>> {
-        let mut tx = self.db.snapshot("reading batch rows").await?;
+    async fn rows(&self, view: &str, queries: &[PartitionQuery]) -> Result<Option<ViewRows>> {
+        let mut tx = self.db.begin_read("reading batch rows").await?;
         let Some(table) = find_table(&mut tx, view).await? else {
             return Ok(None);
         };
@@ -162,7 +165,7 @@ impl ViewsRead for SqliteViews {
     }
 
     async fn heads(&self, view: &str, keys: &[Vec<u8>]) -> Result<Option<Vec<Option<Head>>>> {
-        let mut tx = self.db.snapshot("reading heads").await?;
+        let mut tx = self.db.begin_read("reading heads").await?;
         editions::heads(&mut tx, view, keys).await
     }
 
@@ -172,33 +175,33 @@ impl ViewsRead for SqliteViews {
         key: &[u8],
         names: &[NodeName],
     ) -> Result<Vec<Option<Bytes>>> {
-        let mut tx = self.db.snapshot("reading nodes").await?;
+        let mut tx = self.db.begin_read("reading nodes").await?;
         editions::nodes(&mut tx, (view, key), names).await
     }
 
-    async fn stories(
+    async fn list_run_details(
         &self,
         source: Source,
         before: Option<Epoch>,
         limit: usize,
-    ) -> Result<Vec<RunStory>> {
+    ) -> Result<Vec<RunDetails>> {
         let Some(last) = run_rules::last_before(before) else {
             return Ok(Vec::new());
         };
         let mut session = self.db.read("reading the stories of runs").await?;
-        runs::stories(&mut session, source, (0, last), limit).await
+        runs::run_details(&mut session, source, (0, last), limit).await
     }
 
-    async fn story(&self, source: Source, epoch: Epoch) -> Result<Option<RunStory>> {
+    async fn run_details(&self, source: Source, epoch: Epoch) -> Result<Option<RunDetails>> {
         let mut session = self.db.read("reading the stories of runs").await?;
-        let stories = runs::stories(&mut session, source, (epoch, epoch), 1).await?;
+        let stories = runs::run_details(&mut session, source, (epoch, epoch), 1).await?;
         Ok(stories.into_iter().next())
     }
 }
 
 #[async_trait]
 impl ViewsScan for SqliteViews {
-    async fn division(&self) -> Result<Division> {
+    async fn share_scheme(&self) -> Result<ShareScheme> {
         Ok(view_scan::DIVISION)
     }
 
@@ -206,7 +209,7 @@ impl ViewsScan for SqliteViews {
         &self,
         view: &str,
         share: ScanShare,
-        after: Option<&ScanPlace>,
+        after: Option<&RowPosition>,
         limit: usize,
     ) -> Result<Option<ScannedRows>> {
         view_scan::rows(&self.db, view, share, after, limit).await
@@ -232,7 +235,7 @@ impl ViewsWrite for SqliteViews {
     async fn ensure_view(&self, source: Source, shape: &ViewShape) -> Result<()> {
         let doing = "making the table of a view";
         let json = serde_json::to_string(shape).map_err(|error| Error::broken(doing, error))?;
-        let mut tx = self.db.change(doing).await?;
+        let mut tx = self.db.begin_write(doing).await?;
         let query = sqlx::query(
             "INSERT INTO views (name, source, shape) VALUES (?, ?, ?)
              ON CONFLICT DO NOTHING RETURNING id",
@@ -240,10 +243,10 @@ impl ViewsWrite for SqliteViews {
         .bind(shape.view())
         .bind(source.name())
         .bind(&json);
-        let made: Option<(i64,)> = tx.first(query).await?;
+        let made: Option<(i64,)> = tx.fetch_first(query).await?;
         let Some((id,)) = made else {
             let query = sqlx::query("SELECT shape FROM views WHERE name = ?").bind(shape.view());
-            let (stored,): (String,) = tx.one(query).await?;
+            let (stored,): (String,) = tx.fetch_one(query).await?;
             if serde_json::from_str::<ViewShape>(&stored).ok().as_ref() == Some(shape) {
                 return Ok(());
             }
@@ -254,7 +257,7 @@ impl ViewsWrite for SqliteViews {
             )));
         };
         let tables = match shape {
-            ViewShape::Tally(_) => rows_table(&table_name(id, shape.view())),
+            ViewShape::Aggregate(_) => rows_table(&table_name(id, shape.view())),
             ViewShape::Board(_) => editions::tables(id, shape.view()),
         };
         tx.execute(AssertSqlSafe(tables)).await?;
@@ -269,20 +272,20 @@ impl ViewsWrite for SqliteViews {
         token: &str,
         now_ms: i64,
     ) -> Result<Run> {
-        let mut tx = self.db.change("proposing a run").await?;
+        let mut tx = self.db.begin_write("proposing a run").await?;
         let last = runs::last(&mut tx, source).await?;
-        let mut run = run_rules::proposal(source, last.as_ref(), epoch, cuts, token)?;
+        let mut run = run_rules::propose(source, last.as_ref(), epoch, cuts, token)?;
         run.stamp_us = runs::next_stamp(&mut tx, source, now_ms).await?;
         runs::put(&mut tx, source, &run, now_ms).await?;
-        runs::forget_outlived(&mut tx, source, epoch, self.runs_kept).await?;
+        runs::delete_expired(&mut tx, source, epoch, self.runs_kept).await?;
         tx.commit().await?;
         Ok(run)
     }
 
     async fn seal(&self, source: Source, epoch: Epoch, token: &str) -> Result<Run> {
-        let mut tx = self.db.change("sealing a run").await?;
+        let mut tx = self.db.begin_write("sealing a run").await?;
         let run = runs::expect(&mut tx, source, epoch).await?;
-        let Some(run) = run_rules::sealed(source, &run, token)? else {
+        let Some(run) = run_rules::seal(source, &run, token)? else {
             return Ok(run);
         };
         // Its story does not end here, so no moment is recorded.
@@ -298,13 +301,13 @@ impl ViewsWrite for SqliteViews {
         results: &BTreeMap<String, String>,
         now_ms: i64,
     ) -> Result<i64> {
-        let mut tx = self.db.change("taking a new stamp for a run").await?;
+        let mut tx = self.db.begin_write("taking a new stamp for a run").await?;
         runs::expect_last(&mut tx, source, epoch).await?;
         let stamp_us = runs::next_stamp(&mut tx, source, now_ms).await?;
         let stamp = sqlx::query("UPDATE runs SET stamp_us = ? WHERE source = ? AND epoch = ?")
             .bind(stamp_us)
             .bind(source.name())
-            .bind(stored(epoch)?);
+            .bind(to_stored(epoch)?);
         tx.execute(stamp).await?;
         for (view, result) in results {
             let begun = "INSERT INTO results (source, view, result, published) VALUES (?, ?, ?, 0)
@@ -322,7 +325,8 @@ impl ViewsWrite for SqliteViews {
         let query = sqlx::query(
             "SELECT view, result, published FROM results WHERE source = ? ORDER BY view, result",
         );
-        let rows: Vec<(String, String, bool)> = session.all(query.bind(source.name())).await?;
+        let rows: Vec<(String, String, bool)> =
+            session.fetch_all(query.bind(source.name())).await?;
         let mut results: BTreeMap<String, TableResults> = BTreeMap::new();
         for (view, result, published) in rows {
             let of_view = results.entry(view).or_default();
@@ -355,13 +359,13 @@ impl ViewsWrite for SqliteViews {
         stamp_us: i64,
         rows: &NewRows,
     ) -> Result<()> {
-        let shared = [stored(epoch)?, stamp_us];
+        let shared = [to_stored(epoch)?, stamp_us];
         let mut from = 0;
         // Once even without rows: a caller whose time is over must hear it.
         loop {
             let length = PUBLISH_ROWS.min(rows.counts.len() - from);
             let bound = bind_rows(view, rows, from, length).await?;
-            let mut tx = self.db.change("publishing rows").await?;
+            let mut tx = self.db.begin_write("publishing rows").await?;
             expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
             let upsert = upsert(&expect_table(&mut tx, view).await?);
             let (connection, fault) = tx.split();
@@ -386,22 +390,22 @@ impl ViewsWrite for SqliteViews {
     ) -> Result<()> {
         let mut tx = self
             .db
-            .change("deleting rows that somebody else wrote")
+            .begin_write("deleting rows that somebody else wrote")
             .await?;
         expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
         view_rows::delete(&mut tx, (view, stamp_us), rows).await?;
         tx.commit().await
     }
 
-    async fn publish_editions(
+    async fn publish_versions(
         &self,
         source: Source,
         view: &str,
         epoch: Epoch,
         stamp_us: i64,
-        editions: &[NewEdition],
+        editions: &[NewVersion],
     ) -> Result<()> {
-        let mut tx = self.db.change("publishing editions").await?;
+        let mut tx = self.db.begin_write("publishing editions").await?;
         expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
         editions::write(&mut tx, view, (epoch, stamp_us), editions).await?;
         tx.commit().await
@@ -419,7 +423,7 @@ impl ViewsWrite for SqliteViews {
         (epoch, stamp_us): (Epoch, i64),
         limit: usize,
     ) -> Result<usize> {
-        let mut tx = self.db.change("deleting nodes").await?;
+        let mut tx = self.db.begin_write("deleting nodes").await?;
         expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
         let deleted = editions::collect(&mut tx, view, limit).await?;
         tx.commit().await?;
@@ -439,7 +443,7 @@ impl ViewsWrite for SqliteViews {
         run_ends: bool,
         now_ms: i64,
     ) -> Result<()> {
-        let mut tx = self.db.change("completing a run").await?;
+        let mut tx = self.db.begin_write("completing a run").await?;
         let mut run = expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
         for (view, result) in results {
             for statement in [
@@ -449,7 +453,8 @@ impl ViewsWrite for SqliteViews {
                 "INSERT INTO results (source, view, result, published) VALUES (?1, ?2, ?3, 1)",
             ] {
                 let query = sqlx::query(statement).bind(source.name()).bind(view);
-                tx.execute(query.bind(result).bind(stored(epoch)?)).await?;
+                tx.execute(query.bind(result).bind(to_stored(epoch)?))
+                    .await?;
             }
         }
         if run_ends && run.state == RunState::Sealed {
@@ -460,36 +465,41 @@ impl ViewsWrite for SqliteViews {
     }
 
     async fn abandon(&self, source: Source, epoch: Epoch, now_ms: i64) -> Result<()> {
-        let mut tx = self.db.change("abandoning a run").await?;
+        let mut tx = self.db.begin_write("abandoning a run").await?;
         let run = runs::expect(&mut tx, source, epoch).await?;
-        let Some(run) = run_rules::abandoned(source, &run)? else {
+        let Some(run) = run_rules::abandon(source, &run)? else {
             return Ok(());
         };
         runs::put(&mut tx, source, &run, now_ms).await?;
         tx.commit().await
     }
 
-    async fn report(&self, source: Source, epoch: Epoch, report: &serde_json::Value) -> Result<()> {
+    async fn set_report(
+        &self,
+        source: Source,
+        epoch: Epoch,
+        report: &serde_json::Value,
+    ) -> Result<()> {
         let mut session = self.db.write("writing the report of a run").await?;
         let query = sqlx::query("UPDATE runs SET report = ? WHERE source = ? AND epoch = ?")
             .bind(report.to_string())
             .bind(source.name())
-            .bind(stored(epoch)?);
+            .bind(to_stored(epoch)?);
         if session.execute(query).await? == 0 {
-            return Err(run_rules::refused(source, epoch, "there is no such run"));
+            return Err(run_rules::refused(source, epoch, "the run does not exist"));
         }
         Ok(())
     }
 
     async fn forget_views(&self, source: Source, at: (Epoch, i64), keep: &[String]) -> Result<()> {
-        let mut tx = self.db.change("forgetting views").await?;
+        let mut tx = self.db.begin_write("forgetting views").await?;
         expect_publisher(&mut tx, source, at).await?;
         // Tables go only when their view was forgotten before: a reader may still be at it now.
         let query = sqlx::query(
             "SELECT name, id, shape FROM views AS v WHERE source = ?1 AND NOT EXISTS (
                  SELECT 1 FROM newest AS n WHERE n.source = v.source AND n.view = v.name)",
         );
-        let tables: Vec<(String, i64, String)> = tx.all(query.bind(source.name())).await?;
+        let tables: Vec<(String, i64, String)> = tx.fetch_all(query.bind(source.name())).await?;
         for (view, id, shape) in tables.iter().filter(|(view, ..)| !keep.contains(view)) {
             let forget = sqlx::query("DELETE FROM views WHERE id = ?").bind(id);
             tx.execute(forget).await?;
@@ -502,7 +512,7 @@ impl ViewsWrite for SqliteViews {
             tx.execute(AssertSqlSafe(drop)).await?;
         }
         let query = sqlx::query("SELECT view FROM newest WHERE source = ?");
-        let known: Vec<(String,)> = tx.all(query.bind(source.name())).await?;
+        let known: Vec<(String,)> = tx.fetch_all(query.bind(source.name())).await?;
         for (view,) in known.iter().filter(|(view,)| !keep.contains(view)) {
             let forget = sqlx::query("DELETE FROM newest WHERE source = ? AND view = ?");
             tx.execute(forget.bind(source.name()).bind(view)).await?;

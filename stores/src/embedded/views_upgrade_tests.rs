@@ -1,4 +1,4 @@
-//! Files of an older version are brought to this one, and keep their heads and nodes.
+//! Tests of upgrades of older files, which must preserve heads and nodes.
 
 use schemas::key::KeyShape;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -10,8 +10,8 @@ use crate::views::{BoardShape, NewHead};
 const VIEW: &str = "boards@1";
 const HOUR_MS: i64 = 3_600_000;
 
-/// Makes of a file one as it was before heads kept an earlier root.
-async fn age(folder: &Path) -> std::result::Result<(), sqlx::Error> {
+/// Restores the tables from before heads had an earlier root.
+async fn downgrade(folder: &Path) -> std::result::Result<(), sqlx::Error> {
     let path = folder.join("views.db");
     let mut file = SqliteConnectOptions::new().filename(path).connect().await?;
     let table = table_name(1, VIEW);
@@ -29,24 +29,24 @@ async fn age(folder: &Path) -> std::result::Result<(), sqlx::Error> {
     file.close().await
 }
 
-/// Publishes an edition at an hour, and answers its stamp.
+/// Publishes a version at an hour, and returns its stamp.
 async fn publish(views: &SqliteViews, hour: i64, root: &'static str, leads: &[u8]) -> i64 {
     let nothing = BTreeMap::new();
-    let begun = views.begin_publishing(Source::Efforts, 1, &nothing, hour * HOUR_MS);
-    let stamp_us = begun.await.expect("a stamp");
+    let beginning = views.begin_publishing(Source::Efforts, 1, &nothing, hour * HOUR_MS);
+    let stamp_us = beginning.await.expect("a stamp");
     let names = leads.iter().map(|n| [*n; 16]);
-    let edition = NewEdition {
+    let edition = NewVersion {
         key: b"a".to_vec(),
         nodes: names.clone().map(|name| (name, Bytes::new())).collect(),
         head: Some(NewHead {
             root: Bytes::from_static(root.as_bytes()),
             names: names.collect(),
         }),
-        is_anew: false,
-        is_alone: false,
+        rewrites_nodes: false,
+        drops_earlier_root: false,
     };
     let editions = [edition];
-    let published = views.publish_editions(Source::Efforts, VIEW, 1, stamp_us, &editions);
+    let published = views.publish_versions(Source::Efforts, VIEW, 1, stamp_us, &editions);
     published.await.expect("publishing");
     let collected = views.collect_garbage(Source::Efforts, VIEW, (1, stamp_us), 99);
     collected.await.expect("collecting");
@@ -67,7 +67,7 @@ async fn nodes(views: &SqliteViews) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn an_older_file_keeps_its_heads() {
+async fn upgrades_preserve_heads() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(folder.path().join(super::super::db::LOCKS)).expect("a folder");
     let views = SqliteViews::open(folder.path()).await.expect("a new file");
@@ -87,14 +87,14 @@ async fn an_older_file_keeps_its_heads() {
     views.seal(source, 1, "token").await.expect("a run");
     publish(&views, 1, "old", &[1, 2]).await;
     drop(views);
-    age(folder.path()).await.expect("an older file");
+    downgrade(folder.path()).await.expect("an older file");
 
     let views = SqliteViews::open(folder.path()).await.expect("opening");
     views.ensure_view(source, &shape).await.expect("a view");
     let found = head(&views).await;
     assert_eq!((found.stamp_us, &found.earlier), (None, &None));
     assert_eq!(&*found.root, b"old");
-    // Of which day it is, nobody knows.
+    // Its day is unknown.
     assert_eq!(found.earlier_at(i64::MAX), None);
     let second = publish(&views, 50, "second", &[2, 3]).await;
     assert_eq!(

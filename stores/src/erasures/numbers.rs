@@ -1,9 +1,11 @@
-//! Finds whole numbers in bytes of unknown form. It accepts false positives, and misses no number in one of these forms.
+//! Finds whole numbers in bytes of unknown form. It accepts false positives, and misses no number
+//! in one of these forms.
 //!
-//! In text: decimal digits of any script, after any character and of either sign; leading zeros; decimal and exponent
-//! forms (`4711.0`, `4.711e3`); groups of three digits (`4,711`); escapes of JSON, URLs and XML (`\u0034`, `%34`, `&#52;`),
-//! also nested. In binary: text in it, UTF-16 with ASCII digits as well, and integers and floats of Avro and integers of Protocol Buffers.
-//! Not: Base64, hexadecimal digits, number words, and compressed or encrypted bytes.
+//! In text: decimal digits of any script, after any character and of either sign; leading zeros;
+//! decimal and exponent forms (`4711.0`, `4.711e3`); groups of three digits (`4,711`); escapes of
+//! JSON, URLs and XML (`\u0034`, `%34`, `&#52;`), also nested. In binary: text in it, UTF-16 with
+//! ASCII digits as well, and integers and floats of Avro and integers of Protocol Buffers. Not:
+//! Base64, hexadecimal digits, number words, and compressed or encrypted bytes.
 
 use std::borrow::Cow;
 
@@ -30,7 +32,8 @@ const ZEROS: [u32; 65] = [
     0x1d7ce, 0x1d7d8, 0x1d7e2, 0x1d7ec, 0x1d7f6, 0x1e140, 0x1e2f0, 0x1e950, 0x1fbf0,
 ];
 
-/// Whether bytes are text: UTF-8, possibly cut off in a character, without control characters but whitespace.
+/// Returns whether bytes are text: UTF-8, possibly cut off in a character, without control
+/// characters but whitespace.
 pub(super) fn is_text(bytes: &[u8]) -> bool {
     let is_utf8 = match std::str::from_utf8(bytes) {
         Ok(_) => true,
@@ -40,7 +43,7 @@ pub(super) fn is_text(bytes: &[u8]) -> bool {
     is_utf8 && !bytes.iter().any(is_control)
 }
 
-/// Whether a number in a text passes.
+/// Returns whether any number in a text passes a test.
 pub(super) fn any_in_text(text: &[u8], passes: &impl Fn(i64) -> bool) -> bool {
     let mut text = Cow::Borrowed(text);
     for _ in 0..=NESTED_MAX {
@@ -55,7 +58,7 @@ pub(super) fn any_in_text(text: &[u8], passes: &impl Fn(i64) -> bool) -> bool {
     false
 }
 
-/// Whether a number in binary data passes.
+/// Returns whether any number in binary data passes a test.
 pub(super) fn any_in_binary(bytes: &[u8], passes: &impl Fn(i64) -> bool) -> bool {
     if any_in_text(bytes, passes) {
         return true;
@@ -128,7 +131,7 @@ fn ascii_digit(char: char) -> Option<char> {
     char::from_digit(code - ZEROS.get(index)?, 10)
 }
 
-/// Whether a number passes that is written in ASCII digits.
+/// Returns whether any number in ASCII digits passes a test.
 fn any_in_digits(text: &[u8], passes: &impl Fn(i64) -> bool) -> bool {
     let mut rest = text;
     loop {
@@ -146,7 +149,7 @@ fn any_in_digits(text: &[u8], passes: &impl Fn(i64) -> bool) -> bool {
     }
 }
 
-/// Whether the number of these digits passes, or its negative.
+/// Returns whether the number with these digits, or its negative, passes a test.
 fn either_sign(digits: &[u8], passes: &impl Fn(i64) -> bool) -> bool {
     let digits = without_zeros(digits);
     if digits.len() > DIGITS_MAX {
@@ -183,7 +186,7 @@ fn scaled(run: &[u8], after: &[u8]) -> Option<Vec<u8>> {
     is_whole.then(|| all.chain(std::iter::repeat(b'0')).take(point).collect())
 }
 
-/// The exponent that follows an `e`; 0 if none does.
+/// The exponent after an `e`; 0 if there is none.
 fn exponent(text: &[u8]) -> i64 {
     let (sign, text) = match text.split_first() {
         Some((b'-', rest)) => (-1, rest),
@@ -199,7 +202,7 @@ fn exponent(text: &[u8]) -> i64 {
     sign * digits.iter().fold(0, add)
 }
 
-/// Whether a number passes whose digits stand in groups of three.
+/// Returns whether any number in groups of three digits passes a test.
 fn any_grouped(run: &[u8], mut after: &[u8], passes: &impl Fn(i64) -> bool) -> bool {
     if run.len() > GROUP_DIGITS {
         return false;
@@ -233,7 +236,7 @@ fn without_zeros(digits: &[u8]) -> &[u8] {
     digits.get(zeros..).unwrap_or_default()
 }
 
-/// The text with its outermost escapes resolved; nothing if it has none.
+/// The text with its outermost escapes resolved; `None` if it has none.
 fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
     let mut inner = Vec::new();
     let mut rest = text;
@@ -255,7 +258,7 @@ fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
     has_escapes.then_some(inner)
 }
 
-/// The character of an escape that begins here, and the length of the escape.
+/// The character of an escape at the start, and the length of the escape.
 fn escape(text: &[u8]) -> Option<(char, usize)> {
     let hex = |from: usize, to: usize| number(text.get(from..to)?, 16);
     match text {
@@ -295,7 +298,7 @@ fn percent(text: &[u8]) -> Option<(char, usize)> {
     None
 }
 
-/// The character of a numeric reference of XML after its beginning, and the length of the rest.
+/// The character of a numeric reference of XML after its prefix, and the length of the rest.
 fn reference(text: &[u8], radix: u32) -> Option<(char, usize)> {
     let end = text
         .iter()
@@ -314,7 +317,7 @@ fn number(digits: &[u8], radix: u32) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// Whether each form has the number, and no other number in place of it.
+    /// Returns whether the text contains the number.
     fn has(text: impl AsRef<[u8]>, number: i64) -> bool {
         any_in_text(text.as_ref(), &|found| found == number)
     }
@@ -413,7 +416,7 @@ mod tests {
         assert_eq!(ascii_digit('\u{66a}'), None);
     }
 
-    /// A digit beside a number makes another one of it, and so may an escape.
+    /// A digit next to a number makes another number of it, and so may an escape.
     const BESIDE: &str = r"[^\pN\\%&]*";
 
     proptest::proptest! {

@@ -1,4 +1,5 @@
-//! Erasures as records: one per number, from 1 without gaps, never deleted; and the key of the hashes.
+//! Erasures as records: one per number, from 1 without gaps, never deleted; and the key of the
+//! hashes.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -73,7 +74,7 @@ pub(super) async fn set_receipt(
     finished_at_ms: Option<i64>,
     receipt: &Value,
 ) -> Result<()> {
-    update(records, (SCOPE, &number_name(number)), |current| {
+    update(records, SCOPE, &number_name(number), |current| {
         let Some(current) = current else {
             let why = format!("erasure {number} does not exist");
             return Err(Error::Refused(why));

@@ -1,4 +1,4 @@
-//! Who is suppressed, and where a person's id may stand in what comes.
+//! The suppressed people, and the search for their ids in input.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,14 +13,14 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use sha2::Sha256;
 
-use super::{Erasure, Key, Kind, Person, PersonHash, numbers};
+use super::{Erasure, Key, Person, PersonHash, PersonKind, numbers};
 
-/// Ids whose answer is remembered: the same ones come again and again, and a hash takes a while.
-const REMEMBERED_MAX: usize = 1 << 16;
+/// The number of cached answers: the same ids are repeated often, and a hash is expensive.
+const CACHED_MAX: usize = 1 << 16;
 /// Larger binary data is redacted without a search, which would take too long.
 const BINARY_BYTES_MAX: usize = 64 << 10;
 
-/// Fields of some source that name no person, unless it is the person's own.
+/// Fields that name no person, unless the source uses them for one.
 const OTHER_FIELDS: [&str; 27] = [
     "id",
     "event_id",
@@ -51,25 +51,25 @@ const OTHER_FIELDS: [&str; 27] = [
     "revoked_at",
 ];
 
-/// What takes the place of a dead letter's reason.
-const ERASED: &str =
-    "erased: it held, or may have held, somebody who was erased; its bytes are gone";
+/// The reason of a redacted dead letter.
+const REDACTED_REASON: &str =
+    "redacted: it contained, or may have contained, an erased person; its bytes are deleted";
 
-/// Those who are suppressed, at one moment. Whoever can read what is made of it by serde has the list and its key: it is
-/// for processes of the same installation alone.
+/// The suppressed people at one moment. The serialized form contains the list and its key, so it is
+/// only for processes of the same installation.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Suppressed {
+pub struct SuppressedPeople {
     key: Key,
     newest: u64,
     newest_listener: u64,
     newest_athlete: u64,
-    people: HashSet<(Kind, PersonHash)>,
+    people: HashSet<(PersonKind, PersonHash)>,
     #[serde(skip)]
-    remembered: Mutex<std::collections::HashMap<Person, bool>>,
+    cache: Mutex<std::collections::HashMap<Person, bool>>,
 }
 
-impl Suppressed {
-    pub(super) fn of(key: Key, erasures: &[Erasure]) -> Self {
+impl SuppressedPeople {
+    pub(super) fn new(key: Key, erasures: &[Erasure]) -> Self {
         let newest = |mut of: Box<dyn FnMut(&&Erasure) -> bool>| {
             let numbers = erasures.iter().filter(|erasure| of(erasure));
             numbers.map(|erasure| erasure.number).max().unwrap_or(0)
@@ -77,21 +77,21 @@ impl Suppressed {
         Self {
             key,
             newest: newest(Box::new(|_| true)),
-            newest_listener: newest(Box::new(|erasure| erasure.kind == Kind::Listener)),
-            newest_athlete: newest(Box::new(|erasure| erasure.kind == Kind::Athlete)),
+            newest_listener: newest(Box::new(|erasure| erasure.kind == PersonKind::Listener)),
+            newest_athlete: newest(Box::new(|erasure| erasure.kind == PersonKind::Athlete)),
             people: erasures.iter().map(|one| (one.kind, one.person)).collect(),
-            remembered: Mutex::default(),
+            cache: Mutex::default(),
         }
     }
 
-    /// The number of the newest erasure that it holds; 0 if there is none.
+    /// The number of the newest erasure; 0 if there is none.
     #[must_use]
     pub const fn newest(&self) -> u64 {
         self.newest
     }
 
-    /// The number of the newest erasure of a listener; 0 if there is none. Whatever was made of plays
-    /// before it may hold somebody who is suppressed.
+    /// The number of the newest erasure of a listener; 0 if there is none. Results of plays from
+    /// before it may contain a suppressed person.
     #[must_use]
     pub const fn newest_listener(&self) -> u64 {
         self.newest_listener
@@ -103,75 +103,72 @@ impl Suppressed {
         self.newest_athlete
     }
 
-    /// Whether a person is suppressed.
+    /// Returns whether a person is suppressed.
     #[must_use]
-    pub fn has(&self, person: Person) -> bool {
+    pub fn contains(&self, person: Person) -> bool {
         if self.people.is_empty() {
             return false;
         }
-        let remembered = || {
-            self.remembered
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
-        if let Some(known) = remembered().get(&person) {
+        let cache = || self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = cache().get(&person) {
             return *known;
         }
         let found = self
             .people
-            .contains(&(person.kind, hash(&self.key, person)));
-        let mut remembered = remembered();
-        if remembered.len() >= REMEMBERED_MAX {
-            remembered.clear();
+            .contains(&(person.kind, person_hash(&self.key, person)));
+        let mut cache = cache();
+        if cache.len() >= CACHED_MAX {
+            cache.clear();
         }
-        remembered.insert(person, found);
+        cache.insert(person, found);
         found
     }
 
-    /// Whether a listener is suppressed.
+    /// Returns whether a listener is suppressed.
     #[must_use]
-    pub fn has_listener(&self, id: i64) -> bool {
-        let kind = Kind::Listener;
-        self.has(Person { kind, id })
+    pub fn contains_listener(&self, id: i64) -> bool {
+        let kind = PersonKind::Listener;
+        self.contains(Person { kind, id })
     }
 
-    /// Whether an athlete is suppressed.
+    /// Returns whether an athlete is suppressed.
     #[must_use]
-    pub fn has_athlete(&self, id: i64) -> bool {
-        let kind = Kind::Athlete;
-        self.newest_athlete > 0 && self.has(Person { kind, id })
+    pub fn contains_athlete(&self, id: i64) -> bool {
+        let kind = PersonKind::Athlete;
+        self.newest_athlete > 0 && self.contains(Person { kind, id })
     }
 
-    /// Puts a mark in the place of a dead letter of a source that holds, or may hold, somebody who is
-    /// suppressed, and answers whether it did. Its origin stays: what became a dead letter counts no
-    /// more, and that is known by it. `source` is that of the topic: a letter may name any.
+    /// Redacts a dead letter of a source if it contains, or may contain, a suppressed person, and
+    /// returns whether it did. The origin stays, because it marks the record that does not count
+    /// any more. `source` is the source of the topic; the dead letter itself may name any source.
     pub fn redact(&self, source: Source, letter: &mut DeadLetter) -> bool {
         let is_erased = |kind| match kind {
-            Kind::Listener => self.newest_listener > 0,
-            Kind::Athlete => self.newest_athlete > 0,
+            PersonKind::Listener => self.newest_listener > 0,
+            PersonKind::Athlete => self.newest_athlete > 0,
         };
-        // The numbers of a letter are not remembered: they would push out those of good events.
+        // The cache is not used: the numbers in dead letters would evict those of valid events.
         let has = |person: Person| {
             self.people
-                .contains(&(person.kind, hash(&self.key, person)))
+                .contains(&(person.kind, person_hash(&self.key, person)))
         };
         let raw = &letter.raw;
-        let holds = fields(source).is_some_and(|(kind, _)| is_erased(kind))
+        let is_mentioned = person_fields(source).is_some_and(|(kind, _)| is_erased(kind))
             && ((raw.len() > BINARY_BYTES_MAX && !numbers::is_text(raw))
-                || holds(source, raw, has));
-        if holds {
+                || may_mention(source, raw, has));
+        if is_mentioned {
             letter.raw.clear();
-            letter.reason = ERASED.to_owned();
+            letter.reason = REDACTED_REASON.to_owned();
         }
-        holds
+        is_mentioned
     }
 }
 
-/// Whether the bytes that came for a source hold a person, or may. In a JSON object the fields of the person tell, those
-/// that no source has, whatever is an object or a list itself, and names of fields. In anything else any number may be an id,
-/// in each form that [`numbers`] finds. So too much may be found, and never too little.
-pub(crate) fn holds(source: Source, raw: &[u8], has: impl Fn(Person) -> bool) -> bool {
-    let Some((kind, fields)) = fields(source) else {
+/// Returns whether the bytes that a source received mention a person, or may. In a JSON object, the
+/// search covers the person's fields, unknown fields, nested objects and lists, and the names of
+/// fields. In other data, any number may be an id, in each form that [`numbers`] finds. So there
+/// are false positives, but no false negatives.
+pub(crate) fn may_mention(source: Source, raw: &[u8], has: impl Fn(Person) -> bool) -> bool {
+    let Some((kind, fields)) = person_fields(source) else {
         return false;
     };
     let has = |id: i64| has(Person { kind, id });
@@ -197,7 +194,7 @@ pub(crate) fn holds(source: Source, raw: &[u8], has: impl Fn(Person) -> bool) ->
     })
 }
 
-/// The fields of a JSON object as they are written, also those whose name comes twice.
+/// The fields of a JSON object in their written form, including repeated names.
 struct JsonFields<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for JsonFields<'de> {
@@ -224,27 +221,33 @@ impl<'de> Deserialize<'de> for JsonFields<'de> {
     }
 }
 
-/// Whether the bytes that came for a source hold such a person of a kind, or may: as [`Suppressed::redact`] looks.
+/// Returns whether the bytes that a source received mention a person of a kind, or may: the same
+/// search as [`SuppressedPeople::redact`].
 #[must_use]
-pub fn mentions(source: Source, raw: &[u8], kind: Kind, has: impl Fn(i64) -> bool) -> bool {
-    holds(source, raw, |one| one.kind == kind && has(one.id))
+pub fn may_mention_kind(
+    source: Source,
+    raw: &[u8],
+    kind: PersonKind,
+    has: impl Fn(i64) -> bool,
+) -> bool {
+    may_mention(source, raw, |one| one.kind == kind && has(one.id))
 }
 
-/// Where the lines of a source name a person.
-fn fields(source: Source) -> Option<(Kind, &'static [&'static str])> {
+/// The fields in which lines of a source name a person.
+fn person_fields(source: Source) -> Option<(PersonKind, &'static [&'static str])> {
     Some(match source {
-        Source::Plays => (Kind::Listener, &["listener_id"]),
+        Source::Plays => (PersonKind::Listener, &["listener_id"]),
         Source::Efforts | Source::Clubs | Source::Authorizations => {
-            (Kind::Athlete, &["athlete_id"])
+            (PersonKind::Athlete, &["athlete_id"])
         }
-        Source::Athletes => (Kind::Athlete, &["id"]),
-        Source::Follows => (Kind::Athlete, &["follower_id", "followed_id"]),
+        Source::Athletes => (PersonKind::Athlete, &["id"]),
+        Source::Follows => (PersonKind::Athlete, &["follower_id", "followed_id"]),
         Source::Applications => return None,
     })
 }
 
-/// What the list holds of a person.
-pub(super) fn hash(key: &Key, person: Person) -> PersonHash {
+/// The hash of a person in the list.
+pub(super) fn person_hash(key: &Key, person: Person) -> PersonHash {
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else {
         // A key may have any length.
         return PersonHash::default();

@@ -1,33 +1,38 @@
 use schemas::dead_letter::DeadLetter;
 use schemas::source::Source;
 
-use super::suppressed::{hash, holds};
+use super::suppressed::{may_mention, person_hash};
 use super::*;
 
 fn listener(id: i64) -> Person {
     Person {
-        kind: Kind::Listener,
+        kind: PersonKind::Listener,
         id,
     }
 }
 
 #[test]
-fn a_hash_is_of_its_key_and_kind() {
-    let (a, b) = (hash(&[1; 32], listener(7)), hash(&[2; 32], listener(7)));
+fn a_hash_depends_on_key_and_kind() {
+    let (a, b) = (
+        person_hash(&[1; 32], listener(7)),
+        person_hash(&[2; 32], listener(7)),
+    );
     let athlete = Person {
-        kind: Kind::Athlete,
+        kind: PersonKind::Athlete,
         id: 7,
     };
-    assert!(a != b && a != hash(&[1; 32], athlete) && a != hash(&[1; 32], listener(8)));
+    assert!(
+        a != b && a != person_hash(&[1; 32], athlete) && a != person_hash(&[1; 32], listener(8))
+    );
 }
 
 #[test]
-fn a_person_is_found_where_one_may_stand() {
+fn finds_a_person_wherever_an_id_may_be() {
     let check = |source: &str, raw: &[u8], found: bool| {
         let source = Source::ALL.into_iter().find(|one| one.name() == source);
-        let is_wanted = |person: Person| person.id == 4711;
+        let is_searched = |person: Person| person.id == 4711;
         assert_eq!(
-            holds(source.unwrap(), raw, is_wanted),
+            may_mention(source.unwrap(), raw, is_searched),
             found,
             "{source:?} {raw:?}"
         );
@@ -36,7 +41,7 @@ fn a_person_is_found_where_one_may_stand() {
     check("plays", br#"{"listener_id": "4711"}"#, true);
     check("plays", br#"{"listener_id": 1, "track_id": 4711}"#, false);
     check("plays", br#"{"track_id": 4711, "at": "4711-01-01"}"#, false);
-    // Envelopes, and fields that are called otherwise.
+    // Envelopes, and unknown field names.
     check("plays", br#"{"after": {"listener_id": 4711}}"#, true);
     check("plays", br#"{"payload": "{\"listener_id\": 4711}"}"#, true);
     check("plays", br#"{"LISTENER_ID": 4711}"#, true);
@@ -44,11 +49,11 @@ fn a_person_is_found_where_one_may_stand() {
     check("plays", b"{\"listener_id\": 4711, ", true);
     check("plays", b"47110 14711", false);
     check("plays", b"x4711y", true);
-    // A hyphen may be a sign or not; in a JSON number it is one.
+    // A hyphen may be a sign or not; in a JSON number it is a sign.
     check("plays", b"user-4711", true);
     check("plays", br#"{"listener_id": "user-4711"}"#, true);
     check("plays", br#"{"listener_id": -4711}"#, false);
-    // Other ways to write it, of which the last keeps one of two values.
+    // Other spellings. In the last one, parsers keep one of the two values.
     check("plays", br#"{"listener_id": 4711.0}"#, true);
     check("plays", br#"{"listener_id": 4.711e3}"#, true);
     check("plays", br#"{"listener_id": "\u0034711"}"#, true);
@@ -74,15 +79,15 @@ fn a_person_is_found_where_one_may_stand() {
 fn a_redacted_letter_keeps_its_origin() {
     let erasure = Erasure {
         number: 1,
-        kind: Kind::Listener,
-        person: hash(&[3; 32], listener(4711)),
+        kind: PersonKind::Listener,
+        person: person_hash(&[3; 32], listener(4711)),
         begun_at_ms: 0,
         by: String::new(),
         reason: String::new(),
         finished_at_ms: None,
         receipt: Value::Null,
     };
-    let list = Suppressed::of([3; 32], &[erasure]);
+    let list = SuppressedPeople::new([3; 32], &[erasure]);
     let letter = |raw: &[u8]| DeadLetter {
         source: "plays".to_owned(),
         reason: "listener_id: 4711 is odd".to_owned(),
@@ -90,34 +95,38 @@ fn a_redacted_letter_keeps_its_origin() {
         at_ms: 5,
         raw: raw.to_vec(),
     };
-    let mut held = letter(b"4711,");
-    assert!(list.redact(Source::Plays, &mut held));
-    assert_eq!((held.origin.as_str(), held.raw.len()), ("f:1", 0));
-    assert!(!held.reason.contains("4711"));
-    let mut stranger = DeadLetter {
+    let mut mentioning = letter(b"4711,");
+    assert!(list.redact(Source::Plays, &mut mentioning));
+    assert_eq!(
+        (mentioning.origin.as_str(), mentioning.raw.len()),
+        ("f:1", 0)
+    );
+    assert!(!mentioning.reason.contains("4711"));
+    let mut foreign = DeadLetter {
         source: "of another client".to_owned(),
         ..letter(b"4711,")
     };
-    assert!(list.redact(Source::Plays, &mut stranger));
+    assert!(list.redact(Source::Plays, &mut foreign));
     let mut other = letter(b"4712,");
     assert!(!list.redact(Source::Plays, &mut other));
     assert_eq!(other, letter(b"4712,"));
 }
 
 #[test]
-fn each_who_is_sought_is_found_once_in_a_thing() {
-    let mut found = Sought::of(Kind::Athlete, [7, 9, 11]);
+fn each_person_is_counted_once_per_item() {
+    let mut found = SearchedPeople::new(PersonKind::Athlete, [7, 9, 11]);
     let raw = br#"{"follower_id": 7, "followed_id": 9, "other": [7, 7, 8]}"#;
     for _ in 0..2 {
-        found.once(|has| mentions(Source::Follows, raw, Kind::Athlete, has));
+        found
+            .count_mentions(|has| may_mention_kind(Source::Follows, raw, PersonKind::Athlete, has));
     }
-    found.once(|has| mentions(Source::Plays, b"7", Kind::Athlete, has));
-    found.note(11);
-    found.note(12);
-    let all = |found: &Sought| found.iter().collect::<Vec<_>>();
+    found.count_mentions(|has| may_mention_kind(Source::Plays, b"7", PersonKind::Athlete, has));
+    found.increment(11);
+    found.increment(12);
+    let all = |found: &SearchedPeople| found.iter().collect::<Vec<_>>();
     assert_eq!(all(&found), [(7, 2), (9, 2), (11, 1)]);
-    assert_eq!(all(&found.none()), [(7, 0), (9, 0), (11, 0)]);
-    let mut sum = found.none();
+    assert_eq!(all(&found.zeroed()), [(7, 0), (9, 0), (11, 0)]);
+    let mut sum = found.zeroed();
     sum.add(&found);
     sum.add(&found);
     assert_eq!(all(&sum), [(7, 4), (9, 4), (11, 2)]);

@@ -1,4 +1,4 @@
-//! What is wrong with the topics of an installation and their brokers.
+//! Diagnostics of the topics of an installation and of the brokers.
 
 use async_trait::async_trait;
 use rdkafka::admin::ResourceSpecifier;
@@ -9,78 +9,77 @@ use schemas::source::Source;
 
 use super::KafkaLog;
 use super::log::Inner;
-use super::topics::{Settings, is_compacted, is_no_right};
-use crate::log::topics;
+use super::topics::{Settings, is_compacted, is_unauthorized};
+use crate::log::all_topics;
 use crate::{Result, Server};
 
-/// A dead letter holds a line as text or in twice as many digits, and says where it came from.
-const LETTER_BYTES_MAX: usize = 2 * LINE_BYTES_MAX + (64 << 10);
+/// Upper limit of the size of a dead letter: a line as text or in hexadecimal, and its origin.
+const DEAD_LETTER_BYTES_MAX: usize = 2 * LINE_BYTES_MAX + (64 << 10);
 
-/// Topics are made through the port.
 #[async_trait]
 impl Server for KafkaLog {
     fn name(&self) -> &'static str {
         "log on Kafka"
     }
 
-    async fn flaws(&self) -> Result<Vec<String>> {
-        self.blocking(Inner::flaws).await
+    async fn diagnostics(&self) -> Result<Vec<String>> {
+        self.blocking(Inner::diagnostics).await
     }
 }
 
 impl Inner {
-    fn flaws(&self) -> Result<Vec<String>> {
-        let mut flaws = Vec::new();
-        let (mut there, mut missing) = (Vec::new(), Vec::new());
-        for (topic, _) in topics(1) {
+    fn diagnostics(&self) -> Result<Vec<String>> {
+        let mut diagnostics = Vec::new();
+        let (mut existing, mut missing) = (Vec::new(), Vec::new());
+        for (topic, _) in all_topics(1) {
             let name = self.cluster.namespace.topic(topic);
             match self.partitions(&name)? {
-                Some(_) => there.push(name),
+                Some(_) => existing.push(name),
                 None => missing.push(name),
             }
         }
         if !missing.is_empty() {
-            flaws.push(self.told(&format!(
-                "these topics are not there: {}; run `backstitch migrate`",
+            diagnostics.push(self.with_address(&format!(
+                "these topics do not exist: {}; run `backstitch migrate`",
                 missing.join(", ")
             )));
         }
-        let asked: Vec<_> = there
+        let resources: Vec<_> = existing
             .iter()
             .map(|name| ResourceSpecifier::Topic(name))
             .collect();
-        if !asked.is_empty() {
-            for (name, settings) in there.iter().zip(self.cluster.settings(&asked)?) {
-                let of_topic = settings.map_or_else(
-                    |code| vec![unseen(&format!("the topic {name}"), code)],
-                    |settings| of_topic(name, &settings),
+        if !resources.is_empty() {
+            for (name, settings) in existing.iter().zip(self.cluster.settings(&resources)?) {
+                let topic_flaws = settings.map_or_else(
+                    |code| vec![unreadable_settings(&format!("the topic {name}"), code)],
+                    |settings| check_topic(name, &settings),
                 );
-                flaws.extend(of_topic.iter().map(|flaw| self.told(flaw)));
+                diagnostics.extend(topic_flaws.iter().map(|flaw| self.with_address(flaw)));
             }
         }
-        if let Some(flaw) = self.of_brokers()? {
-            flaws.push(self.told(&flaw));
+        if let Some(flaw) = self.check_brokers()? {
+            diagnostics.push(self.with_address(&flaw));
         }
-        Ok(flaws)
+        Ok(diagnostics)
     }
 
-    fn told(&self, flaw: &str) -> String {
+    fn with_address(&self, flaw: &str) -> String {
         format!(
             "Kafka at {}: {flaw}",
             self.cluster.options.bootstrap_servers
         )
     }
 
-    /// What is wrong with how brokers are set; one stands for all.
-    fn of_brokers(&self) -> Result<Option<String>> {
+    /// Checks the settings of one broker, because all brokers should have the same.
+    fn check_brokers(&self) -> Result<Option<String>> {
         let timeout = self.cluster.options.request_timeout();
         let topic = self.cluster.namespace.topic(Source::Plays.topic());
         let metadata = self
-            .asker
+            .metadata_client
             .fetch_metadata(Some(&topic), timeout)
-            .map_err(|error| self.complain("asking for the brokers", &error))?;
+            .map_err(|error| self.metadata_error("reading the list of brokers", &error))?;
         let Some(broker) = metadata.brokers().first() else {
-            return Ok(Some("no broker names itself".to_owned()));
+            return Ok(Some("the cluster's metadata names no broker".to_owned()));
         };
         let settings = self
             .cluster
@@ -90,39 +89,39 @@ impl Inner {
                 .get("auto.create.topics.enable")
                 .filter(|set| *set == "true")
                 .map(|_| {
-                    "auto.create.topics.enable is true: a name that is spelt wrong elsewhere makes a topic. Set it to false".to_owned()
+                    "auto.create.topics.enable is true: a misspelled name creates a topic. Set it to false".to_owned()
                 }),
-            // Only those who run the brokers may see it in many places.
-            Some(Err(code)) if is_no_right(code) => None,
-            Some(Err(code)) => Some(unseen("the brokers", code)),
+            // Many installations let only administrators read broker settings.
+            Some(Err(code)) if is_unauthorized(code) => None,
+            Some(Err(code)) => Some(unreadable_settings("the brokers", code)),
             None => None,
         })
     }
 }
 
-fn unseen(what: &str, code: Code) -> String {
-    format!("how {what} is set can't be seen: {code}; give this user DESCRIBE_CONFIGS")
+fn unreadable_settings(resource: &str, code: Code) -> String {
+    format!("cannot read the settings of {resource}: {code}; grant this user DESCRIBE_CONFIGS")
 }
 
-/// What is wrong with how a topic is set.
-fn of_topic(name: &str, settings: &Settings) -> Vec<String> {
-    let mut flaws = Vec::new();
-    let set = |key: &str| settings.get(key).map_or("", String::as_str);
+/// Checks the settings of a topic.
+fn check_topic(name: &str, settings: &Settings) -> Vec<String> {
+    let mut diagnostics = Vec::new();
+    let setting = |key: &str| settings.get(key).map_or("", String::as_str);
     if is_compacted(settings) {
-        flaws.push(format!(
-            "the topic {name} is compacted: of the records of a key only the newest stays. Set its cleanup.policy to delete"
+        diagnostics.push(format!(
+            "the topic {name} is compacted, which removes all but the newest record of each key. Set its cleanup.policy to delete"
         ));
     }
-    if set("message.timestamp.type") != "LogAppendTime" {
-        flaws.push(format!(
-            "the topic {name} keeps the times that writers give, which may fall. Set its message.timestamp.type to LogAppendTime"
+    if setting("message.timestamp.type") != "LogAppendTime" {
+        diagnostics.push(format!(
+            "the topic {name} stores the writers' timestamps, which may decrease. Set its message.timestamp.type to LogAppendTime"
         ));
     }
-    let bytes_max: Option<usize> = set("max.message.bytes").parse().ok();
-    if let Some(bytes_max) = bytes_max.filter(|max| *max < LETTER_BYTES_MAX) {
-        flaws.push(format!(
-            "the topic {name} takes no record of more than {bytes_max} bytes. Set its max.message.bytes to {LETTER_BYTES_MAX} or more"
+    let bytes_max: Option<usize> = setting("max.message.bytes").parse().ok();
+    if let Some(bytes_max) = bytes_max.filter(|max| *max < DEAD_LETTER_BYTES_MAX) {
+        diagnostics.push(format!(
+            "the topic {name} accepts records of at most {bytes_max} bytes. Set its max.message.bytes to {DEAD_LETTER_BYTES_MAX} or more"
         ));
     }
-    flaws
+    diagnostics
 }

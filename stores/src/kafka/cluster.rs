@@ -1,5 +1,4 @@
-//! What all clients of one cluster share: how they are set up, what they have to say, and what their
-//! errors mean.
+//! State that all clients of one cluster share: configuration, callbacks, and the classification of errors.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -15,43 +14,46 @@ use super::KafkaOptions;
 use crate::namespace::Namespace;
 use crate::{Error, Result};
 
-/// A complaint of the client library explains an error so much later, at most.
-const HEARD_FOR: Duration = Duration::from_secs(30);
-/// What to do where one is not let in.
-const LET_IN: &str = "check user, password and mechanism";
-/// Clients that were given up and don't end, at most.
-const CLOSING_MAX: i64 = 64;
-/// Events that are taken from a client's queue at once.
-const EVENTS_MAX: usize = 100;
+/// A client error explains a failed call if it is at most this old.
+const CLIENT_ERROR_AGE_MAX: Duration = Duration::from_secs(30);
+/// Remedy for failed authentication.
+const AUTHENTICATION_REMEDY: &str = "check user, password and mechanism";
+/// New clients wait while this many closed clients have not ended.
+const CLOSING_CLIENTS_MAX: i64 = 64;
+/// Upper limit of events that one call of [`drain_events`] takes from a client's queue.
+const EVENTS_PER_DRAIN_MAX: usize = 100;
 
-/// A cluster, as all its clients know it.
+/// State shared by the clients of a cluster.
 #[derive(Debug)]
 pub(super) struct Cluster {
     pub(super) options: KafkaOptions,
     pub(super) namespace: Namespace,
-    heard: Arc<Heard>,
-    /// Clients that were given up and are not gone yet.
-    closing: Arc<Closing>,
-    /// Topics that were found fit, by their names here.
-    pub(super) fit: Mutex<BTreeSet<String>>,
+    last_error: Arc<LastClientError>,
+    /// Closed clients that have not ended.
+    closing: Arc<ClosingClients>,
+    /// Topics whose settings were checked, by their names on the brokers.
+    pub(super) checked_topics: Mutex<BTreeSet<String>>,
 }
 
-/// The newest complaint of a client library, which often says more than the error that follows.
+/// The newest error that the client library reported to a callback. It often says more than the error of the call that
+/// fails afterwards.
 #[derive(Debug, Default)]
-struct Heard(Mutex<Option<Complaint>>);
+struct LastClientError(Mutex<Option<ClientError>>);
 
-/// A complaint, and what to do about it where that is known.
+/// An error that the client library reported, with a remedy if one is known.
 #[derive(Debug)]
-struct Complaint {
+struct ClientError {
     at: Instant,
     reason: String,
     remedy: Option<&'static str>,
 }
 
-impl Complaint {
-    fn of(code: Option<Code>, reason: &str) -> Self {
+impl ClientError {
+    fn new(code: Option<Code>, reason: &str) -> Self {
         let remedy = match code {
-            Some(Code::Authentication | Code::SaslAuthenticationFailed) => Some(LET_IN),
+            Some(Code::Authentication | Code::SaslAuthenticationFailed) => {
+                Some(AUTHENTICATION_REMEDY)
+            }
             Some(Code::SSL) => Some("check ca_file and the brokers' certificates"),
             _ => None,
         };
@@ -63,60 +65,60 @@ impl Complaint {
     }
 
     fn is_recent(&self) -> bool {
-        self.at.elapsed() < HEARD_FOR
+        self.at.elapsed() < CLIENT_ERROR_AGE_MAX
     }
 }
 
-/// What listens to a client.
+/// Callbacks of a client: they log its messages and record its errors.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ear(Arc<Heard>);
+pub(super) struct ClientCallbacks(Arc<LastClientError>);
 
-impl ClientContext for Ear {
+impl ClientContext for ClientCallbacks {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         match level {
             RDKafkaLogLevel::Emerg
             | RDKafkaLogLevel::Alert
             | RDKafkaLogLevel::Critical
-            | RDKafkaLogLevel::Error => tracing::warn!(facility, message, "Kafka's client"),
-            _ => tracing::debug!(facility, message, "Kafka's client"),
+            | RDKafkaLogLevel::Error => tracing::warn!(facility, message, "Kafka client"),
+            _ => tracing::debug!(facility, message, "Kafka client"),
         }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        // The end of a partition comes this way too.
+        // The end of a partition is reported as an error, too.
         if matches!(error.rdkafka_error_code(), Some(Code::PartitionEOF)) {
             return;
         }
-        tracing::debug!(%error, reason, "Kafka's client");
+        tracing::debug!(%error, reason, "Kafka client");
         metrics::counter!("backstitch_kafka_client_errors_total").increment(1);
-        let complaint = Complaint::of(error.rdkafka_error_code(), reason);
-        let mut heard = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // That no broker answers follows from what was said of each.
-        let follows = matches!(error.rdkafka_error_code(), Some(Code::AllBrokersDown));
-        if !(follows && heard.as_ref().is_some_and(Complaint::is_recent)) {
-            *heard = Some(complaint);
+        let code = error.rdkafka_error_code();
+        let mut last_error = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The errors of single brokers, which precede this one, say more.
+        let is_summary = matches!(code, Some(Code::AllBrokersDown));
+        if !(is_summary && last_error.as_ref().is_some_and(ClientError::is_recent)) {
+            *last_error = Some(ClientError::new(code, reason));
         }
     }
 }
 
-impl ConsumerContext for Ear {}
+impl ConsumerContext for ClientCallbacks {}
 
 impl Cluster {
     pub(super) fn new(options: &KafkaOptions, namespace: &Namespace) -> Self {
         Self {
             options: options.clone(),
             namespace: namespace.clone(),
-            heard: Arc::default(),
+            last_error: Arc::default(),
             closing: Arc::default(),
-            fit: Mutex::default(),
+            checked_topics: Mutex::default(),
         }
     }
 
-    pub(super) fn ear(&self) -> Ear {
-        Ear(Arc::clone(&self.heard))
+    pub(super) fn callbacks(&self) -> ClientCallbacks {
+        ClientCallbacks(Arc::clone(&self.last_error))
     }
 
-    /// The settings of any client.
+    /// The settings that all clients share.
     pub(super) fn config(&self) -> ClientConfig {
         let options = &self.options;
         let mut config = ClientConfig::new();
@@ -126,7 +128,7 @@ impl Cluster {
             .set("allow.auto.create.topics", "false")
             .set("socket.keepalive.enable", "true")
             .set("reconnect.backoff.max.ms", "2000")
-            // A connection that says nothing is given up; a fetch may be silent for half a second.
+            // Closes a silent connection. The lower bound exceeds the half second that a fetch may wait for records.
             .set(
                 "socket.timeout.ms",
                 options.request_timeout_ms.clamp(2_000, 300_000).to_string(),
@@ -147,13 +149,13 @@ impl Cluster {
         config
     }
 
-    /// What was to be done, and where.
-    pub(super) fn what(&self, doing: &str) -> String {
-        format!("{doing} (Kafka at {})", self.options.bootstrap_servers)
+    /// The operation and the address of the cluster, for an error message.
+    pub(super) fn describe(&self, operation: &str) -> String {
+        format!("{operation} (Kafka at {})", self.options.bootstrap_servers)
     }
 
-    /// What an error of the client library means.
-    pub(super) fn fault(&self, doing: &str, error: &KafkaError) -> Error {
+    /// Converts an error of the client library.
+    pub(super) fn classify_error(&self, operation: &str, error: &KafkaError) -> Error {
         let code = match error {
             KafkaError::AdminOp(code) => Some(*code),
             other => other.rdkafka_error_code(),
@@ -161,25 +163,26 @@ impl Cluster {
         let Some(code) = code else {
             return match error {
                 KafkaError::Canceled | KafkaError::NoMessageReceived => {
-                    self.unavailable(doing, error)
+                    self.unavailable(operation, error)
                 }
-                // Options that can't be used; the password is never in these.
-                KafkaError::ClientConfig(_, why, key, _) => {
-                    Error::broken(self.what(doing), format!("{key}: {why}; check the options"))
-                }
-                other => Error::broken(self.what(doing), other),
+                // These fields never contain the password.
+                KafkaError::ClientConfig(_, why, key, _) => Error::broken(
+                    self.describe(operation),
+                    format!("cannot set {key}: {why}; check the options"),
+                ),
+                other => Error::broken(self.describe(operation), other),
             };
         };
-        self.fault_of(doing, code)
+        self.classify_code(operation, code)
     }
 
-    pub(super) fn fault_of(&self, doing: &str, code: Code) -> Error {
-        let what = self.what(doing);
+    pub(super) fn classify_code(&self, operation: &str, code: Code) -> Error {
+        let what = self.describe(operation);
         match code {
             Code::UnknownTopicOrPartition | Code::UnknownTopic => Error::NoPartition { what },
-            // The client says so, too, where a partition has no leader for a moment.
+            // The client also reports this while a partition has no leader.
             Code::UnknownPartition => {
-                self.unavailable(doing, "the partition has no leader, or is not there")
+                self.unavailable(operation, "the partition has no leader or does not exist")
             }
             Code::MessageSizeTooLarge | Code::InvalidMessageSize => Error::Refused(format!(
                 "{what}: a record is larger than the topic's max.message.bytes or the option record_bytes_max"
@@ -189,14 +192,14 @@ impl Cluster {
             | Code::ClusterAuthorizationFailed
             | Code::TransactionalIdAuthorizationFailed => Error::broken(
                 what,
-                format!("{code}; give this user the right to, and try again"),
+                format!("{code}; grant this user access, and try again"),
             ),
             Code::Authentication | Code::SaslAuthenticationFailed => {
-                let why = self.because(code);
-                if why.ends_with(LET_IN) {
+                let why = self.with_last_error(code);
+                if why.ends_with(AUTHENTICATION_REMEDY) {
                     return Error::broken(what, why);
                 }
-                Error::broken(what, format!("{why}; {LET_IN}"))
+                Error::broken(what, format!("{why}; {AUTHENTICATION_REMEDY}"))
             }
             Code::BadMessage | Code::BadCompression | Code::InvalidMessage => Error::broken(
                 what,
@@ -212,23 +215,25 @@ impl Cluster {
                 what,
                 format!("{code}; check the options and the brokers' settings"),
             ),
-            code => self.unavailable(doing, code),
+            code => self.unavailable(operation, code),
         }
     }
 
-    pub(super) fn unavailable(&self, doing: &str, why: impl ToString) -> Error {
+    pub(super) fn unavailable(&self, operation: &str, why: impl ToString) -> Error {
         Error::Unavailable {
-            what: self.what(doing),
-            why: self.because(why),
+            what: self.describe(operation),
+            why: self.with_last_error(why),
         }
     }
 
-    /// Why, and what the client library said shortly before.
-    fn because(&self, why: impl ToString) -> String {
+    /// Adds the last client error, if it is recent, to the reason of a failure.
+    fn with_last_error(&self, why: impl ToString) -> String {
         let why = why.to_string();
-        let heard = self.heard.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match heard.as_ref().filter(|heard| heard.is_recent()) {
-            Some(Complaint { reason, remedy, .. }) => match remedy {
+        let last_error = (self.last_error.0)
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match last_error.as_ref().filter(|error| error.is_recent()) {
+            Some(ClientError { reason, remedy, .. }) => match remedy {
                 Some(remedy) => format!("{why} ({reason}); {remedy}"),
                 None => format!("{why} ({reason})"),
             },
@@ -236,23 +241,23 @@ impl Cluster {
         }
     }
 
-    /// Waits while too many clients that were given up have not ended. Blocks.
-    pub(super) fn may_open(&self, doing: &str) -> Result<()> {
+    /// Waits until few enough closed clients have not ended. Blocks.
+    pub(super) fn wait_for_closing_clients(&self, operation: &str) -> Result<()> {
         let (closing, timeout) = (&self.closing, self.options.request_timeout());
         let count = closing.count.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = closing
             .ended
-            .wait_timeout_while(count, timeout, |count| *count >= CLOSING_MAX);
+            .wait_timeout_while(count, timeout, |count| *count >= CLOSING_CLIENTS_MAX);
         let (count, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if *count < CLOSING_MAX {
+        if *count < CLOSING_CLIENTS_MAX {
             return Ok(());
         }
-        let why = format!("{count} clients that were closed have not ended yet");
-        Err(self.unavailable(doing, why))
+        let why = format!("{count} closed clients have not ended yet");
+        Err(self.unavailable(operation, why))
     }
 
-    /// Lets go of a client. Ending it may wait for brokers without limit, so that happens elsewhere.
-    pub(super) fn close(&self, client: impl Send + 'static) {
+    /// Drops a client on a thread of its own, because dropping it may wait for brokers without limit.
+    pub(super) fn close_in_background(&self, client: impl Send + 'static) {
         let closing = Arc::clone(&self.closing);
         closing.add(1);
         let end = move || {
@@ -262,38 +267,38 @@ impl Cluster {
         let spawned = std::thread::Builder::new().name("kafka-close".to_owned());
         if let Err(error) = spawned.spawn(end) {
             self.closing.add(-1);
-            tracing::warn!(%error, "no thread to close a Kafka client on");
+            tracing::warn!(%error, "cannot start the thread that closes a Kafka client");
         }
     }
 }
 
-/// How many clients that were given up have not ended.
+/// The number of closed clients that have not ended.
 #[derive(Debug, Default)]
-struct Closing {
+struct ClosingClients {
     count: Mutex<i64>,
     ended: Condvar,
 }
 
-impl Closing {
+impl ClosingClients {
     fn add(&self, change: i64) {
         *self.count.lock().unwrap_or_else(PoisonError::into_inner) += change;
         self.ended.notify_one();
     }
 }
 
-/// Takes what a client without a thread of its own has to say.
-pub(super) fn listen(client: &BaseConsumer<Ear>) {
-    for _ in 0..EVENTS_MAX {
+/// Delivers queued events to the callbacks of a client that nothing polls.
+pub(super) fn drain_events(client: &BaseConsumer<ClientCallbacks>) {
+    for _ in 0..EVENTS_PER_DRAIN_MAX {
         let _event = client.poll(Duration::ZERO);
     }
 }
 
-/// Runs calls that block where they may.
-pub(super) async fn off_thread<T: Send + 'static>(
+/// Runs a blocking call on the thread pool for such calls.
+pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
-        Err(error) => Err(Error::broken("calling Kafka's client", error)),
+        Err(error) => Err(Error::broken("running a call of the Kafka client", error)),
     }
 }

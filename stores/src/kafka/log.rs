@@ -1,4 +1,4 @@
-//! The ports of the log, and what they ask of the brokers.
+//! Implements the ports of the log, and sends their requests to the brokers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,47 +9,48 @@ use async_trait::async_trait;
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
-use rdkafka::topic_partition_list::Offset as At;
+use rdkafka::topic_partition_list::Offset as KafkaOffset;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use schemas::seam::Offset;
 use tokio::sync::Semaphore;
 
 use super::KafkaOptions;
-use super::cluster::{Cluster, Ear, listen, off_thread};
+use super::cluster::{ClientCallbacks, Cluster, drain_events, run_blocking};
+use super::group_membership;
 use super::producer::Appender;
-use super::reader::{Ahead, Partition, Read, Reader};
-use super::readers::Readers;
-use super::share;
+use super::reader::{Partition, Prefetch, ReadOutcome, Reader};
+use super::reader_pool::ReaderPool;
 use crate::log::{
-    FetchLimit, Fetched, KeptFor, LogRead, LogWrite, NewRecords, Records, Share, Span,
+    FetchLimit, Fetched, GroupMembership, LogRead, LogWrite, NewRecords, Records, Span,
+    TopicRetention,
 };
 use crate::namespace::Namespace;
 use crate::{Error, ErrorKind, Result, tls};
 
-/// How long it is believed how many partitions a topic has.
-const PARTITIONS_FOR: Duration = Duration::from_secs(10);
-/// Room that a record needs besides its key and value.
+/// How long the number of partitions of a topic is cached.
+const PARTITION_COUNT_TTL: Duration = Duration::from_secs(10);
+/// Space that a record needs besides its key and value.
 const RECORD_FRAME_BYTES: usize = 512;
-/// How often it is looked whether a new topic can be used.
-const LOOK: Duration = Duration::from_millis(20);
+/// Pause between two checks whether a new topic is ready.
+const NEW_TOPIC_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The log on Kafka.
 #[derive(Debug, Clone)]
 pub struct KafkaLog {
     inner: Arc<Inner>,
-    /// Fetches under way.
-    fetching: Arc<Semaphore>,
+    /// Limits concurrent fetches.
+    fetches: Arc<Semaphore>,
 }
 
-/// What calls that block work with.
+/// State that blocking calls share.
 pub(super) struct Inner {
     pub(super) cluster: Arc<Cluster>,
-    /// A client that reads nothing, so that no request waits behind a fetch.
-    pub(super) asker: Arc<BaseConsumer<Ear>>,
-    readers: Readers,
+    /// A client for metadata only. It reads no records, so that no request waits behind a fetch.
+    pub(super) metadata_client: Arc<BaseConsumer<ClientCallbacks>>,
+    readers: ReaderPool,
     appender: Appender,
-    /// How many partitions topics have, and when that was asked.
-    partitions: Mutex<HashMap<String, (u32, Instant)>>,
+    /// The numbers of partitions of topics, and when they were read.
+    partition_counts: Mutex<HashMap<String, (u32, Instant)>>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -62,51 +63,53 @@ impl std::fmt::Debug for Inner {
 }
 
 impl KafkaLog {
-    /// A log on these brokers. Nothing is asked of them yet.
+    /// Creates the clients of a log. Does not connect to the brokers yet.
     ///
     /// # Errors
-    /// [`Error::Broken`] for options that can't be used.
+    /// [`Error::Broken`] for invalid options.
     pub fn open(options: &KafkaOptions, namespace: &Namespace) -> Result<Self> {
         let cluster = Arc::new(Cluster::new(options, namespace));
-        // The client's own message does not name the file.
-        tls::certificates(&options.ca_file)?;
-        let doing = "making a client";
+        // Checked here because the client's message does not name the file.
+        tls::read_certificates(&options.ca_file)?;
+        let operation = "creating a client";
         let mut config = cluster.config();
         config.set("isolation.level", "read_committed");
-        let asker: BaseConsumer<Ear> = config
-            .create_with_context(cluster.ear())
-            .map_err(|error| cluster.fault(doing, &error))?;
-        let asker = Arc::new(asker);
-        let readers = Readers::new(options.consumers_max, Arc::downgrade(&asker))
-            .map_err(|error| Error::broken(cluster.what(doing), error))?;
+        let metadata_client: BaseConsumer<ClientCallbacks> = config
+            .create_with_context(cluster.callbacks())
+            .map_err(|error| cluster.classify_error(operation, &error))?;
+        let metadata_client = Arc::new(metadata_client);
+        let readers = ReaderPool::new(options.consumers_max, Arc::downgrade(&metadata_client))
+            .map_err(|error| Error::broken(cluster.describe(operation), error))?;
         Ok(Self {
             inner: Arc::new(Inner {
                 readers,
                 appender: Appender::new(Arc::clone(&cluster)),
-                partitions: Mutex::default(),
-                asker,
+                partition_counts: Mutex::default(),
+                metadata_client,
                 cluster,
             }),
-            fetching: Arc::new(Semaphore::new(options.consumers_max.max(1))),
+            fetches: Arc::new(Semaphore::new(options.consumers_max.max(1))),
         })
     }
 
-    async fn fetch_as(
+    async fn fetch_from(
         &self,
         topic: &str,
         partition: u32,
-        from: Begin,
+        from: FetchStart,
         limit: FetchLimit,
     ) -> Result<Fetched> {
         let cluster = &self.inner.cluster;
         let name = cluster.namespace.topic(topic);
-        let doing = format!("reading {name}/{partition}");
-        let turn = Arc::clone(&self.fetching).acquire_owned();
-        let turn = match tokio::time::timeout(cluster.options.request_timeout(), turn).await {
-            Ok(turn) => turn.map_err(|error| Error::broken(cluster.what(&doing), error))?,
+        let operation = format!("reading {name}/{partition}");
+        let permit = Arc::clone(&self.fetches).acquire_owned();
+        let permit = match tokio::time::timeout(cluster.options.request_timeout(), permit).await {
+            Ok(permit) => {
+                permit.map_err(|error| Error::broken(cluster.describe(&operation), error))?
+            }
             Err(_) => {
                 let why = "all consumers are busy; raise consumers_max";
-                return Err(cluster.unavailable(&doing, why));
+                return Err(cluster.unavailable(&operation, why));
             }
         };
         let number = i32::try_from(partition).unwrap_or(i32::MAX);
@@ -115,8 +118,8 @@ impl KafkaLog {
             number,
         };
         self.blocking(move |inner| {
-            let fetched = inner.fetch(&partition, from, limit, &doing);
-            drop(turn);
+            let fetched = inner.fetch(&partition, from, limit, &operation);
+            drop(permit);
             fetched
         })
         .await
@@ -127,19 +130,19 @@ impl KafkaLog {
         work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let inner = Arc::clone(&self.inner);
-        off_thread(move || work(&inner)).await
+        run_blocking(move || work(&inner)).await
     }
 }
 
-/// Where a fetch begins.
+/// The offset at which a fetch starts, and the reader that it uses.
 #[derive(Debug, Clone, Copy)]
-enum Begin {
-    /// Here, with what a kept reader has fetched ahead if there is one.
-    Kept(Offset),
-    /// Here, with nothing that was fetched before.
-    Afresh(Offset),
-    /// Here, with a reader that is given up afterwards.
-    Apart(Offset),
+enum FetchStart {
+    /// Uses an idle reader at this offset, with its prefetched records, if there is one.
+    Resume(Offset),
+    /// Uses a new reader, because prefetched records may be outdated.
+    Fresh(Offset),
+    /// Uses a new reader with little prefetching, and closes it afterwards.
+    OneOff(Offset),
 }
 
 #[async_trait]
@@ -148,16 +151,20 @@ impl LogRead for KafkaLog {
         let name = self.inner.cluster.namespace.topic(topic);
         let partitions = {
             let name = name.clone();
-            let asked = self.blocking(move |inner| inner.partitions(&name));
-            let Some(partitions) = asked.await? else {
+            let read = self.blocking(move |inner| inner.partitions(&name));
+            let Some(partitions) = read.await? else {
                 return Ok(Vec::new());
             };
             partitions
         };
-        let (first, other) = (name.clone(), name);
+        let (start_topic, end_topic) = (name.clone(), name);
+        let range = 0..partitions;
         let (starts, ends) = tokio::join!(
-            self.blocking(move |inner| inner.offsets(&first, 0..partitions, At::Beginning)),
-            self.blocking(move |inner| inner.offsets(&other, 0..partitions, At::End)),
+            self.blocking({
+                let range = range.clone();
+                move |inner| inner.offsets(&start_topic, range, KafkaOffset::Beginning)
+            }),
+            self.blocking(move |inner| inner.offsets(&end_topic, range, KafkaOffset::End)),
         );
         let spans = starts?.into_iter().zip(ends?);
         Ok(spans.map(|(start, end)| Span { start, end }).collect())
@@ -165,38 +172,38 @@ impl LogRead for KafkaLog {
 
     async fn partitions(&self, topic: &str) -> Result<u32> {
         let name = self.inner.cluster.namespace.topic(topic);
-        let known = self.inner.known().get(&name).copied();
-        if let Some((partitions, asked)) = known
-            && asked.elapsed() < PARTITIONS_FOR
+        let cached = self.inner.partition_counts().get(&name).copied();
+        if let Some((partitions, read_at)) = cached
+            && read_at.elapsed() < PARTITION_COUNT_TTL
         {
             return Ok(partitions);
         }
-        let before = known.map_or(0, |(partitions, _)| partitions);
+        let before = cached.map_or(0, |(partitions, _)| partitions);
         let partitions = match self.partitions_now(topic).await {
-            // A broker that has not heard of new ones yet is no reason to forget them.
+            // A broker's metadata may not include new partitions yet.
             Ok(partitions) => partitions.max(before),
-            // They can't have become fewer, and not every reader is to wait for brokers that are gone.
+            // The number never decreases, so readers need not wait for unreachable brokers.
             Err(error) if before > 0 && error.kind() == ErrorKind::Retry => before,
             Err(error) => return Err(error),
         };
         if partitions > 0 {
-            self.inner.note(&name, partitions);
+            self.inner.cache_partition_count(&name, partitions);
         }
         Ok(partitions)
     }
 
     async fn partitions_now(&self, topic: &str) -> Result<u32> {
         let name = self.inner.cluster.namespace.topic(topic);
-        let asked = self.blocking(move |inner| inner.partitions(&name)).await;
-        Ok(asked?.unwrap_or(0))
+        let partitions = self.blocking(move |inner| inner.partitions(&name)).await;
+        Ok(partitions?.unwrap_or(0))
     }
 
     async fn end(&self, topic: &str, partition: u32) -> Result<Offset> {
         let topic = self.inner.cluster.namespace.topic(topic);
         let number = i32::try_from(partition).unwrap_or(i32::MAX);
         let partition = Partition { topic, number };
-        let doing = format!("asking for the end of {}/{number}", partition.topic);
-        let span = self.blocking(move |inner| inner.span(&partition, &doing));
+        let operation = format!("reading the end of {}/{number}", partition.topic);
+        let span = self.blocking(move |inner| inner.span(&partition, &operation));
         Ok(span.await?.end)
     }
 
@@ -206,7 +213,7 @@ impl LogRead for KafkaLog {
             return Ok(Vec::new());
         }
         let name = self.inner.cluster.namespace.topic(topic);
-        self.blocking(move |inner| inner.offsets(&name, 0..partitions, At::End))
+        self.blocking(move |inner| inner.offsets(&name, 0..partitions, KafkaOffset::End))
             .await
     }
 
@@ -217,33 +224,33 @@ impl LogRead for KafkaLog {
         from: Offset,
         limit: FetchLimit,
     ) -> Result<Fetched> {
-        self.fetch_as(topic, partition, Begin::Kept(from), limit)
+        self.fetch_from(topic, partition, FetchStart::Resume(from), limit)
             .await
     }
 
-    async fn fetch_apart(
+    async fn fetch_once(
         &self,
         topic: &str,
         partition: u32,
         from: Offset,
         limit: FetchLimit,
     ) -> Result<Fetched> {
-        self.fetch_as(topic, partition, Begin::Apart(from), limit)
+        self.fetch_from(topic, partition, FetchStart::OneOff(from), limit)
             .await
     }
 
-    async fn fetch_afresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
+    async fn fetch_fresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
         let one = FetchLimit {
             records: 1,
             bytes: usize::MAX,
         };
-        self.fetch_as(topic, partition, Begin::Afresh(offset), one)
+        self.fetch_from(topic, partition, FetchStart::Fresh(offset), one)
             .await
     }
 
-    async fn kept_for(&self, topic: &str) -> Result<Option<KeptFor>> {
+    async fn retention(&self, topic: &str) -> Result<Option<TopicRetention>> {
         let name = self.inner.cluster.namespace.topic(topic);
-        self.blocking(move |inner| inner.cluster.kept_for(&name))
+        self.blocking(move |inner| inner.cluster.retention(&name))
             .await
     }
 
@@ -251,25 +258,25 @@ impl LogRead for KafkaLog {
         let name = self.inner.cluster.namespace.topic(topic);
         self.blocking(move |inner| {
             let one = partition..partition.saturating_add(1);
-            // Below zero these mean something else.
-            let moment = At::Offset(logged_at_ms.max(0));
-            let found = inner.offsets(&name, one.clone(), moment)?;
-            if let Some(found) = found.into_iter().find(|offset| *offset >= 0) {
-                return Ok(found);
+            // Negative values are special offsets, not times.
+            let time = KafkaOffset::Offset(logged_at_ms.max(0));
+            let offsets = inner.offsets(&name, one.clone(), time)?;
+            if let Some(offset) = offsets.into_iter().find(|offset| *offset >= 0) {
+                return Ok(offset);
             }
-            let end = inner.offsets(&name, one, At::End)?.into_iter().next();
-            end.ok_or_else(|| {
-                inner
-                    .cluster
-                    .unavailable("looking for a moment", "no answer")
+            let ends = inner.offsets(&name, one, KafkaOffset::End)?;
+            ends.into_iter().next().ok_or_else(|| {
+                let operation = format!("looking up an offset of {name}/{partition} by time");
+                let why = "the brokers returned no offset";
+                inner.cluster.unavailable(&operation, why)
             })
         })
         .await
     }
 
-    async fn share(&self, topic: &str) -> Result<Share> {
+    async fn join_group(&self, topic: &str) -> Result<GroupMembership> {
         let cluster = &self.inner.cluster;
-        share::join(cluster, cluster.namespace.topic(topic))
+        group_membership::join(cluster, cluster.namespace.topic(topic))
     }
 }
 
@@ -277,7 +284,7 @@ impl LogRead for KafkaLog {
 impl LogWrite for KafkaLog {
     async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32> {
         let name = self.inner.cluster.namespace.topic(topic);
-        self.blocking(move |inner| inner.ensure(&name, partitions))
+        self.blocking(move |inner| inner.ensure_topic(&name, partitions))
             .await
     }
 
@@ -291,7 +298,7 @@ impl LogWrite for KafkaLog {
             return Ok(Vec::new());
         }
         let name = self.inner.cluster.namespace.topic(topic);
-        // Arrays are shared, so this copies no records.
+        // Arrow arrays are reference-counted, so this copies no records.
         let groups = groups.to_vec();
         self.blocking(move |inner| inner.append(&name, &groups))
             .await
@@ -299,7 +306,7 @@ impl LogWrite for KafkaLog {
 
     async fn trim(&self, topic: &str, before: &[Offset]) -> Result<()> {
         let spans = self.spans(topic).await?;
-        // What begins later already is left alone, and nothing beyond the end is asked for.
+        // Skips partitions that already start at or after the offset, and never deletes beyond the end.
         let before = before.iter().zip(&spans);
         let before = before.map(|(before, span)| match *before > span.start {
             true => (*before).min(span.end),
@@ -313,15 +320,14 @@ impl LogWrite for KafkaLog {
 }
 
 impl Inner {
-    /// How many partitions a topic has; nothing if there is no such topic.
+    /// The number of partitions of a topic, or `None` if the topic does not exist.
     pub(super) fn partitions(&self, name: &str) -> Result<Option<u32>> {
-        let doing = format!("looking for the topic {name}");
+        let operation = format!("reading the partitions of the topic {name}");
         let timeout = self.cluster.options.request_timeout();
-        let fault = |error: &KafkaError| self.complain(&doing, error);
-        let metadata = match self.asker.fetch_metadata(Some(name), timeout) {
+        let metadata = match self.metadata_client.fetch_metadata(Some(name), timeout) {
             Ok(metadata) => metadata,
             Err(error) if is_missing(&error) => return Ok(None),
-            Err(error) => return Err(fault(&error)),
+            Err(error) => return Err(self.metadata_error(&operation, &error)),
         };
         let Some(topic) = metadata.topics().iter().find(|topic| topic.name() == name) else {
             return Ok(None);
@@ -331,34 +337,37 @@ impl Inner {
             if is_missing(&error) {
                 return Ok(None);
             }
-            return Err(fault(&error));
+            return Err(self.metadata_error(&operation, &error));
         }
         let partitions = u32::try_from(topic.partitions().len()).unwrap_or(u32::MAX);
         if partitions == 0 {
             return Ok(None);
         }
-        self.note(name, partitions);
+        self.cache_partition_count(name, partitions);
         Ok(Some(partitions))
     }
 
-    /// Remembers how many partitions a topic has: never fewer than before, since whoever is asked may not
-    /// have heard of the newest.
-    fn note(&self, name: &str, partitions: u32) {
-        let mut known = self.known();
-        let before = known.get(name).map_or(0, |(before, _)| *before);
-        known.insert(name.to_owned(), (partitions.max(before), Instant::now()));
+    /// Caches the number of partitions of a topic. The cached number never decreases, because a broker's metadata may not
+    /// include the newest partitions.
+    fn cache_partition_count(&self, name: &str, partitions: u32) {
+        let mut counts = self.partition_counts();
+        let before = counts.get(name).map_or(0, |(before, _)| *before);
+        counts.insert(name.to_owned(), (partitions.max(before), Instant::now()));
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<String, (u32, Instant)>> {
-        self.partitions
+    fn partition_counts(&self) -> std::sync::MutexGuard<'_, HashMap<String, (u32, Instant)>> {
+        self.partition_counts
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses a partition that is not there.
-    fn must_have(&self, name: &str, partition: u32) -> Result<()> {
-        let known = self.known().get(name).copied();
-        if known.is_some_and(|(n, at)| partition < n && at.elapsed() < PARTITIONS_FOR) {
+    /// Fails unless the partition exists.
+    fn check_exists(&self, name: &str, partition: u32) -> Result<()> {
+        let cached = self.partition_counts().get(name).copied();
+        if let Some((partitions, read_at)) = cached
+            && partition < partitions
+            && read_at.elapsed() < PARTITION_COUNT_TTL
+        {
             return Ok(());
         }
         let partitions = self.partitions(name)?.unwrap_or(0);
@@ -366,74 +375,79 @@ impl Inner {
             return Ok(());
         }
         Err(Error::NoPartition {
-            what: format!("{name}/{partition}, where there are {partitions} partitions"),
+            what: format!("{name}/{partition} (the topic has {partitions} partitions)"),
         })
     }
 
-    /// What is where at `at`, by partition: the beginning, the end, or the first record of a moment,
-    /// below zero if there is none.
-    fn offsets(&self, name: &str, partitions: std::ops::Range<u32>, at: At) -> Result<Vec<Offset>> {
-        let doing = format!("asking for offsets of {name}");
-        let fault = |error: KafkaError| self.complain(&doing, &error);
+    /// Looks up an offset in each partition. `at` selects the beginning, the end, or the first record at or after a time; the
+    /// result is negative if there is no such record.
+    fn offsets(
+        &self,
+        name: &str,
+        partitions: std::ops::Range<u32>,
+        at: KafkaOffset,
+    ) -> Result<Vec<Offset>> {
+        let operation = format!("reading offsets of {name}");
+        let classify = |error: KafkaError| self.metadata_error(&operation, &error);
         if let Some(last) = partitions.end.checked_sub(1) {
-            self.must_have(name, last)?;
+            self.check_exists(name, last)?;
         }
-        let mut asked = TopicPartitionList::new();
+        let mut request = TopicPartitionList::new();
         for partition in partitions {
             let number = i32::try_from(partition).unwrap_or(i32::MAX);
-            asked
+            request
                 .add_partition_offset(name, number, at)
-                .map_err(fault)?;
+                .map_err(classify)?;
         }
         let timeout = self.cluster.options.request_timeout();
-        let found = self
-            .asker
-            .offsets_for_times(asked, timeout)
-            .map_err(fault)?;
-        let offset = |one: rdkafka::topic_partition_list::TopicPartitionListElem<'_>| {
-            one.error().map_err(fault)?;
-            Ok(match one.offset() {
-                At::Offset(offset) => offset,
+        let response = self
+            .metadata_client
+            .offsets_for_times(request, timeout)
+            .map_err(classify)?;
+        let offset = |partition: rdkafka::topic_partition_list::TopicPartitionListElem<'_>| {
+            partition.error().map_err(classify)?;
+            Ok(match partition.offset() {
+                KafkaOffset::Offset(offset) => offset,
                 _ => -1,
             })
         };
-        found.elements().into_iter().map(offset).collect()
+        response.elements().into_iter().map(offset).collect()
     }
 
     fn fetch(
         &self,
         partition: &Partition,
-        from: Begin,
+        from: FetchStart,
         limit: FetchLimit,
-        doing: &str,
+        operation: &str,
     ) -> Result<Fetched> {
         let Partition { topic, number } = partition;
-        let (from, mut kept, ahead) = match from {
-            Begin::Kept(from) => (from, self.readers.take(partition, from), Ahead::Much),
-            Begin::Afresh(from) => (from, None, Ahead::Much),
-            Begin::Apart(from) => (from, None, Ahead::Little),
+        let (from, mut idle, prefetch) = match from {
+            FetchStart::Resume(from) => (from, self.readers.take(partition, from), Prefetch::Large),
+            FetchStart::Fresh(from) => (from, None, Prefetch::Large),
+            FetchStart::OneOff(from) => (from, None, Prefetch::Small),
         };
-        let was_kept = kept.is_some();
-        if !was_kept {
-            self.must_have(topic, u32::try_from(*number).unwrap_or(u32::MAX))?;
-            self.cluster.must_be_fit(topic)?;
+        let was_idle = idle.is_some();
+        if !was_idle {
+            self.check_exists(topic, u32::try_from(*number).unwrap_or(u32::MAX))?;
+            self.cluster.check_not_compacted(topic)?;
         }
-        let Span { start, end } = self.span(partition, doing)?;
-        if !self.readers.goes_on(partition, end) {
+        let Span { start, end } = self.span(partition, operation)?;
+        if !self.readers.record_end(partition, end) {
             tracing::warn!(
                 topic,
                 partition = number,
                 end,
-                "the end of a partition went back"
+                "the end offset of a partition decreased: the topic was recreated or records were lost"
             );
-            kept = None;
+            idle = None;
         }
         if from < start || from > end {
             return Err(out_of_range(partition, from, Span { start, end }));
         }
         if from == end {
-            if let Some(reader) = kept {
-                self.readers.keep(reader);
+            if let Some(reader) = idle {
+                self.readers.put_back(reader);
             }
             return Ok(Fetched {
                 records: Records::empty(),
@@ -441,23 +455,23 @@ impl Inner {
                 end,
             });
         }
-        let patience = self.cluster.options.request_timeout();
-        let mut reader = match kept {
+        let timeout = self.cluster.options.request_timeout();
+        let mut reader = match idle {
             Some(reader) => reader,
-            None => Reader::open(&self.cluster, partition, from, ahead)?,
+            None => Reader::open(&self.cluster, partition, from, prefetch)?,
         };
-        let mut read = reader.read(end, limit, patience);
-        if was_kept && !matches!(&read, Ok(Read::Records(..))) {
-            // What it was connected to may be gone, and an end that it told may be an old one.
+        let mut outcome = reader.read(end, limit, timeout);
+        if was_idle && !matches!(&outcome, Ok(ReadOutcome::Records(..))) {
+            // The reader's connection may be broken, and an end of partition that it reported may be outdated.
             drop(reader);
-            reader = Reader::open(&self.cluster, partition, from, ahead)?;
-            read = reader.read(end, limit, patience);
+            reader = Reader::open(&self.cluster, partition, from, prefetch)?;
+            outcome = reader.read(end, limit, timeout);
         }
-        match read {
-            Ok(Read::Records(records, next_offset)) => {
-                if ahead == Ahead::Much {
-                    self.readers.keep(reader);
-                    self.tell_lag(partition, next_offset, end);
+        match outcome {
+            Ok(ReadOutcome::Records(records, next_offset)) => {
+                if prefetch == Prefetch::Large {
+                    self.readers.put_back(reader);
+                    self.report_lag(partition, next_offset, end);
                 }
                 Ok(Fetched {
                     records: *records,
@@ -465,134 +479,138 @@ impl Inner {
                     end: end.max(next_offset),
                 })
             }
-            Ok(Read::Stuck) => {
-                let why = format!("no record came, although the partition ends at {end}");
-                Err(self.cluster.unavailable(doing, why))
+            Ok(ReadOutcome::Stalled) => {
+                let why = format!("received no record, although the partition ends at {end}");
+                Err(self.cluster.unavailable(operation, why))
             }
-            Err(error) => Err(self.unread(partition, from, doing, &error)?),
+            Err(error) => Err(self.read_error(partition, from, operation, &error)?),
         }
     }
 
-    /// What it means for who reads from here on that no record could be read.
-    fn unread(
+    /// Converts the error of a read that started at `from`.
+    fn read_error(
         &self,
         partition: &Partition,
         from: Offset,
-        doing: &str,
+        operation: &str,
         error: &KafkaError,
     ) -> Result<Error> {
         let code = error.rdkafka_error_code();
         if matches!(code, Some(Code::OffsetOutOfRange | Code::AutoOffsetReset)) {
-            // Records were deleted in this moment.
-            return Ok(out_of_range(partition, from, self.span(partition, doing)?));
+            // The records were deleted during the read.
+            let span = self.span(partition, operation)?;
+            return Ok(out_of_range(partition, from, span));
         }
-        Ok(self.cluster.fault(doing, error))
+        Ok(self.cluster.classify_error(operation, error))
     }
 
-    /// What a partition holds: both ends in one round trip.
-    fn span(&self, partition: &Partition, doing: &str) -> Result<Span> {
+    /// Reads the start and the end of a partition in one round trip.
+    fn span(&self, partition: &Partition, operation: &str) -> Result<Span> {
         let timeout = self.cluster.options.request_timeout();
-        let asked = self
-            .asker
-            .fetch_watermarks(&partition.topic, partition.number, timeout);
-        match asked {
+        let (topic, number) = (&partition.topic, partition.number);
+        match (self.metadata_client).fetch_watermarks(topic, number, timeout) {
             Ok((start, end)) => Ok(Span { start, end }),
             Err(error) => {
-                self.readers.forget(&partition.topic);
-                Err(self.complain(doing, &error))
+                self.readers.close_topic(topic);
+                Err(self.metadata_error(operation, &error))
             }
         }
     }
 
-    fn tell_lag(&self, partition: &Partition, next: Offset, end: Offset) {
+    fn report_lag(&self, partition: &Partition, next: Offset, end: Offset) {
         #[expect(clippy::cast_precision_loss, reason = "a gauge")]
         metrics::gauge!("backstitch_kafka_lag_records", "topic" => partition.topic.clone(),
             "partition" => partition.number.to_string())
         .set(end.saturating_sub(next).max(0) as f64);
     }
 
-    /// Makes a topic if it is not there; answers how many partitions it has.
-    fn ensure(&self, name: &str, partitions: u32) -> Result<u32> {
+    /// Creates a topic if it does not exist, and returns its number of partitions.
+    fn ensure_topic(&self, name: &str, partitions: u32) -> Result<u32> {
         if let Some(partitions) = self.partitions(name)? {
-            self.cluster.must_be_fit(name)?;
+            self.cluster.check_not_compacted(name)?;
             return Ok(partitions);
         }
-        self.cluster.make_topic(name, partitions)?;
+        self.cluster.create_topic(name, partitions)?;
         let deadline = Instant::now() + self.cluster.options.request_timeout();
         loop {
-            // Brokers learn of it one after the other, and its partitions need leaders.
+            // The topic is usable when the broker's metadata includes it and its partitions have leaders.
             if let Some(partitions) = self.partitions(name)?
-                && self.offsets(name, 0..partitions, At::End).is_ok()
+                && self.offsets(name, 0..partitions, KafkaOffset::End).is_ok()
             {
-                self.cluster.must_be_fit(name)?;
+                self.cluster.check_not_compacted(name)?;
                 return Ok(partitions);
             }
             if Instant::now() >= deadline {
-                let doing = format!("making the topic {name}");
-                return Err(self.cluster.unavailable(&doing, "it can't be used yet"));
+                let operation = format!("creating the topic {name}");
+                let why = "its partitions have no leaders yet";
+                return Err(self.cluster.unavailable(&operation, why));
             }
-            tokio::runtime::Handle::current().block_on(tokio::time::sleep(LOOK));
+            let pause = tokio::time::sleep(NEW_TOPIC_POLL_INTERVAL);
+            tokio::runtime::Handle::current().block_on(pause);
         }
     }
 
     fn append(&self, name: &str, groups: &[NewRecords]) -> Result<Vec<Offset>> {
         let bytes_max = self.cluster.options.record_bytes_max as usize;
         for group in groups {
-            self.must_have(name, group.partition)?;
-            check(name, group, bytes_max)?;
+            self.check_exists(name, group.partition)?;
+            check_sizes(name, group, bytes_max)?;
         }
-        self.cluster.must_be_fit(name)?;
-        let reported = self.appender.append(name, groups);
-        let reported = reported.inspect_err(|_| {
-            // To be asked again. Where that does not go, who reads still needs what was known.
-            if let Some((_, asked)) = self.known().get_mut(name) {
-                *asked = asked.checked_sub(PARTITIONS_FOR).unwrap_or(*asked);
+        self.cluster.check_not_compacted(name)?;
+        let appended = self.appender.append(name, groups);
+        let first_offsets = appended.inspect_err(|_| {
+            // Marks the cached number as outdated instead of removing it: readers need it while the brokers are unreachable.
+            if let Some((_, read_at)) = self.partition_counts().get_mut(name) {
+                *read_at = read_at.checked_sub(PARTITION_COUNT_TTL).unwrap_or(*read_at);
             }
         })?;
-        let mut firsts = Vec::with_capacity(groups.len());
-        for (index, (group, first)) in groups.iter().zip(&reported).enumerate() {
-            let place = match first {
-                Some(first) => *first,
-                None => self.place_of_none(name, groups, &reported, index, group.partition)?,
+        let mut offsets = Vec::with_capacity(groups.len());
+        for (index, (group, first_offset)) in groups.iter().zip(&first_offsets).enumerate() {
+            let offset = match first_offset {
+                Some(offset) => *offset,
+                None => {
+                    let partition = group.partition;
+                    self.offset_of_empty_group(name, groups, &first_offsets, index, partition)?
+                }
             };
-            firsts.push(place);
+            offsets.push(offset);
         }
-        Ok(firsts)
+        Ok(offsets)
     }
 
-    /// Where the first record of a group without any would be: where the next group of its partition
-    /// begins, else the end.
-    fn place_of_none(
+    /// The offset that stands for the first record of an empty group: the first offset of the next group of the same
+    /// partition, else the end of the partition.
+    fn offset_of_empty_group(
         &self,
         name: &str,
         groups: &[NewRecords],
-        firsts: &[Option<Offset>],
+        first_offsets: &[Option<Offset>],
         index: usize,
         partition: u32,
     ) -> Result<Offset> {
-        let after = groups.iter().zip(firsts).skip(index);
-        let mut after = after.filter(|(group, _)| group.partition == partition);
-        if let Some(first) = after.find_map(|(_, first)| *first) {
-            return Ok(first);
+        let later = groups.iter().zip(first_offsets).skip(index);
+        let mut later = later.filter(|(group, _)| group.partition == partition);
+        if let Some(offset) = later.find_map(|(_, first_offset)| *first_offset) {
+            return Ok(offset);
         }
         let one = partition..partition.saturating_add(1);
-        let ends = self.offsets(name, one, At::End)?;
+        let ends = self.offsets(name, one, KafkaOffset::End)?;
         Ok(ends.into_iter().next().unwrap_or(0))
     }
 
-    /// The meaning of an error of the asker, after what it has to say.
-    pub(super) fn complain(&self, doing: &str, error: &KafkaError) -> Error {
-        listen(&self.asker);
-        self.cluster.fault(doing, error)
+    /// Converts an error of the metadata client, after its callbacks have received the queued events.
+    pub(super) fn metadata_error(&self, operation: &str, error: &KafkaError) -> Error {
+        drain_events(&self.metadata_client);
+        self.cluster.classify_error(operation, error)
     }
 }
 
-/// What would be refused is, before anything is written.
-fn check(name: &str, group: &NewRecords, bytes_max: usize) -> Result<()> {
+/// Fails if a record is too large or lacks a key, before any record is appended.
+fn check_sizes(name: &str, group: &NewRecords, bytes_max: usize) -> Result<()> {
     let (keys, values) = (&group.keys, &group.values);
     if keys.len() != values.len() {
         return Err(Error::Refused(format!(
-            "{name}/{}: {} keys for {} values; give one for each",
+            "{name}/{}: {} keys for {} values; pass one key for each value",
             group.partition,
             keys.len(),
             values.len()
@@ -617,11 +635,12 @@ fn is_missing(error: &KafkaError) -> bool {
     )
 }
 
-fn out_of_range(partition: &Partition, asked: Offset, Span { start, end }: Span) -> Error {
+fn out_of_range(partition: &Partition, asked: Offset, span: Span) -> Error {
+    let Span { start, end } = span;
     Error::OffsetOutOfRange {
         topic: partition.topic.clone(),
         partition: u32::try_from(partition.number).unwrap_or(u32::MAX),
-        asked,
+        requested: asked,
         start,
         end,
     }

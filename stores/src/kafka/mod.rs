@@ -1,15 +1,15 @@
 //! The log on Kafka.
 //!
-//! Rights that are needed: on topics that begin with the namespace `DESCRIBE`, `DESCRIBE_CONFIGS`,
-//! `READ`, `WRITE` and, to make them, `CREATE`; on groups that begin with it `READ`.
+//! Required rights on topics with the namespace as prefix: `DESCRIBE`, `DESCRIBE_CONFIGS`, `READ`, `WRITE`, and `CREATE` to
+//! create them. Required right on consumer groups with that prefix: `READ`.
 
 mod check;
 mod cluster;
+mod group_membership;
 mod log;
 mod producer;
 mod reader;
-mod readers;
-mod share;
+mod reader_pool;
 mod topics;
 
 pub use crate::options::KafkaOptions;

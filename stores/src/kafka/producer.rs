@@ -1,7 +1,7 @@
-//! Appending: one idempotent producer for the process.
+//! Appends records through one idempotent producer per process.
 //!
-//! Each record is reported when it is on as many brokers as it must be, or when that failed. What
-//! waits to be sent is bounded: who appends more waits until some of it is gone.
+//! The client library reports each record when enough brokers have acknowledged it, or when it failed. The queue of unsent
+//! records is bounded: an append waits while the queue is full.
 
 use std::num::TryFromIntError;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -17,36 +17,38 @@ use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, T
 use rdkafka::types::RDKafkaErrorCode as Code;
 use schemas::seam::Offset;
 
-use super::cluster::{Cluster, Ear};
+use super::cluster::{ClientCallbacks, Cluster};
 use crate::log::NewRecords;
 use crate::{Error, Result};
 
-/// Records that wait to be sent, at most, and their size.
+/// Upper limit of records in the producer's queue.
 const QUEUE_RECORDS_MAX: usize = 200_000;
+/// Upper limit of the size of the producer's queue.
 const QUEUE_KIB_MAX: usize = 128 << 10;
-/// How long a wait for room lasts at most: the client frees the room of a record just after its report.
-const LOOK: Duration = Duration::from_millis(50);
-/// A report may come so much later than its time is over.
-const GRACE: Duration = Duration::from_secs(5);
+/// Upper limit of one wait for queue space. It is short because the client frees the space of a record just after its
+/// delivery report.
+const QUEUE_WAIT_MAX: Duration = Duration::from_millis(50);
+/// How long a call waits for delivery reports beyond the delivery timeout.
+const REPORT_GRACE: Duration = Duration::from_secs(5);
 
-/// What appends.
+/// Appends records to topics.
 pub(super) struct Appender {
     cluster: Arc<Cluster>,
-    /// Made at the first append, and made anew after a fatal error.
-    producer: Mutex<Option<Arc<Sending>>>,
+    /// Created at the first append, and replaced after a fatal error.
+    producer: Mutex<Option<Arc<ProducerHandle>>>,
 }
 
-/// A producer, which may wait for brokers when it is dropped.
-struct Sending {
+/// A producer that is closed in the background, because dropping it may wait for brokers.
+struct ProducerHandle {
     cluster: Arc<Cluster>,
-    producer: Option<ThreadedProducer<Courier>>,
-    room: Arc<Room>,
+    producer: Option<ThreadedProducer<DeliveryCallbacks>>,
+    queue_space: Arc<QueueSpace>,
 }
 
-impl Drop for Sending {
+impl Drop for ProducerHandle {
     fn drop(&mut self) {
         if let Some(producer) = self.producer.take() {
-            self.cluster.close(producer);
+            self.cluster.close_in_background(producer);
         }
     }
 }
@@ -57,49 +59,50 @@ impl std::fmt::Debug for Appender {
     }
 }
 
-/// What takes reports.
-struct Courier {
-    ear: Ear,
-    room: Arc<Room>,
+/// Callbacks of the producer: they receive delivery reports.
+struct DeliveryCallbacks {
+    client: ClientCallbacks,
+    queue_space: Arc<QueueSpace>,
 }
 
-impl ClientContext for Courier {
+impl ClientContext for DeliveryCallbacks {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        self.ear.log(level, facility, message);
+        self.client.log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.ear.error(error, reason);
+        self.client.error(error, reason);
     }
 }
 
-impl ProducerContext for Courier {
-    type DeliveryOpaque = Arc<Group>;
+impl ProducerContext for DeliveryCallbacks {
+    type DeliveryOpaque = Arc<RecordGroup>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, group: Arc<Group>) {
+    fn delivery(&self, result: &DeliveryResult<'_>, group: Arc<RecordGroup>) {
         match result {
             Ok(message) => {
-                group.first.fetch_min(message.offset(), Ordering::Relaxed);
+                let offset = message.offset();
+                group.first_offset.fetch_min(offset, Ordering::Relaxed);
             }
-            Err((error, _)) => group.call.failed(error),
+            Err((error, _)) => group.call.record_error(error),
         }
-        group.call.reported();
-        self.room.reported();
+        group.call.record_report();
+        self.queue_space.record_report();
     }
 }
 
-/// Wakes calls that wait until the client has room for another record, whosever records go.
+/// Wakes calls that wait for queue space when a record of any call leaves the queue.
 #[derive(Debug, Default)]
-struct Room {
+struct QueueSpace {
     waiting: AtomicUsize,
-    /// Reports that came while a call waited.
+    /// Delivery reports that arrived while a call waited.
     reports: Mutex<u64>,
     woken: Condvar,
 }
 
-impl Room {
-    fn reported(&self) {
-        // Reports come for each record, and a call seldom waits.
+impl QueueSpace {
+    fn record_report(&self) {
+        // Takes the lock only if a call waits: waits are rare, and every record has a report.
         if self.waiting.load(Ordering::SeqCst) > 0 {
             *self.reports() += 1;
             self.woken.notify_all();
@@ -110,67 +113,64 @@ impl Room {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on reports are counted.
-    fn enter(&self) -> RoomWait<'_> {
+    /// Counts reports until the returned value is dropped.
+    fn start_wait(&self) -> QueueSpaceWait<'_> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        RoomWait(self)
+        QueueSpaceWait(self)
     }
 }
 
-/// A call that waits for room.
-struct RoomWait<'a>(&'a Room);
+/// A call that waits for queue space.
+struct QueueSpaceWait<'a>(&'a QueueSpace);
 
-impl Drop for RoomWait<'_> {
+impl Drop for QueueSpaceWait<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl RoomWait<'_> {
+impl QueueSpaceWait<'_> {
     fn reports(&self) -> u64 {
         *self.0.reports()
     }
 
-    /// Waits a little until more reports came than `before`; false if none did.
+    /// Waits until the number of reports differs from `before`. Returns false after [`QUEUE_WAIT_MAX`].
     fn wait(&self, before: u64) -> bool {
         let is_same = |reports: &mut u64| *reports == before;
-        let waited = self
-            .0
-            .woken
-            .wait_timeout_while(self.0.reports(), LOOK, is_same);
+        let waited = (self.0.woken).wait_timeout_while(self.0.reports(), QUEUE_WAIT_MAX, is_same);
         let (_reports, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         !waited.timed_out()
     }
 }
 
 /// A record with its group.
-type Record<'a> = BaseRecord<'a, [u8], [u8], Arc<Group>>;
+type GroupedRecord<'a> = BaseRecord<'a, [u8], [u8], Arc<RecordGroup>>;
 
-/// One call's records of one partition.
+/// The records of one call and one partition.
 #[derive(Debug)]
-struct Group {
-    call: Arc<Call>,
-    /// The least offset that was reported: records of a group keep their order.
-    first: AtomicI64,
+struct RecordGroup {
+    call: Arc<AppendCall>,
+    /// The smallest offset reported so far. It becomes that of the first record, because records of a group keep their order.
+    first_offset: AtomicI64,
 }
 
-/// One call.
+/// The progress of one call of [`Appender::append`].
 #[derive(Debug, Default)]
-struct Call {
-    /// Records that no report came of yet.
-    open: AtomicUsize,
+struct AppendCall {
+    /// Records without a delivery report.
+    unreported: AtomicUsize,
     error: Mutex<Option<KafkaError>>,
     woken: Condvar,
 }
 
-impl Call {
-    fn failed(&self, error: &KafkaError) {
+impl AppendCall {
+    fn record_error(&self, error: &KafkaError) {
         self.error().get_or_insert_with(|| error.clone());
     }
 
-    fn reported(&self) {
-        if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // With the lock: a call that waits has either seen the last report or is woken by it.
+    fn record_report(&self) {
+        if self.unreported.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // The lock prevents a lost wake-up: a waiting call either sees the last report or is woken by it.
             let _error = self.error();
             self.woken.notify_all();
         }
@@ -180,11 +180,12 @@ impl Call {
         self.error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until all records are reported; false if they are not by then.
+    /// Waits until all records are reported. Returns false if the deadline passes first.
     fn wait_until(&self, deadline: Instant) -> bool {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let is_open = |_: &mut Option<KafkaError>| self.open.load(Ordering::Acquire) > 0;
-        let waited = self.woken.wait_timeout_while(self.error(), left, is_open);
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let is_incomplete =
+            |_: &mut Option<KafkaError>| self.unreported.load(Ordering::Acquire) > 0;
+        let waited = (self.woken).wait_timeout_while(self.error(), remaining, is_incomplete);
         let (_error, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         !waited.timed_out()
     }
@@ -198,147 +199,165 @@ impl Appender {
         }
     }
 
-    /// The producer; another one if the last one can't go on.
-    fn sending(&self, doing: &str) -> Result<Arc<Sending>> {
-        let mut held = self.producer.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sending) = held.as_ref()
-            && let Some(producer) = &sending.producer
+    /// Returns the producer. Creates one at the first call, and replaces one that had a fatal error.
+    fn producer(&self, operation: &str) -> Result<Arc<ProducerHandle>> {
+        let mut current = self.producer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = current.as_ref()
+            && let Some(producer) = &handle.producer
         {
             let Some((code, why)) = producer.client().fatal_error() else {
-                return Ok(Arc::clone(sending));
+                return Ok(Arc::clone(handle));
             };
-            tracing::warn!(%code, why, "Kafka's producer can't go on; another one is made");
+            tracing::warn!(%code, why, "the Kafka producer failed; replacing it");
         }
-        self.cluster.may_open(doing)?;
-        let timeout = self.cluster.options.delivery_timeout_ms.max(1);
+        self.cluster.wait_for_closing_clients(operation)?;
+        let timeout_ms = self.cluster.options.delivery_timeout_ms.max(1);
         let mut config = self.cluster.config();
         config
             .set("enable.idempotence", "true")
             .set("acks", "all")
             .set("compression.type", "lz4")
-            // Whoever appends gives many records at once and waits for them.
+            // Callers append many records at once and wait for them, so lingering would only add latency.
             .set("linger.ms", "1")
             .set("batch.size", (1 << 20).to_string())
-            .set("delivery.timeout.ms", timeout.to_string())
+            .set("delivery.timeout.ms", timeout_ms.to_string())
             .set(
                 "queue.buffering.max.messages",
                 QUEUE_RECORDS_MAX.to_string(),
             )
             .set("queue.buffering.max.kbytes", QUEUE_KIB_MAX.to_string());
-        let room = Arc::<Room>::default();
+        let queue_space = Arc::<QueueSpace>::default();
         let producer = config
-            .create_with_context(Courier {
-                ear: self.cluster.ear(),
-                room: Arc::clone(&room),
+            .create_with_context(DeliveryCallbacks {
+                client: self.cluster.callbacks(),
+                queue_space: Arc::clone(&queue_space),
             })
-            .map_err(|error| self.cluster.fault(doing, &error))?;
-        let sending = Arc::new(Sending {
+            .map_err(|error| self.cluster.classify_error(operation, &error))?;
+        let handle = Arc::new(ProducerHandle {
             cluster: Arc::clone(&self.cluster),
             producer: Some(producer),
-            room,
+            queue_space,
         });
-        *held = Some(Arc::clone(&sending));
-        Ok(sending)
+        *current = Some(Arc::clone(&handle));
+        Ok(handle)
     }
 
-    /// Appends, and answers by group the offset of its first record; nothing for a group without
-    /// records.
+    /// Appends records, and returns the offset of the first record of each group, or `None` for an empty group.
     pub(super) fn append(&self, topic: &str, groups: &[NewRecords]) -> Result<Vec<Option<Offset>>> {
-        let doing = format!("appending to {topic}");
-        let sending = self.sending(&doing)?;
-        let Some(producer) = &sending.producer else {
-            return Err(self.cluster.unavailable(&doing, "the producer was closed"));
+        let operation = format!("appending to {topic}");
+        let handle = self.producer(&operation)?;
+        let Some(producer) = &handle.producer else {
+            let why = "the producer was closed";
+            return Err(self.cluster.unavailable(&operation, why));
         };
-        let deadline = Instant::now() + self.cluster.options.delivery_timeout() + GRACE;
-        let call = Arc::new(Call::default());
-        let mut firsts = Vec::with_capacity(groups.len());
+        let deadline = Instant::now() + self.cluster.options.delivery_timeout() + REPORT_GRACE;
+        let call = Arc::new(AppendCall::default());
+        let sender = RecordSender {
+            cluster: &self.cluster,
+            producer,
+            queue_space: &handle.queue_space,
+            call: &call,
+            operation: &operation,
+            deadline,
+        };
+        let mut sent_groups = Vec::with_capacity(groups.len());
         for records in groups {
-            let group = Arc::new(Group {
+            let group = Arc::new(RecordGroup {
                 call: Arc::clone(&call),
-                first: AtomicI64::new(Offset::MAX),
+                first_offset: AtomicI64::new(Offset::MAX),
             });
             for index in 0..records.values.len() {
-                let record = record(topic, records, index, &group)
-                    .map_err(|why| Error::Refused(format!("{doing}: {why}")))?;
-                self.send((&doing, deadline), (producer, &sending.room), record, &call)?;
+                let record = to_record(topic, records, index, &group)
+                    .map_err(|why| Error::Refused(format!("{operation}: {why}")))?;
+                sender.send(record)?;
             }
-            firsts.push(group);
+            sent_groups.push(group);
         }
         if !call.wait_until(deadline) {
-            let why = "no report of what was appended";
-            return Err(self.cluster.unavailable(&doing, why));
+            let why = "the client reported no result before the deadline";
+            return Err(self.cluster.unavailable(&operation, why));
         }
         if let Some(error) = &*call.error() {
-            return Err(self.cluster.fault(&doing, error));
+            return Err(self.cluster.classify_error(&operation, error));
         }
-        let first = |group: Arc<Group>| {
-            let first = group.first.load(Ordering::Relaxed);
-            (first != Offset::MAX).then_some(first)
+        let first_offset = |group: Arc<RecordGroup>| {
+            let offset = group.first_offset.load(Ordering::Relaxed);
+            (offset != Offset::MAX).then_some(offset)
         };
-        Ok(firsts.into_iter().map(first).collect())
-    }
-
-    /// Hands one record over, when there is room.
-    fn send(
-        &self,
-        (doing, deadline): (&str, Instant),
-        (producer, room): (&ThreadedProducer<Courier>, &Room),
-        mut record: Record<'_>,
-        call: &Call,
-    ) -> Result<()> {
-        let (mut has_looked, mut waiting) = (false, None::<RoomWait<'_>>);
-        loop {
-            // Before the try: a report that comes during it is not missed.
-            let before = waiting.as_ref().map(RoomWait::reports);
-            // Before it is sent: the report may come at once.
-            call.open.fetch_add(1, Ordering::Relaxed);
-            let (error, again) = match producer.send(record) {
-                Ok(()) => return Ok(()),
-                Err(refused) => refused,
-            };
-            call.open.fetch_sub(1, Ordering::Relaxed);
-            record = again;
-            match error.rdkafka_error_code() {
-                Some(Code::QueueFull) if Instant::now() < deadline => {}
-                // It was added after this producer looked last.
-                Some(Code::UnknownPartition) if !has_looked => {
-                    has_looked = true;
-                    let timeout = self.cluster.options.request_timeout();
-                    let looked = producer
-                        .client()
-                        .fetch_metadata(Some(record.topic), timeout);
-                    looked.map_err(|error| self.cluster.fault(doing, &error))?;
-                    continue;
-                }
-                _ => return Err(self.cluster.fault(doing, &error)),
-            }
-            if let Some(error) = &*call.error() {
-                return Err(self.cluster.fault(doing, error));
-            }
-            metrics::counter!("backstitch_kafka_queue_full_total").increment(1);
-            if let (Some(waiting), Some(before)) = (&waiting, before) {
-                waiting.wait(before);
-            } else {
-                waiting = Some(room.enter());
-            }
-        }
+        Ok(sent_groups.into_iter().map(first_offset).collect())
     }
 }
 
-fn record<'a>(
+/// Sends the records of one call.
+struct RecordSender<'a> {
+    cluster: &'a Cluster,
+    producer: &'a ThreadedProducer<DeliveryCallbacks>,
+    queue_space: &'a QueueSpace,
+    call: &'a AppendCall,
+    operation: &'a str,
+    deadline: Instant,
+}
+
+impl RecordSender<'_> {
+    /// Adds a record to the producer's queue. Waits while the queue is full.
+    fn send(&self, mut record: GroupedRecord<'_>) -> Result<()> {
+        let mut has_refreshed = false;
+        let mut waiting = None::<QueueSpaceWait<'_>>;
+        loop {
+            // Read before the attempt, so that a report during it is not missed.
+            let reports_before = waiting.as_ref().map(QueueSpaceWait::reports);
+            // Counted before the attempt, because the report may arrive immediately.
+            self.call.unreported.fetch_add(1, Ordering::Relaxed);
+            let (error, returned) = match self.producer.send(record) {
+                Ok(()) => return Ok(()),
+                Err(rejected) => rejected,
+            };
+            self.call.unreported.fetch_sub(1, Ordering::Relaxed);
+            record = returned;
+            match error.rdkafka_error_code() {
+                Some(Code::QueueFull) if Instant::now() < self.deadline => {}
+                // The partition was added after the producer last read metadata.
+                Some(Code::UnknownPartition) if !has_refreshed => {
+                    has_refreshed = true;
+                    let timeout = self.cluster.options.request_timeout();
+                    let client = self.producer.client();
+                    let refreshed = client.fetch_metadata(Some(record.topic), timeout);
+                    refreshed.map_err(|error| self.classify_error(&error))?;
+                    continue;
+                }
+                _ => return Err(self.classify_error(&error)),
+            }
+            if let Some(error) = &*self.call.error() {
+                return Err(self.classify_error(error));
+            }
+            metrics::counter!("backstitch_kafka_queue_full_total").increment(1);
+            if let (Some(waiting), Some(reports_before)) = (&waiting, reports_before) {
+                waiting.wait(reports_before);
+            } else {
+                waiting = Some(self.queue_space.start_wait());
+            }
+        }
+    }
+
+    fn classify_error(&self, error: &KafkaError) -> Error {
+        self.cluster.classify_error(self.operation, error)
+    }
+}
+
+fn to_record<'a>(
     topic: &'a str,
     records: &'a NewRecords,
     index: usize,
-    group: &Arc<Group>,
-) -> std::result::Result<Record<'a>, TryFromIntError> {
+    group: &Arc<RecordGroup>,
+) -> std::result::Result<GroupedRecord<'a>, TryFromIntError> {
     let partition = i32::try_from(records.partition)?;
     let mut record = BaseRecord::with_opaque_to(topic, Arc::clone(group))
         .partition(partition)
         .key(records.keys.value(index))
         .payload(records.values.value(index));
-    if let Some(of_record) = records.headers.get(index) {
-        let mut headers = OwnedHeaders::new_with_capacity(of_record.len());
-        for (key, value) in of_record {
+    if let Some(new_headers) = records.headers.get(index) {
+        let mut headers = OwnedHeaders::new_with_capacity(new_headers.len());
+        for (key, value) in new_headers {
             headers = headers.insert(Header {
                 key,
                 value: Some(value.as_slice()),
@@ -353,45 +372,47 @@ fn record<'a>(
 mod tests {
     use super::*;
 
-    /// A call that misses the wake-up of its last report waits until its deadline.
+    /// A call that misses the wake-up of its last report would wait until its deadline.
     #[test]
-    fn the_last_report_wakes_a_call() {
-        let (begun, deadline) = (Instant::now(), Duration::from_secs(60));
-        let (send, calls) = std::sync::mpsc::sync_channel::<Arc<Call>>(0);
-        let reporter = std::thread::spawn(move || calls.iter().for_each(|call| call.reported()));
+    fn last_report_wakes_the_call() {
+        let (start, limit) = (Instant::now(), Duration::from_secs(60));
+        let (sender, calls) = std::sync::mpsc::sync_channel::<Arc<AppendCall>>(0);
+        let reporter = std::thread::spawn(move || {
+            calls.iter().for_each(|call| call.record_report());
+        });
         for _ in 0..20_000 {
-            let call = Arc::new(Call::default());
-            call.open.store(1, Ordering::Relaxed);
-            send.send(Arc::clone(&call)).expect("a reporter");
-            assert!(call.wait_until(begun + 2 * deadline));
+            let call = Arc::new(AppendCall::default());
+            call.unreported.store(1, Ordering::Relaxed);
+            sender.send(Arc::clone(&call)).expect("a reporter");
+            assert!(call.wait_until(start + 2 * limit));
         }
-        drop(send);
+        drop(sender);
         reporter.join().expect("a reporter");
-        assert!(begun.elapsed() < deadline, "a wake-up was missed");
+        assert!(start.elapsed() < limit, "a call missed a wake-up");
     }
 
     #[test]
-    fn a_call_without_its_last_report_ends_at_its_deadline() {
-        let call = Call::default();
-        call.open.store(2, Ordering::Relaxed);
-        call.reported();
+    fn call_without_all_reports_ends_at_its_deadline() {
+        let call = AppendCall::default();
+        call.unreported.store(2, Ordering::Relaxed);
+        call.record_report();
         assert!(!call.wait_until(Instant::now()));
-        call.reported();
+        call.record_report();
         assert!(call.wait_until(Instant::now()));
     }
 
-    /// Reports of other calls make room, too, also those that come before the wait.
+    /// Reports of other calls free queue space, too, also if they arrive before the wait.
     #[test]
-    fn a_report_of_any_call_wakes_those_that_wait_for_room() {
-        let room = Room::default();
-        room.reported();
-        let waiting = room.enter();
+    fn report_of_any_call_wakes_calls_that_wait_for_queue_space() {
+        let queue_space = QueueSpace::default();
+        queue_space.record_report();
+        let waiting = queue_space.start_wait();
         let before = waiting.reports();
-        assert!(!waiting.wait(before), "none came since");
-        room.reported();
+        assert!(!waiting.wait(before), "no report arrived since");
+        queue_space.record_report();
         assert!(waiting.wait(before));
         drop(waiting);
-        room.reported();
-        assert_eq!(*room.reports(), 1, "nobody waits");
+        queue_space.record_report();
+        assert_eq!(*queue_space.reports(), 1, "no call waits");
     }
 }

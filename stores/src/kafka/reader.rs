@@ -1,13 +1,12 @@
-//! One consumer that reads a partition on and on.
+//! A consumer that reads one partition sequentially.
 //!
-//! It is told where to begin when it is made, and never sought about. How far it has come is told by
-//! its position, which passes what no record is shown of: the marks of transactions, and records of
-//! those that were aborted.
+//! The start offset is set at creation, and the consumer never seeks. Progress is the consumer's position, which also
+//! advances past transaction markers and records of aborted transactions.
 
 use std::time::{Duration, Instant};
 
 use arrow::array::{BinaryBuilder, Int64Builder};
-use rdkafka::Offset as At;
+use rdkafka::Offset as KafkaOffset;
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
@@ -16,35 +15,33 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use schemas::seam::Offset;
 use std::sync::Arc;
 
-use super::cluster::{Cluster, Ear};
+use super::cluster::{ClientCallbacks, Cluster};
 use crate::Result;
 use crate::log::{FetchLimit, Records};
 
-/// One fetch brings no more bytes than this, whatever was asked for: offsets in an array are 32
-/// bits wide.
+/// Upper limit of a fetch, because the offsets within an Arrow array have 32 bits.
 const FETCH_BYTES_MAX: usize = 1 << 30;
-/// Records that room is made for at once.
-const ROOM: usize = 1 << 16;
-/// How long one look for the next record waits.
-const POLL: Duration = Duration::from_millis(100);
-/// How long nothing comes, although something is there, before a new consumer is asked.
-const STUCK: Duration = Duration::from_millis(500);
+/// Upper limit of the records for which arrays are allocated in advance.
+const PREALLOCATED_RECORDS_MAX: usize = 1 << 16;
+const POLL_TIMEOUT: Duration = Duration::from_millis(100);
+/// A consumer that received nothing for this long, although there are records, is replaced.
+const STALL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How much is fetched before it is asked for.
+/// How much a consumer fetches in advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ahead {
-    /// For one who reads on and on.
-    Much,
-    /// For one who reads a stretch, and nothing after it.
-    Little,
+pub(super) enum Prefetch {
+    /// For sequential reading without an end.
+    Large,
+    /// For a single range of offsets.
+    Small,
 }
 
-impl Ahead {
+impl Prefetch {
     const fn kib(self) -> u32 {
         match self {
-            // The client takes about thrice as much memory for small records, for each partition.
-            Self::Much => 8 << 10,
-            Self::Little => 1 << 10,
+            // With small records, the client uses about three times as much memory per partition.
+            Self::Large => 8 << 10,
+            Self::Small => 1 << 10,
         }
     }
 }
@@ -52,30 +49,30 @@ impl Ahead {
 /// A consumer of one partition.
 pub(super) struct Reader {
     cluster: Arc<Cluster>,
-    /// There until it is dropped.
-    consumer: Option<BaseConsumer<Ear>>,
+    /// `None` only while the reader is dropped.
+    consumer: Option<BaseConsumer<ClientCallbacks>>,
     pub(super) partition: Partition,
-    /// Where it goes on.
+    /// The next offset to read.
     pub(super) next: Offset,
-    /// A record that had no place in the last fetch.
-    held: Option<OwnedMessage>,
-    /// Nothing was read from it yet, so the first record may take its time.
+    /// A record that was received but exceeded the size limit of the last fetch.
+    carried_over: Option<OwnedMessage>,
+    /// Set until the first read ends: connecting may delay the first record.
     is_new: bool,
 }
 
-/// A partition, by the topic's name on the brokers.
+/// A partition, with the topic's name on the brokers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Partition {
     pub(super) topic: String,
     pub(super) number: i32,
 }
 
-/// How a read ended.
-pub(super) enum Read {
-    /// With records, perhaps none, and where to go on.
+/// The outcome of a read.
+pub(super) enum ReadOutcome {
+    /// Records, perhaps none, and the next offset to read.
     Records(Box<Records>, Offset),
-    /// Nothing came, although something should be there: ask a new consumer.
-    Stuck,
+    /// Received no records although there should be some; replace the consumer.
+    Stalled,
 }
 
 impl std::fmt::Debug for Reader {
@@ -90,7 +87,7 @@ impl std::fmt::Debug for Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         if let Some(consumer) = self.consumer.take() {
-            self.cluster.close(consumer);
+            self.cluster.close_in_background(consumer);
         }
     }
 }
@@ -100,11 +97,14 @@ impl Reader {
         cluster: &Arc<Cluster>,
         partition: &Partition,
         from: Offset,
-        ahead: Ahead,
+        prefetch: Prefetch,
     ) -> Result<Self> {
-        let doing = format!("opening {}/{}", partition.topic, partition.number);
-        cluster.may_open(&doing)?;
-        let fault = |error: KafkaError| cluster.fault(&doing, &error);
+        let operation = format!(
+            "creating a consumer of {}/{}",
+            partition.topic, partition.number
+        );
+        cluster.wait_for_closing_clients(&operation)?;
+        let classify = |error: KafkaError| cluster.classify_error(&operation, &error);
         let mut config = cluster.config();
         config
             .set("group.id", cluster.namespace.group("backstitch.reader"))
@@ -115,98 +115,112 @@ impl Reader {
             .set("enable.partition.eof", "true")
             .set("check.crcs", "true")
             .set("fetch.message.max.bytes", (4 << 20).to_string())
-            .set("queued.max.messages.kbytes", ahead.kib().to_string())
-            // Once so much is ahead the client looks again after this time, which is a second unless said: by then what was ahead
-            // has long been taken, and who reads on and on waits for most of it.
+            .set("queued.max.messages.kbytes", prefetch.kib().to_string())
+            // The pause after the prefetch queue is full. The default of 1 s is too long: the reader empties the queue
+            // sooner, and then waits.
             .set("fetch.queue.backoff.ms", "10")
             .set("fetch.error.backoff.ms", "100");
-        let consumer: BaseConsumer<Ear> =
-            config.create_with_context(cluster.ear()).map_err(fault)?;
+        let consumer: BaseConsumer<ClientCallbacks> = config
+            .create_with_context(cluster.callbacks())
+            .map_err(classify)?;
         let mut assignment = TopicPartitionList::new();
         assignment
-            .add_partition_offset(&partition.topic, partition.number, At::Offset(from))
+            .add_partition_offset(
+                &partition.topic,
+                partition.number,
+                KafkaOffset::Offset(from),
+            )
             .and_then(|()| consumer.assign(&assignment))
-            .map_err(fault)?;
+            .map_err(classify)?;
         metrics::counter!("backstitch_kafka_consumers_opened_total").increment(1);
         Ok(Self {
             cluster: Arc::clone(cluster),
             consumer: Some(consumer),
             partition: partition.clone(),
             next: from,
-            held: None,
+            carried_over: None,
             is_new: true,
         })
     }
 
-    /// Reads on up to `end`, which was the end of the partition before this call; a new reader's
-    /// before it was made. Waits for what is there, but not beyond `patience` for any record.
+    /// Reads records up to `end`. The caller read `end` before this call and, for a new reader, before creating it.
+    ///
+    /// Waits for records, but for none longer than [`STALL_TIMEOUT`]; on a new reader, not longer than
+    /// `first_record_timeout`.
     pub(super) fn read(
         &mut self,
         end: Offset,
         limit: FetchLimit,
-        patience: Duration,
-    ) -> KafkaResult<Read> {
+        first_record_timeout: Duration,
+    ) -> KafkaResult<ReadOutcome> {
         let (records_max, bytes_max) = (limit.records.max(1), limit.bytes.min(FETCH_BYTES_MAX));
-        let mut columns = Columns::new(records_max.min(ROOM));
+        let mut columns = RecordBuilder::new(records_max.min(PREALLOCATED_RECORDS_MAX));
         let Some(consumer) = &self.consumer else {
-            return Ok(Read::Stuck);
+            return Ok(ReadOutcome::Stalled);
         };
-        if let Some(message) = self.held.take() {
+        if let Some(message) = self.carried_over.take() {
             columns.push(&message);
             self.next = message.offset() + 1;
         }
-        let mut waiting = Instant::now();
+        let mut waiting_since = Instant::now();
         while columns.len < records_max && self.next < end {
-            match consumer.poll(POLL) {
+            match consumer.poll(POLL_TIMEOUT) {
                 Some(Ok(message)) => {
                     if !columns.fits(&message, bytes_max) {
-                        self.held = Some(message.detach());
+                        self.carried_over = Some(message.detach());
                         break;
                     }
                     if message.offset() >= self.next {
                         columns.push(&message);
                         self.next = message.offset() + 1;
                     }
-                    // Looking at a clock costs more than taking a record.
+                    // Reading the clock costs more than receiving a record.
                     if columns.len.is_multiple_of(1024) {
-                        waiting = Instant::now();
+                        waiting_since = Instant::now();
                     }
                     continue;
                 }
-                // It may be an end that was reached long ago, or that of a new leader which does not know
-                // yet how far the old one had come: only the position says what was passed.
+                // An end of partition proves no progress: it may be outdated, or come from a new leader that lags behind the
+                // old one. Only the position counts.
                 Some(Err(KafkaError::PartitionEOF(_))) | None => {}
-                Some(Err(error)) if passes(&error) => {}
-                // What was read is good; the error comes again.
+                Some(Err(error)) if is_transient(&error) => {}
+                // Returns the records that were read. The next read gets the error again.
                 Some(Err(_)) if columns.len > 0 => break,
                 Some(Err(error)) => return Err(error),
             }
             self.next = self.next.max(position(consumer)?);
-            let waited = waiting.elapsed();
-            if self.next < end && waited > STUCK && columns.len > 0 {
+            if self.next >= end {
+                continue;
+            }
+            let waited = waiting_since.elapsed();
+            if waited > STALL_TIMEOUT && columns.len > 0 {
                 break;
             }
-            if self.next < end && waited > if self.is_new { patience } else { STUCK } {
-                return Ok(Read::Stuck);
+            let timeout = match self.is_new {
+                true => first_record_timeout,
+                false => STALL_TIMEOUT,
+            };
+            if waited > timeout {
+                return Ok(ReadOutcome::Stalled);
             }
         }
         self.is_new = false;
-        Ok(Read::Records(Box::new(columns.finish()), self.next))
+        Ok(ReadOutcome::Records(Box::new(columns.finish()), self.next))
     }
 }
 
-/// After the last record or mark that was passed; before everything if there was none.
-fn position(consumer: &BaseConsumer<Ear>) -> KafkaResult<Offset> {
+/// The offset after the last record or transaction marker that the consumer passed; the minimum if there was none.
+fn position(consumer: &BaseConsumer<ClientCallbacks>) -> KafkaResult<Offset> {
     let position = consumer.position()?;
-    let of_one = position.elements().first().map(|one| one.offset());
-    Ok(match of_one {
-        Some(At::Offset(offset)) => offset,
+    let partition = position.elements().first().map(|one| one.offset());
+    Ok(match partition {
+        Some(KafkaOffset::Offset(offset)) => offset,
         _ => Offset::MIN,
     })
 }
 
-/// Whether the client goes on by itself.
-fn passes(error: &KafkaError) -> bool {
+/// Returns whether the client recovers from an error by itself.
+fn is_transient(error: &KafkaError) -> bool {
     matches!(
         error.rdkafka_error_code(),
         Some(
@@ -225,8 +239,8 @@ fn passes(error: &KafkaError) -> bool {
     )
 }
 
-/// Records as they come.
-struct Columns {
+/// Builds [`Records`] from messages.
+struct RecordBuilder {
     offsets: Int64Builder,
     logged_at_ms: Int64Builder,
     keys: BinaryBuilder,
@@ -234,17 +248,17 @@ struct Columns {
     len: usize,
     key_bytes: usize,
     value_bytes: usize,
-    /// For records without a time.
+    /// The time of the last record with a timestamp, which stands in for a missing one.
     newest_ms: i64,
 }
 
-impl Columns {
-    fn new(room: usize) -> Self {
+impl RecordBuilder {
+    fn new(capacity: usize) -> Self {
         Self {
-            offsets: Int64Builder::with_capacity(room),
-            logged_at_ms: Int64Builder::with_capacity(room),
-            keys: BinaryBuilder::with_capacity(room, 0),
-            values: BinaryBuilder::with_capacity(room, 0),
+            offsets: Int64Builder::with_capacity(capacity),
+            logged_at_ms: Int64Builder::with_capacity(capacity),
+            keys: BinaryBuilder::with_capacity(capacity, 0),
+            values: BinaryBuilder::with_capacity(capacity, 0),
             len: 0,
             key_bytes: 0,
             value_bytes: 0,
@@ -252,7 +266,7 @@ impl Columns {
         }
     }
 
-    /// The first one always does.
+    /// Returns whether a message fits within the limits. The first one always does.
     fn fits(&self, message: &impl Message, bytes_max: usize) -> bool {
         let size = |part: Option<&[u8]>| part.map_or(0, <[u8]>::len);
         self.len == 0
@@ -260,7 +274,7 @@ impl Columns {
                 && self.key_bytes + size(message.key()) <= FETCH_BYTES_MAX)
     }
 
-    /// A key or value that is null is an empty one.
+    /// Adds a message; a null key or value becomes an empty one.
     fn push(&mut self, message: &impl Message) {
         let key = message.key().unwrap_or_default();
         let value = message.payload().unwrap_or_default();

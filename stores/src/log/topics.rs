@@ -8,37 +8,37 @@ use crate::Result;
 use crate::alerts::RECONCILIATION_ALERTS;
 use crate::notices::CAPACITY_NOTICES;
 
-/// The topics of every source with how many partitions each gets, where those of events and
-/// notifications get `partitions`, as do those of what is told of boards.
-pub(crate) fn topics(partitions: u32) -> impl Iterator<Item = (&'static str, u32)> {
+/// All topics with their number of partitions. Topics of events, notifications and published
+/// messages get `partitions`, those of dead letters one.
+pub(crate) fn all_topics(partitions: u32) -> impl Iterator<Item = (&'static str, u32)> {
     let logs = Source::LOGGED.map(|source| (source.topic(), partitions));
-    let letters = Source::ALL.map(|source| (source.dead_letter_topic(), 1));
-    let told = [
+    let dead_letters = Source::ALL.map(|source| (source.dead_letter_topic(), 1));
+    let published = [
         ACHIEVEMENTS,
         BOARD_CHANGES,
         CAPACITY_NOTICES,
         RECONCILIATION_ALERTS,
     ]
     .map(|topic| (topic, partitions));
-    logs.into_iter().chain(letters).chain(told)
+    logs.into_iter().chain(dead_letters).chain(published)
 }
 
 /// The names of all topics.
 pub fn topic_names() -> impl Iterator<Item = &'static str> {
-    topics(1).map(|(topic, _)| topic)
+    all_topics(1).map(|(topic, _)| topic)
 }
 
-/// Makes the topics of every source that are not there, those of events and notifications with so
-/// many partitions; answers which were made, with their partitions.
+/// Creates the missing topics; those of events, notifications and published messages with this
+/// number of partitions. Returns the created topics with their partitions.
 ///
 /// # Errors
 /// Those of the log.
-pub async fn make_topics(log: &dyn Log, partitions: u32) -> Result<Vec<(&'static str, u32)>> {
-    let mut made = Vec::new();
-    for (topic, partitions) in topics(partitions) {
+pub async fn create_topics(log: &dyn Log, partitions: u32) -> Result<Vec<(&'static str, u32)>> {
+    let mut created = Vec::new();
+    for (topic, partitions) in all_topics(partitions) {
         if log.spans(topic).await?.is_empty() {
-            made.push((topic, log.ensure_topic(topic, partitions).await?));
+            created.push((topic, log.ensure_topic(topic, partitions).await?));
         }
     }
-    Ok(made)
+    Ok(created)
 }

@@ -1,48 +1,49 @@
-//! How to reach Cassandra.
+//! The settings of Cassandra.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Secret;
 
-/// Where batch rows, run records and leases are: Cassandra, or ScyllaDB.
+/// The connection to Cassandra or ScyllaDB, which stores batch rows, run records and leases.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CassandraOptions {
-    /// Some nodes of the cluster, `HOST:PORT` with commas between them; the others are found.
+    /// Some nodes of the cluster as `HOST:PORT`, separated by commas; the others are discovered.
     pub nodes: String,
-    /// The user; empty where none is asked for.
+    /// The user; empty for no authentication.
     pub user: String,
     /// The password of the user.
     pub password: Secret,
-    /// Whether to speak TLS.
+    /// True if to use TLS.
     pub tls: bool,
-    /// A file with the certificates of authorities that are trusted, as PEM; needed for TLS.
+    /// A PEM file with the certificates of trusted authorities; required for TLS.
     pub ca_file: String,
-    /// The data center whose nodes are asked; needed where there are several.
+    /// The data center of the nodes to contact; required if there are several.
     pub local_datacenter: String,
-    /// The replication of the keyspace that `migrate` makes, as CQL:
-    /// `{'class': 'NetworkTopologyStrategy', 'dc1': 3}`. Unless said, one copy on a cluster of one
-    /// node, else three in the local data center, for ScyllaDB without tablets: keyspaces with
-    /// tablets have no lightweight transactions in many of its versions. What is said here is taken as it
-    /// is; for ScyllaDB write `{…} AND tablets = {'enabled': false}`.
+    /// The replication of the keyspace that `migrate` creates, as CQL: `{'class':
+    /// 'NetworkTopologyStrategy', 'dc1': 3}`. The default is one copy on a cluster of one node,
+    /// otherwise three in the local data center. For ScyllaDB, the default disables tablets,
+    /// because keyspaces with tablets have no lightweight transactions in many of its versions. A
+    /// value is used unchanged; for ScyllaDB write `{…} AND tablets = {'enabled': false}`.
     pub replication: String,
-    /// How many replicas must answer: `local_quorum`, `quorum`, `local_one`, `one` or `all`.
-    /// With fewer than a quorum a read may miss what was written. Where the keyspace has copies in
-    /// several data centers only `quorum` and `all` are taken: quorums of one data center each have
-    /// nothing in common, and answers would be wrong.
+    /// The number of replicas that must answer: `local_quorum`, `quorum`, `local_one`, `one` or
+    /// `all`. With fewer than a quorum, a read may miss earlier writes. If the keyspace has copies
+    /// in several data centers, only `quorum` and `all` are accepted: quorums of different data
+    /// centers don't overlap, and results would be wrong.
     pub consistency: String,
-    /// Among whom a lightweight transaction is agreed: `local_serial`, or `serial` where batch
+    /// The replicas that agree on a lightweight transaction: `local_serial`, or `serial` if batch
     /// runs start in several data centers.
     pub serial_consistency: String,
-    /// How long to wait for a connection.
+    /// The timeout of a connection attempt, in milliseconds.
     pub connect_timeout_ms: u64,
-    /// How long one request may take.
+    /// The timeout of one request, in milliseconds.
     pub request_timeout_ms: u64,
-    /// How long a request may be tried again, in all.
+    /// The total time to retry a request, in milliseconds.
     pub retry_timeout_ms: u64,
-    /// Requests that are under way at the same time, at most; fewer while the servers are slow.
+    /// The maximum number of concurrent requests; fewer while the servers are slow.
     pub in_flight_max: usize,
-    /// How long a lease lasts whose holder died; it is renewed at a third of it.
+    /// The duration of a lease after its holder died, in milliseconds. A lease is renewed at a
+    /// third of it.
     pub lease_ms: u64,
 }
 
@@ -68,7 +69,7 @@ impl Default for CassandraOptions {
 }
 
 impl CassandraOptions {
-    /// The nodes, one by one.
+    /// The nodes of the list.
     pub(crate) fn node_list(&self) -> impl Iterator<Item = &str> {
         let nodes = self.nodes.split(',').map(str::trim);
         nodes.filter(|node| !node.is_empty())

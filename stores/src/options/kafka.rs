@@ -1,4 +1,4 @@
-//! What can be set for the log on Kafka.
+//! The settings of the log on Kafka.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::Secret;
 
-/// How Kafka is reached, and how topics are made.
+/// The connection to Kafka, and the properties of new topics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KafkaOptions {
-    /// Some brokers, `HOST:PORT` with commas between; the others are learnt from these.
+    /// Some brokers as `HOST:PORT`, separated by commas; the others are discovered.
     pub bootstrap_servers: String,
-    /// What this program is called in the brokers' logs and quotas.
+    /// The name of this program in the brokers' logs and quotas.
     pub client_id: String,
     /// `plaintext`, `ssl`, `sasl_plaintext` or `sasl_ssl`.
     pub security_protocol: String,
@@ -22,27 +22,26 @@ pub struct KafkaOptions {
     pub sasl_username: String,
     /// The user's password.
     pub sasl_password: Secret,
-    /// A PEM file with the certificates of authorities to be trusted; those of the machine unless
-    /// said.
+    /// A PEM file with the certificates of trusted authorities; by default those of the machine.
     pub ca_file: String,
-    /// On how many brokers each record of a new topic is; 0 for what the brokers are set to.
+    /// The replication factor of a new topic; 0 for the default of the brokers.
     pub replication_factor: u32,
-    /// How many brokers must have a record of a new topic before it counts as written; 0 for what
-    /// the brokers are set to.
+    /// The number of brokers that must store a record of a new topic before it counts as written; 0
+    /// for the default of the brokers.
     pub min_insync_replicas: u32,
-    /// How long the records of a new topic are kept; -1 for ever. The log must reach back to the
-    /// newest batch run, and as far as live state can be lost.
+    /// The retention of a new topic; -1 for no limit. The log must reach back to the newest batch
+    /// run, and as far as live state can be lost.
     pub retention_ms: i64,
-    /// How large a record may be, in bytes, also in a new topic.
+    /// The maximum size of a record in bytes, also in a new topic.
     pub record_bytes_max: u32,
-    /// How long one request may take, and how long a fetch waits for records that are there.
+    /// The timeout of one request, and of a fetch of existing records, in milliseconds.
     pub request_timeout_ms: u64,
-    /// How long an append may take.
+    /// The timeout of an append, in milliseconds.
     pub delivery_timeout_ms: u64,
-    /// How long a process that shares partitions may be silent before others take over.
+    /// The time after which other processes take over the partitions of a silent process, in
+    /// milliseconds.
     pub session_timeout_ms: u64,
-    /// How many consumers one process keeps open, at most; one is needed for each partition that is
-    /// read.
+    /// The maximum number of open consumers of a process. Each partition that is read needs one.
     pub consumers_max: usize,
 }
 

@@ -1,31 +1,31 @@
-//! How Redis is reached.
+//! The settings of Redis.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Secret;
 
-/// Where Redis is.
+/// The connection to Redis.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RedisOptions {
-    /// The server as `host:port`, or some nodes of a cluster with commas between them. Whether it is a
-    /// cluster is asked.
+    /// The server as `host:port`, or some nodes of a cluster, separated by commas. The cluster mode
+    /// is detected.
     pub nodes: String,
-    /// The user; the default one unless said.
+    /// The user; by default the default user.
     pub user: String,
     /// The user's password.
     pub password: Secret,
     /// The number of the database; a cluster has only 0.
     pub database: i64,
-    /// Whether to speak TLS.
+    /// True if to use TLS.
     pub tls: bool,
-    /// A file with the certificates of authorities to be trusted instead of the usual ones, as PEM.
+    /// A PEM file with the certificates of trusted authorities, instead of the usual ones.
     pub ca_file: String,
-    /// How long to wait for a connection.
+    /// The timeout of a connection attempt, in milliseconds.
     pub connect_timeout_ms: u64,
-    /// How long to wait for an answer.
+    /// The timeout of a response, in milliseconds.
     pub response_timeout_ms: u64,
-    /// How long a call may be tried again, in all.
+    /// The total time to retry a call, in milliseconds.
     pub call_timeout_ms: u64,
 }
 

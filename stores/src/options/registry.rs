@@ -1,22 +1,22 @@
-//! How the schema registry is reached.
+//! The settings of the schema registry.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Secret;
 
-/// Where the schema registry is.
+/// The connection to the schema registry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RegistryOptions {
-    /// The address of a registry that speaks Confluent's protocol, such as `http://127.0.0.1:8081`.
+    /// The URL of a registry with Confluent's protocol, such as `http://127.0.0.1:8081`.
     pub url: String,
     /// The user; empty for none.
     pub user: String,
     /// The user's password.
     pub password: Secret,
-    /// A file with the certificates of authorities to be trusted besides the usual ones, as PEM.
+    /// A PEM file with the certificates of trusted authorities, in addition to the usual ones.
     pub ca_file: String,
-    /// How long one request may take.
+    /// The timeout of one request, in milliseconds.
     pub request_timeout_ms: u64,
 }
 

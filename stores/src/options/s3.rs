@@ -1,32 +1,33 @@
-//! How the bucket of the archive is reached.
+//! The settings of the bucket of the archive.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Secret;
 
-/// Where the archive is.
+/// The connection to the object store of the archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct S3Options {
-    /// The bucket; the namespace stands before its name.
+    /// The bucket; its full name begins with the namespace.
     pub bucket: String,
     /// The folder within the bucket; empty for its root.
     pub prefix: String,
-    /// The address of another store than Amazon's, such as `http://127.0.0.1:9000`.
+    /// The endpoint of a store other than Amazon S3, such as `http://127.0.0.1:9000`.
     pub endpoint: String,
-    /// The region; `AWS_REGION` unless said.
+    /// The region; by default `AWS_REGION`.
     pub region: String,
-    /// The id of the access key; `AWS_ACCESS_KEY_ID` or a role of the machine unless said.
+    /// The id of the access key; by default `AWS_ACCESS_KEY_ID` or a role of the machine.
     pub access_key_id: String,
-    /// The secret of the access key; `AWS_SECRET_ACCESS_KEY`, if that is of the same key, unless said.
+    /// The secret of the access key; by default `AWS_SECRET_ACCESS_KEY`, if it belongs to the same
+    /// key.
     pub secret_access_key: Secret,
-    /// A file with the certificates of authorities to be trusted besides the usual ones, as PEM.
+    /// A PEM file with the certificates of trusted authorities, in addition to the usual ones.
     pub ca_file: String,
-    /// How long to wait for a connection.
+    /// The timeout of a connection attempt, in milliseconds.
     pub connect_timeout_ms: u64,
-    /// How long one request may take.
+    /// The timeout of one request, in milliseconds.
     pub request_timeout_ms: u64,
-    /// How long a request may be tried again, in all.
+    /// The total time to retry a request, in milliseconds.
     pub retry_timeout_ms: u64,
 }
 

@@ -1,10 +1,10 @@
-//! Where the canonical database is, and how long it is waited for.
+//! The settings of the database of entities.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Secret;
 
-/// Which server it is.
+/// The kind of database server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SqlServer {
@@ -32,66 +32,67 @@ impl SqlServer {
     }
 }
 
-/// How the connection is kept from others.
+/// The protection of the connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SqlTls {
-    /// Not at all.
+    /// No TLS.
     Disable,
-    /// By TLS, if the server speaks it.
+    /// TLS if the server supports it.
     #[default]
     Prefer,
-    /// By TLS; whose certificate it is, is not asked.
+    /// TLS without verification of the certificate.
     Require,
-    /// By TLS with a certificate of an authority that is trusted.
+    /// TLS with a certificate of a trusted authority.
     VerifyCa,
-    /// By TLS with such a certificate for this host.
+    /// TLS with a certificate of a trusted authority for this host.
     VerifyFull,
 }
 
-/// Where the canonical database is. An empty text and a 0 are as if nothing was said.
+/// The connection to the database of entities. An empty text and 0 select the default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SqlOptions {
     /// `postgres` or `mysql`; MariaDB is `mysql`.
     pub server: SqlServer,
-    /// The host; `127.0.0.1` unless said.
+    /// The host; by default `127.0.0.1`.
     pub host: String,
-    /// The port; that of the server unless said.
+    /// The port; by default that of the server.
     pub port: u16,
-    /// PostgreSQL: the database, in which the tables have a schema of their own (`backstitch` after the
-    /// namespace); `postgres` unless said. MySQL: the database of the tables itself, after the
-    /// namespace; `backstitch` unless said.
+    /// PostgreSQL: the database, by default `postgres`, in which the tables have their own schema
+    /// (`backstitch` after the namespace). MySQL: the database of the tables, after the namespace;
+    /// by default `backstitch`.
     pub database: String,
     /// The user.
     pub user: String,
     /// The user's password.
     pub password: Secret,
-    /// How the connection is kept from others: `disable`, `prefer`, `require`, `verify-ca` or
+    /// The protection of the connection: `disable`, `prefer`, `require`, `verify-ca` or
     /// `verify-full`.
     pub tls: SqlTls,
-    /// A file with the certificates of authorities that are trusted, as PEM, besides those of the system.
+    /// A PEM file with the certificates of trusted authorities, in addition to those of the system.
     pub ca_file: String,
-    /// How many connections one process may have, besides those of dumps.
+    /// The maximum number of connections of a process, besides those of dumps.
     pub connections_max: u32,
-    /// How many connections a dump of many rows may have, at least 1. MySQL: always 1.
+    /// The maximum number of connections of a large dump, at least 1. MySQL always uses 1.
     pub dump_connections: u32,
-    /// About how many rows one statement of a dump reads. A process holds about as many for each connection
-    /// of the dump, and for one more; PostgreSQL sorts as many at once.
+    /// The approximate number of rows that one statement of a dump reads. A process holds as many
+    /// for each connection of the dump, and for one more; PostgreSQL sorts as many at once.
     pub dump_range_rows: u64,
-    /// How long to wait for a new connection.
+    /// The timeout of a connection attempt, in milliseconds.
     pub connect_timeout_ms: u64,
-    /// How long to wait until one of the connections is free.
+    /// The time to wait for a free connection, in milliseconds.
     pub acquire_timeout_ms: u64,
-    /// How long one statement may take.
+    /// The timeout of one statement, in milliseconds.
     pub statement_timeout_ms: u64,
-    /// How long a statement may wait for another's lock.
+    /// The time that a statement waits for a lock, in milliseconds.
     pub lock_timeout_ms: u64,
-    /// How long one try of a call may take, with all its statements.
+    /// The timeout of one try of a call with all its statements, in milliseconds.
     pub request_timeout_ms: u64,
-    /// How long a call may be tried again, in all.
+    /// The total time to retry a call, in milliseconds.
     pub retry_timeout_ms: u64,
-    /// How long a dump may wait for its next rows; those of a range may have to be sorted first.
+    /// The time that a dump waits for its next rows, in milliseconds. The server may have to sort
+    /// the rows of a range first.
     pub dump_timeout_ms: u64,
 }
 

@@ -1,26 +1,27 @@
-//! How the webhook of notices is reached.
+//! The settings of the webhook of notices.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Secret;
 
-/// Where notices go, besides the log.
+/// The webhook that receives notices in addition to the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NoticesOptions {
-    /// The address that notices are posted to, such as `https://example.com/hooks`; none if it is empty.
+    /// The URL that notices are posted to, such as `https://example.com/hooks`; empty for none.
     pub webhook_url: Secret,
-    /// The secret that they are signed with: `whsec_` and 24 to 64 bytes in base64.
+    /// The secret that signs notices: `whsec_` and 24 to 64 bytes in base64.
     pub webhook_secret: Secret,
-    /// The secret of before, while both are in use; empty for none.
+    /// The previous secret, while both are in use; empty for none.
     pub webhook_secret_before: Secret,
-    /// A file with the certificates of authorities to be trusted besides the usual ones, as PEM.
+    /// A PEM file with the certificates of trusted authorities, in addition to the usual ones.
     pub ca_file: String,
-    /// How long one delivery may take.
+    /// The timeout of one delivery, in milliseconds.
     pub request_timeout_ms: u64,
-    /// The longest pause before a delivery is tried again; the first one is a second, each is twice the one before.
+    /// The maximum pause before a retry, in milliseconds. The first pause is a second, and each
+    /// pause is twice the one before.
     pub retry_max_ms: u64,
-    /// How old a notice may become before its delivery is given up.
+    /// The age after which delivery of a notice is given up, in milliseconds.
     pub give_up_after_ms: u64,
 }
 

@@ -1,32 +1,37 @@
--- Applies a micro-batch: writes the record, the parts and the rows of cached boards, if the record is
--- as it was seen.
+-- Applies a micro-batch: replaces the record, and writes rows and cached boards, if the record is
+-- as expected.
 --
--- KEYS[1]: the record. ARGV: the record as seen (empty: missing), the new one, what all keys of the
--- slot begin with; the outbox, how many entries are appended to it, and these; the epoch that is filled,
--- the newest complete one, how many cached boards change, and for each of these its id, how many rows
--- follow, and the rows, each a member and its value (empty: it goes); how many sums of live states may
--- change, and for each of these the hash that it is in, its field there, the sum that is believed to be
--- there (empty: none) and the one that takes its place (empty: none); after how many bytes a string of packed
--- rows is full, how many places of such there are, and for each of these its name and how many groups follow;
--- for each group its key and what is appended to its string; how many strings go, and for each of these its place and its
--- key; from how many chunks up to how many hashes of as many are told of, how many places of chunks there are, and for each
--- of these its name and how many groups follow; for each group its key, 1 if the chunks that are there go, how many chunks
--- follow, and these, each a field and a value; then for each other place its name and how many
--- groups follow; for each group its key, how many rows follow, and the rows, each a field and a value.
--- Answers 1, or a list: 1, and then by turns place, key and number of chunks of each group whose string is full (0), or which
--- has come to so many chunks or to twice as many, and so on; or the present record (empty: missing), and then nothing was changed.
+-- KEYS[1]: the record. ARGV, in this order; each list is preceded by its length:
+-- - the expected record (empty: missing), the new record, the key prefix;
+-- - the outbox, then the list of entries to append;
+-- - the current epoch, the newest complete epoch, then the list of changed boards: id, and a list
+--   of rows, each a member and its value (empty: removed);
+-- - the list of live counts: hash, field, expected value (empty: missing), new value (empty:
+--   deleted);
+-- - the number of bytes at which a string of packed rows is full, then the list of their
+--   containers: name, and a list of groups, each its key and the bytes to append;
+-- - the list of strings to delete: container and key of the group;
+-- - the smallest and largest number of chunks at which a hash is reported, then the list of
+--   containers with chunks: name, and a list of groups, each its key, 1 if its present chunks are
+--   deleted, and a list of fields and values;
+-- - until the end, other containers: name, and a list of groups, each its key and a list of fields
+--   and values.
 --
--- Redis does not roll back, so everything that can go wrong is looked at before the first write:
--- calls raise for keys of a wrong type, and sums are checked to fit in 64 bits. Strings alone are not asked for
--- their type, which would be a call for each: where one can't be appended to, what was appended is taken away
--- again. Numbers of more than 15 digits stay texts, since those of Lua are doubles.
+-- Returns 1, or a list: 1, then container, key and number of chunks of each group that is reported
+-- because its string is full (number 0) or its chunks have reached a limit. Returns the present
+-- record (empty: missing) if it is not the expected one; then nothing was changed.
 --
--- What costs is the number of calls, whatever each of them does: a group whose rows are counts takes one
--- to read them and one to write them.
+-- Redis does not roll back, so everything that can fail is checked before the first write: calls
+-- raise errors for keys of a wrong type, and sums must fit in 64 bits. The types of strings are not
+-- checked, because each check would cost a command. If an append fails, the earlier appends are
+-- undone. Numbers of more than 15 digits remain strings, because Lua numbers are doubles.
+--
+-- The number of commands dominates the cost. A group of counts needs one command to read them and
+-- one to write them.
 
--- Few enough values for unpack.
+-- Number of values that unpack can handle.
 local CHUNK = 4000
--- The sum of two numbers that are no longer is exact.
+-- The sum of two numbers of at most this many digits is exact.
 local SHORT = 15
 local record = redis.call('GET', KEYS[1]) or ''
 if record ~= ARGV[1] then
@@ -35,56 +40,56 @@ end
 
 local prefix, last = ARGV[3], #ARGV
 
--- What is appended to the outbox stands before the places.
+-- Positions of the arguments. Calls like LLEN only check the type of a key.
 local outbox, entries = prefix .. ARGV[4], tonumber(ARGV[5])
-local first_entry, of_boards = 6, 6 + entries
+local first_entry, board_args = 6, 6 + entries
 if entries > 0 then
     redis.call('LLEN', outbox)
 end
 
--- Then come cached boards.
-local epoch, covered, boards = ARGV[of_boards], ARGV[of_boards + 1], tonumber(ARGV[of_boards + 2])
-local first_place = of_boards + 3
+-- Cached boards.
+local epoch, covered, boards = ARGV[board_args], ARGV[board_args + 1], tonumber(ARGV[board_args + 2])
+local first_container = board_args + 3
 for _ = 1, boards do
-    check_board(prefix, ARGV[first_place])
-    first_place = first_place + 2 + 2 * tonumber(ARGV[first_place + 1])
+    check_board(prefix, ARGV[first_container])
+    first_container = first_container + 2 + 2 * tonumber(ARGV[first_container + 1])
 end
 
--- And sums.
-local first_sum, sums = first_place + 1, tonumber(ARGV[first_place])
-first_place = first_sum + 4 * sums
-local last_sum = first_place - 1
+-- Live counts.
+local first_sum, sums = first_container + 1, tonumber(ARGV[first_container])
+first_container = first_sum + 4 * sums
+local last_sum = first_container - 1
 for at = first_sum, last_sum, 4 do
     redis.call('HLEN', prefix .. ARGV[at])
 end
 
--- And strings of packed rows.
-local full_bytes, strings = tonumber(ARGV[first_place]), tonumber(ARGV[first_place + 1])
-local first_string = first_place + 2
-first_place = first_string
+-- Strings of packed rows.
+local full_bytes, strings = tonumber(ARGV[first_container]), tonumber(ARGV[first_container + 1])
+local first_string = first_container + 2
+first_container = first_string
 for _ = 1, strings do
-    redis.call('ZCARD', prefix .. ARGV[first_place])
-    first_place = first_place + 2 + 2 * tonumber(ARGV[first_place + 1])
+    redis.call('ZCARD', prefix .. ARGV[first_container])
+    first_container = first_container + 2 + 2 * tonumber(ARGV[first_container + 1])
 end
 
--- And strings that go, and chunks.
-local first_emptied, emptied = first_place + 1, tonumber(ARGV[first_place])
-local first_chunks = first_emptied + 2 * emptied
+-- Strings to delete, and chunks.
+local first_deleted, deleted = first_container + 1, tonumber(ARGV[first_container])
+local first_chunks = first_deleted + 2 * deleted
 local crowded_from, crowded_to = tonumber(ARGV[first_chunks]), tonumber(ARGV[first_chunks + 1])
-local chunk_places, held = tonumber(ARGV[first_chunks + 2]), {}
+local chunk_containers, chunk_counts = tonumber(ARGV[first_chunks + 2]), {}
 first_chunks = first_chunks + 3
-first_place = first_chunks
-for _ = 1, chunk_places do
-    local index, groups = prefix .. ARGV[first_place], tonumber(ARGV[first_place + 1])
+first_container = first_chunks
+for _ = 1, chunk_containers do
+    local index, groups = prefix .. ARGV[first_container], tonumber(ARGV[first_container + 1])
     redis.call('ZCARD', index)
-    first_place = first_place + 2
+    first_container = first_container + 2
     for _ = 1, groups do
-        held[first_place] = redis.call('HLEN', index .. ':' .. ARGV[first_place])
-        first_place = first_place + 3 + 2 * tonumber(ARGV[first_place + 2])
+        chunk_counts[first_container] = redis.call('HLEN', index .. ':' .. ARGV[first_container])
+        first_container = first_container + 3 + 2 * tonumber(ARGV[first_container + 2])
     end
 end
 
--- A number of 64 bits as high * 10^9 + low.
+-- Splits a 64-bit number into high * 10^9 + low.
 local function split(text)
     local sign, digits = 1, text
     if string.sub(text, 1, 1) == '-' then
@@ -93,7 +98,7 @@ local function split(text)
     return sign * (tonumber(string.sub(digits, 1, -10)) or 0), sign * tonumber(string.sub(digits, -9))
 end
 
--- Whether the sum of two numbers of 64 bits is one.
+-- True if the sum of two 64-bit numbers fits in 64 bits.
 local function fits(a, b)
     if #a <= 18 and #b <= 18 then
         return true
@@ -113,10 +118,10 @@ local function fits(a, b)
     return true
 end
 
--- What becomes of a group to which these rows are added: fields and their sums, fields with what is added to them
--- where these are long numbers, and whether one of them is there already; or else what is wrong.
-local function added(key, from, rows)
-    local sums, long, is_there = {}, {}, false
+-- Computes the new values of a group. Returns fields with their sums, fields with increments for
+-- long numbers, and whether the group exists; or nil and an error.
+local function sum_rows(key, from, rows)
+    local sums, long, exists = {}, {}, false
     for start = 0, rows - 1, CHUNK do
         local fields = {}
         for row = start, math.min(start + CHUNK, rows) - 1 do
@@ -124,16 +129,16 @@ local function added(key, from, rows)
         end
         local values = redis.call('HMGET', key, unpack(fields))
         for index = 1, #fields do
-            local value, more = values[index], ARGV[from + 2 * (start + index - 1) + 1]
-            local into, result = sums, more
+            local value, increment = values[index], ARGV[from + 2 * (start + index - 1) + 1]
+            local into, result = sums, increment
             if value then
-                is_there = true
+                exists = true
                 if #value > 20 or not string.find(value, '^%-?%d+$') then
                     return nil, 'NOTANUMBER ' .. key
                 end
-                if #value <= SHORT and #more <= SHORT then
-                    result = string.format('%.0f', tonumber(value) + tonumber(more))
-                elseif fits(value, more) then
+                if #value <= SHORT and #increment <= SHORT then
+                    result = string.format('%.0f', tonumber(value) + tonumber(increment))
+                elseif fits(value, increment) then
                     into = long
                 else
                     return nil, 'OVERFLOW ' .. key
@@ -143,35 +148,35 @@ local function added(key, from, rows)
             into[#into + 1] = result
         end
     end
-    return {sums = sums, long = long, is_there = is_there}
+    return {sums = sums, long = long, exists = exists}
 end
 
--- By place and group in their order: what becomes of it. States take the place of what is there.
-local become, group_number = {}, 0
-local at = first_place
+-- New values of each group, in the order of the arguments. Entries replace the present ones.
+local new_groups, group_number = {}, 0
+local at = first_container
 while at <= last do
-    local place, groups = ARGV[at], tonumber(ARGV[at + 1])
-    local is_counted = string.sub(place, 1, 1) == 'd'
-    redis.call('ZCARD', prefix .. place)
+    local container, groups = ARGV[at], tonumber(ARGV[at + 1])
+    local is_counted = string.sub(container, 1, 1) == 'd'
+    redis.call('ZCARD', prefix .. container)
     at = at + 2
     for _ = 1, groups do
-        local key, rows = prefix .. place .. ':' .. ARGV[at], tonumber(ARGV[at + 1])
+        local key, rows = prefix .. container .. ':' .. ARGV[at], tonumber(ARGV[at + 1])
         group_number = group_number + 1
         if is_counted then
-            local group, wrong = added(key, at + 2, rows)
-            if wrong then
-                return redis.error_reply(wrong)
+            local group, error_text = sum_rows(key, at + 2, rows)
+            if error_text then
+                return redis.error_reply(error_text)
             end
-            become[group_number] = group
+            new_groups[group_number] = group
         else
-            become[group_number] = {is_there = redis.call('HLEN', key) > 0}
+            new_groups[group_number] = {exists = redis.call('HLEN', key) > 0}
         end
         at = at + 2 + 2 * rows
     end
 end
 
--- Takes away what was appended to the strings before a place among the arguments.
-local function take_away(stop)
+-- Undoes the appends to the strings before a position in the arguments.
+local function undo_appends(stop)
     local at = first_string
     while at < stop do
         local index, groups = prefix .. ARGV[at], tonumber(ARGV[at + 1])
@@ -193,8 +198,8 @@ local function take_away(stop)
     end
 end
 
--- Names groups of a place: by turns 0 and a group.
-local function name_groups(index, groups)
+-- Adds groups to the index of a container. The list alternates 0 and group.
+local function index_groups(index, groups)
     for start = 1, #groups, CHUNK do
         redis.call('ZADD', index, unpack(groups, start, math.min(start + CHUNK - 1, #groups)))
     end
@@ -203,41 +208,41 @@ end
 local answer = {1}
 at = first_string
 for _ = 1, strings do
-    local index, groups, fresh = prefix .. ARGV[at], tonumber(ARGV[at + 1]), {}
-    local place = ARGV[at]
+    local index, groups, new_names = prefix .. ARGV[at], tonumber(ARGV[at + 1]), {}
+    local container = ARGV[at]
     at = at + 2
     for _ = 1, groups do
         local length = redis.pcall('APPEND', index .. ':' .. ARGV[at], ARGV[at + 1])
         if type(length) ~= 'number' then
-            take_away(at)
+            undo_appends(at)
             return length
         end
         if length == #ARGV[at + 1] then
-            fresh[#fresh + 1] = '0'
-            fresh[#fresh + 1] = ARGV[at]
+            new_names[#new_names + 1] = '0'
+            new_names[#new_names + 1] = ARGV[at]
         end
         if length >= full_bytes then
-            answer[#answer + 1] = place
+            answer[#answer + 1] = container
             answer[#answer + 1] = ARGV[at]
             answer[#answer + 1] = 0
         end
         at = at + 2
     end
-    name_groups(index, fresh)
+    index_groups(index, new_names)
 end
 
--- Sets fields of a hash: those of a list from one place to another.
+-- Sets fields of a hash from a range of a list.
 local function set(key, list, from, to)
     for start = from, to, CHUNK do
         redis.call('HSET', key, unpack(list, start, math.min(start + CHUNK - 1, to)))
     end
 end
 
-for at = first_emptied, first_emptied + 2 * emptied - 1, 2 do
+for at = first_deleted, first_deleted + 2 * deleted - 1, 2 do
     redis.call('UNLINK', prefix .. ARGV[at] .. ':' .. ARGV[at + 1])
 end
 
--- Whether a hash comes to so many chunks that it is to be told of.
+-- True if a hash reaches a number of chunks at which it is reported.
 local function is_crowded(before, after)
     local count = crowded_from
     while count <= after and count <= crowded_to do
@@ -250,57 +255,57 @@ local function is_crowded(before, after)
 end
 
 at = first_chunks
-for _ = 1, chunk_places do
-    local place, groups, fresh = ARGV[at], tonumber(ARGV[at + 1]), {}
-    local index = prefix .. place
+for _ = 1, chunk_containers do
+    local container, groups, new_names = ARGV[at], tonumber(ARGV[at + 1]), {}
+    local index = prefix .. container
     at = at + 2
     for _ = 1, groups do
-        local group, chunks, before = ARGV[at], tonumber(ARGV[at + 2]), held[at]
+        local group, chunks, before = ARGV[at], tonumber(ARGV[at + 2]), chunk_counts[at]
         local key = index .. ':' .. group
         if before == 0 then
-            fresh[#fresh + 1] = '0'
-            fresh[#fresh + 1] = group
+            new_names[#new_names + 1] = '0'
+            new_names[#new_names + 1] = group
         end
         if ARGV[at + 1] == '1' then
             redis.call('UNLINK', key)
         elseif is_crowded(before, before + chunks) then
-            answer[#answer + 1] = place
+            answer[#answer + 1] = container
             answer[#answer + 1] = group
             answer[#answer + 1] = before + chunks
         end
         set(key, ARGV, at + 3, at + 2 + 2 * chunks)
         at = at + 3 + 2 * chunks
     end
-    name_groups(index, fresh)
+    index_groups(index, new_names)
 end
 
-at = of_boards + 3
+at = board_args + 3
 for _ = 1, boards do
     at = put_rows(prefix, ARGV[at], epoch, covered, at + 1)
 end
 for at = first_sum, last_sum, 4 do
     local key, field = prefix .. ARGV[at], ARGV[at + 1]
-    local there = redis.call('HGET', key, field) or ''
-    if there == ARGV[at + 2] and ARGV[at + 3] ~= '' then
+    local stored = redis.call('HGET', key, field) or ''
+    if stored == ARGV[at + 2] and ARGV[at + 3] ~= '' then
         redis.call('HSET', key, field, ARGV[at + 3])
-    elseif there ~= '' then
+    elseif stored ~= '' then
         redis.call('HDEL', key, field)
     end
 end
 group_number = 0
-at = first_place
+at = first_container
 while at <= last do
-    local place, groups = ARGV[at], tonumber(ARGV[at + 1])
-    local fresh = {}
+    local container, groups = ARGV[at], tonumber(ARGV[at + 1])
+    local new_names = {}
     at = at + 2
     for _ = 1, groups do
-        local key, rows = prefix .. place .. ':' .. ARGV[at], tonumber(ARGV[at + 1])
+        local key, rows = prefix .. container .. ':' .. ARGV[at], tonumber(ARGV[at + 1])
         group_number = group_number + 1
-        local group = become[group_number]
-        -- A group of which other rows are there is named once more, which changes nothing.
-        if not group.is_there then
-            fresh[#fresh + 1] = '0'
-            fresh[#fresh + 1] = ARGV[at]
+        local group = new_groups[group_number]
+        -- Adding an existing group to the index again would change nothing.
+        if not group.exists then
+            new_names[#new_names + 1] = '0'
+            new_names[#new_names + 1] = ARGV[at]
         end
         local from, to = at + 2, at + 1 + 2 * rows
         if group.sums then
@@ -313,10 +318,10 @@ while at <= last do
         end
         at = to + 1
     end
-    name_groups(prefix .. place, fresh)
+    index_groups(prefix .. container, new_names)
 end
-for start = first_entry, of_boards - 1, CHUNK do
-    redis.call('RPUSH', outbox, unpack(ARGV, start, math.min(start + CHUNK - 1, of_boards - 1)))
+for start = first_entry, board_args - 1, CHUNK do
+    redis.call('RPUSH', outbox, unpack(ARGV, start, math.min(start + CHUNK - 1, board_args - 1)))
 end
 redis.call('SET', KEYS[1], ARGV[2])
 return #answer > 1 and answer or 1

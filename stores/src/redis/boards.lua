@@ -1,13 +1,19 @@
 #!lua flags=no-writes
--- Reads the record and, of the same moment, what is asked of cached boards (see board_rows.lua).
+-- Reads the record and, at the same moment, rows of cached boards (see board_rows.lua).
 --
--- KEYS[1]: the record. ARGV: what all keys of the slot begin with; the mark of the record that the asker
--- has (empty: none); then for each question the board's field in the register, the length of the rest of
--- its scores, a letter, and what that needs: `s` (sums): nothing; `p` (page): offset and limit; `f`
--- (after): the score's first number, its rest with the member, and limit; `a` (around): member and how many; `m` (members) and `r` (their places too): how many, and these.
--- Answers the record (empty: missing; 1: the one that the asker has), then for each question what the
--- register says of the board (empty: nothing) and, if it is filled: sums (none: it is gone), place of the first row,
--- place of the member (-1: none), members with their values by turns, and places where they are wanted.
+-- KEYS[1]: the record. ARGV: the key prefix, the mark of the record that the caller knows (empty:
+-- none), then for each query the board's field in the register, the length of the rest of its
+-- scores, a letter, and its parameters:
+-- - `s` (totals): none;
+-- - `p` (page): offset, limit;
+-- - `f` (rows after a score): first number of the score, its rest with the member, limit;
+-- - `a` (rows around a member): member, number of rows on each side;
+-- - `m` (members) and `r` (members with ranks): a list of members, preceded by its length.
+--
+-- Returns the record (empty: missing; 1: the known one), then for each query the register's value
+-- for the board (empty: none). If the board is filled, these follow: totals (empty: the board is
+-- invalid), rank of the first row, rank of the member (-1: none), alternating members and values,
+-- and for `r` their ranks.
 local CHUNK = 4000
 local record = redis.call('GET', KEYS[1]) or ''
 if ARGV[2] ~= '' and string.find(record, ARGV[2], 1, true) then
@@ -17,13 +23,13 @@ local answer = { record }
 local prefix, last = ARGV[1], #ARGV
 local register = prefix .. 'boards'
 
--- Members with their values, by turns.
+-- Returns members with their values, alternating.
 local function with_values(rows, members)
     local found = {}
     for start = 1, #members, CHUNK do
-        local some = { unpack(members, start, math.min(start + CHUNK - 1, #members)) }
-        local values = redis.call('HMGET', rows, unpack(some))
-        for index, member in ipairs(some) do
+        local chunk = { unpack(members, start, math.min(start + CHUNK - 1, #members)) }
+        local values = redis.call('HMGET', rows, unpack(chunk))
+        for index, member in ipairs(chunk) do
             if values[index] then
                 found[#found + 1] = member
                 found[#found + 1] = values[index]
@@ -33,8 +39,8 @@ local function with_values(rows, members)
     return found
 end
 
--- Where a row ranks.
-local function place_of(ranks, member, value)
+-- Returns the rank of a row.
+local function rank_of(ranks, member, value)
     local _, _, length, begin = string.match(value, '^(-?%d+):%d+:(-?%d+):(%d+):()')
     if not begin then
         return -1
@@ -43,8 +49,8 @@ local function place_of(ranks, member, value)
     return redis.call('ZRANK', ranks, score .. member) or -1
 end
 
--- Whether bytes sort after others: `<` of Lua goes by the server's locale.
-local function is_after(one, other)
+-- True if one byte string sorts after another. Lua's `<` depends on the server's locale.
+local function sorts_after(one, other)
     for index = 1, math.min(#one, #other) do
         local left, right = string.byte(one, index), string.byte(other, index)
         if left ~= right then
@@ -54,14 +60,14 @@ local function is_after(one, other)
     return #one > #other
 end
 
--- How many rows rank at or before a number and, among those of the same number, a name.
+-- Returns the number of rows that rank at or before a number and, with the same number, a name.
 local function count_up_to(ranks, number, name)
     local low, high = 0, redis.call('ZCARD', ranks)
     while low < high do
         local middle = math.floor((low + high) / 2)
         local row = redis.call('ZRANGE', ranks, middle, middle, 'WITHSCORES')
-        local own = tonumber(row[2])
-        if own > number or own == number and is_after(row[1], name) then
+        local row_number = tonumber(row[2])
+        if row_number > number or row_number == number and sorts_after(row[1], name) then
             high = middle
         else
             low = middle + 1
@@ -70,8 +76,8 @@ local function count_up_to(ranks, number, name)
     return low
 end
 
--- A board's sums; none if somebody has deleted one of its keys.
-local function sums(key)
+-- Returns a board's totals; an empty list if one of its keys was deleted.
+local function totals(key)
     local all, count, is_marked = redis.call('HGETALL', key .. ':m'), 0, false
     for index = 1, #all, 2 do
         is_marked = is_marked or all[index] == 'k'
@@ -85,21 +91,21 @@ local function sums(key)
     return {}
 end
 
--- Questions that come together are mostly of one board.
-local said_of, sums_of = {}, {}
+-- Queries of one call usually concern the same board.
+local registered, totals_of = {}, {}
 
 local at = 3
 while at <= last do
     local name = ARGV[at]
-    local value = said_of[name] or redis.call('HGET', register, name) or ''
-    said_of[name] = value
-    local rest, want = tonumber(ARGV[at + 1]), ARGV[at + 2]
+    local value = registered[name] or redis.call('HGET', register, name) or ''
+    registered[name] = value
+    local rest, kind = tonumber(ARGV[at + 1]), ARGV[at + 2]
     local first_of_next = at + 3
-    if want == 'p' or want == 'a' then
+    if kind == 'p' or kind == 'a' then
         first_of_next = at + 5
-    elseif want == 'f' then
+    elseif kind == 'f' then
         first_of_next = at + 6
-    elseif want == 'm' or want == 'r' then
+    elseif kind == 'm' or kind == 'r' then
         first_of_next = at + 4 + tonumber(ARGV[at + 3])
     end
     answer[#answer + 1] = value
@@ -107,23 +113,23 @@ while at <= last do
         local key = prefix .. 'b:' .. string.match(value, '^r([^ ]+)')
         local ranks, rows = key .. ':z', key .. ':h'
         local first, found, from, to, members = 0, -1, 1, 0, {}
-        if want == 'p' then
+        if kind == 'p' then
             first = tonumber(ARGV[at + 3])
             from, to = first, first + tonumber(ARGV[at + 4]) - 1
-        elseif want == 'f' then
+        elseif kind == 'f' then
             first = count_up_to(ranks, tonumber(ARGV[at + 3]), ARGV[at + 4])
             from, to = first, first + tonumber(ARGV[at + 5]) - 1
-        elseif want == 'a' then
-            local own = redis.call('HGET', rows, ARGV[at + 3])
-            if own then
-                found = place_of(ranks, ARGV[at + 3], own)
+        elseif kind == 'a' then
+            local member_value = redis.call('HGET', rows, ARGV[at + 3])
+            if member_value then
+                found = rank_of(ranks, ARGV[at + 3], member_value)
             end
             if found >= 0 then
                 local around = tonumber(ARGV[at + 4])
                 first = math.max(0, found - around)
                 from, to = first, found + around
             end
-        elseif want == 'm' or want == 'r' then
+        elseif kind == 'm' or kind == 'r' then
             for index = at + 4, first_of_next - 1 do
                 members[#members + 1] = ARGV[index]
             end
@@ -134,18 +140,18 @@ while at <= last do
                 members[index] = string.sub(ranked, rest + 1)
             end
         end
-        sums_of[key] = sums_of[key] or sums(key)
-        answer[#answer + 1] = sums_of[key]
+        totals_of[key] = totals_of[key] or totals(key)
+        answer[#answer + 1] = totals_of[key]
         answer[#answer + 1] = first
         answer[#answer + 1] = found
         local found_rows = with_values(rows, members)
         answer[#answer + 1] = found_rows
-        if want == 'r' then
-            local places = {}
+        if kind == 'r' then
+            local found_ranks = {}
             for index = 1, #found_rows, 2 do
-                places[#places + 1] = place_of(ranks, found_rows[index], found_rows[index + 1])
+                found_ranks[#found_ranks + 1] = rank_of(ranks, found_rows[index], found_rows[index + 1])
             end
-            answer[#answer + 1] = places
+            answer[#answer + 1] = found_ranks
         end
     end
     at = first_of_next

@@ -1,73 +1,73 @@
-//! The cache of boards in Redis.
+//! Redis implementation of the board cache.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use redis::Value;
-use schemas::seam::{Epoch, Fence, Moved};
+use schemas::seam::{Checkpoint, CheckpointMismatch, Epoch};
 use schemas::source::Source;
 
-use super::fault;
-use super::live::{RedisLive, Seen};
+use super::errors;
+use super::live::{RecordSnapshot, RedisLive};
 use super::live_read::pairs;
-use super::live_write::Decided;
+use super::live_write::Decision;
 use super::nodes::Request;
 use super::record::Record;
 use super::script::{BOARDS, FILL, LEAST_USED, MEASURE, NOTE_USE, REGISTER};
 use crate::board_cache::{
-    BoardAnswer, BoardCache, BoardCacheRead, BoardChanges, BoardName, BoardQuery, BoardRow,
-    BoardWant, Cached, CachedBoard, Register, Registered, Revision,
+    BoardCache, BoardCacheRead, BoardName, BoardQuery, BoardRegister, BoardRow, BoardSelection,
+    CacheLookup, CachedBoard, CachedBoardAnswer, CachedBoardChanges, RegisteredBoard, Revision,
 };
-use crate::live::SlotId;
+use crate::live::PartitionId;
 use crate::{Error, Result};
 
-/// The bytes of one number of a score.
+/// Bytes of one number of a score.
 const NUMBER_BYTES: usize = 8;
 
-/// Sorted sets rank by doubles: larger numbers would be rounded.
+/// Sorted sets rank by doubles, which would round larger numbers.
 const NUMBER_MAX: u64 = 1 << 53;
-/// A double that is larger than all of them.
+/// A double that is larger than every number of a score.
 const NUMBER_BEYOND: i64 = 1 << 60;
 
-/// What a board takes besides the memory of its keys, in bytes, about: so that none is free.
+/// Bytes that a board occupies besides its keys, roughly. So no board counts as free.
 const BOARD_BYTES: u64 = 2_048;
 
-/// The first letter of what the register says of a board.
+/// First letter of the register's value for a board.
 const FILLING: char = 'f';
 const READY: char = 'r';
 
 impl RedisLive {
-    /// What is asked of one slot by those of the queries that are of its partition.
+    /// Builds the request for those queries that concern this partition.
     fn boards_request(
         &self,
-        slot: SlotId,
-        known: Option<&Arc<Seen>>,
+        partition_id: PartitionId,
+        cached: Option<&Arc<RecordSnapshot>>,
         queries: &[BoardQuery],
     ) -> Request {
-        let keys = self.keys(slot);
-        let record = known.and_then(|seen| seen.record.as_ref());
+        let keys = self.keys(partition_id);
+        let record = cached.and_then(|snapshot| snapshot.record.as_ref());
         let mark = record.map_or("", |record| record.mark());
         let mut arguments = vec![Bytes::copy_from_slice(mark.as_bytes())];
-        let own = queries
+        let matching = queries
             .iter()
-            .filter(|query| query.partition == slot.partition);
-        for query in own {
+            .filter(|query| query.partition == partition_id.partition);
+        for query in matching {
             arguments.push(field(&query.name).into());
-            arguments.push(text(rest_bytes(query.score_bytes)));
-            match &query.want {
-                BoardWant::Sums => arguments.push(Bytes::from_static(b"s")),
-                BoardWant::Page { offset, limit } => {
+            arguments.push(text(score_rest_bytes(query.score_bytes)));
+            match &query.selection {
+                BoardSelection::TotalsOnly => arguments.push(Bytes::from_static(b"s")),
+                BoardSelection::Page { offset, limit } => {
                     let page = [Bytes::from_static(b"p"), text(*offset), text(*limit)];
                     arguments.extend(page);
                 }
-                BoardWant::After {
+                BoardSelection::After {
                     score,
                     member,
                     limit,
                 } => {
                     let (number, rest) = split_score(score);
-                    // A number that no row has must not be rounded to one that some have.
+                    // A number that no row has must not be rounded to one that some rows have.
                     let number = match number.unsigned_abs() <= NUMBER_MAX {
                         true => number,
                         false => number.signum() * NUMBER_BEYOND,
@@ -76,14 +76,15 @@ impl RedisLive {
                     let after = [Bytes::from_static(b"f"), text(number), ranked, text(*limit)];
                     arguments.extend(after);
                 }
-                BoardWant::Around { member, around } => {
+                BoardSelection::Around { member, around } => {
                     arguments.push(Bytes::from_static(b"a"));
                     arguments.push(Bytes::copy_from_slice(member));
                     arguments.push(text(*around));
                 }
-                BoardWant::Members(members) | BoardWant::Places(members) => {
-                    let has_places = matches!(query.want, BoardWant::Places(_));
-                    let letter: &[u8] = if has_places { b"r" } else { b"m" };
+                BoardSelection::Members(members) | BoardSelection::MembersWithIndexes(members) => {
+                    let wants_ranks =
+                        matches!(query.selection, BoardSelection::MembersWithIndexes(_));
+                    let letter: &[u8] = if wants_ranks { b"r" } else { b"m" };
                     arguments.push(Bytes::from_static(letter));
                     arguments.push(text(members.len()));
                     arguments.extend(members.iter().map(|m| Bytes::copy_from_slice(m)));
@@ -93,135 +94,159 @@ impl RedisLive {
         Request::script_on_keys(&keys, &BOARDS, arguments)
     }
 
-    /// The record that a script answers with, which may be the one that was known.
-    pub(super) fn answered_seen(
+    /// Decodes the record from an answer, which may say that it is the known one.
+    pub(super) fn snapshot_from_answer(
         &self,
-        doing: &str,
-        (slot, known): (SlotId, Option<&Arc<Seen>>),
+        operation: &str,
+        partition_id: PartitionId,
+        cached: Option<&Arc<RecordSnapshot>>,
         answer: Option<Value>,
-    ) -> Result<Arc<Seen>> {
-        let strange = || fault::strange(&self.nodes.patience, doing);
+    ) -> Result<Arc<RecordSnapshot>> {
+        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
         let bytes = match answer {
-            Some(Value::Int(1)) => return known.cloned().ok_or_else(strange),
+            Some(Value::Int(1)) => return cached.cloned().ok_or_else(unexpected),
             Some(Value::BulkString(bytes)) => Bytes::from(bytes),
             Some(Value::Nil) => Bytes::new(),
-            _ => return Err(strange()),
+            _ => return Err(unexpected()),
         };
-        if let Some(known) = known.filter(|known| known.bytes == bytes) {
-            return Ok(Arc::clone(known));
+        if let Some(cached) = cached.filter(|cached| cached.bytes == bytes) {
+            return Ok(Arc::clone(cached));
         }
-        let seen = Arc::new(self.seen_as(doing, &self.keys(slot), bytes)?);
-        self.read_last().insert(slot, Arc::clone(&seen));
-        Ok(seen)
+        let snapshot = Arc::new(self.parse_snapshot(operation, &self.keys(partition_id), bytes)?);
+        self.reader_snapshots()
+            .insert(partition_id, Arc::clone(&snapshot));
+        Ok(snapshot)
     }
 
-    /// What a script says of one board, by the record of the same moment.
+    /// Decodes the answer for one board, with the record from the same moment.
     fn cached(
         &self,
-        doing: &str,
+        operation: &str,
         record: Option<&Record>,
         query: &BoardQuery,
         answer: &mut impl Iterator<Item = Value>,
-    ) -> Result<Cached> {
-        let strange = || fault::strange(&self.nodes.patience, doing);
-        let said = match answer.next() {
-            Some(Value::BulkString(said)) => String::from_utf8(said).map_err(|_| strange())?,
-            _ => return Err(strange()),
+    ) -> Result<CacheLookup> {
+        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
+        let value_text = match answer.next() {
+            Some(Value::BulkString(value_text)) => {
+                String::from_utf8(value_text).map_err(|_| unexpected())?
+            }
+            _ => return Err(unexpected()),
         };
-        if said.is_empty() {
-            return Ok(Cached::Not);
+        if value_text.is_empty() {
+            return Ok(CacheLookup::Absent);
         }
-        let (is_ready, id, _) = said_of(&said).ok_or_else(strange)?;
+        let (is_ready, id, _) = parse_registered(&value_text).ok_or_else(unexpected)?;
         let is_present = record.is_some_and(|record| record.has_board(id));
         if !is_ready {
             return Ok(if is_present {
-                Cached::Filling
+                CacheLookup::Filling
             } else {
-                Cached::Not
+                CacheLookup::Absent
             });
         }
-        let mut values = || answer.next().ok_or_else(strange);
+        let mut values = || answer.next().ok_or_else(unexpected);
         let (sums, first) = (values()?, values()?);
         let (found, rows) = (values()?, values()?);
-        let places = match &query.want {
-            BoardWant::Places(_) => values()?,
+        let places = match &query.selection {
+            BoardSelection::MembersWithIndexes(_) => values()?,
             _ => Value::Array(Vec::new()),
         };
-        // A filled board has sums, unless somebody has deleted its keys.
+        // A filled board has totals, unless its keys were deleted.
         let has_sums = |sums: &[Value]| !sums.is_empty();
         if !is_present || !sums.as_sequence().is_some_and(has_sums) {
-            return Ok(Cached::Not);
+            return Ok(CacheLookup::Absent);
         }
         let number = |value| match value {
             Value::Int(number) => Ok(number),
-            _ => Err(strange()),
+            _ => Err(unexpected()),
         };
         let (Value::Array(sums), Value::Array(rows)) = (sums, rows) else {
-            return Err(strange());
+            return Err(unexpected());
         };
-        let natural = |number: i64| u64::try_from(number).map_err(|_| strange());
+        let natural = |number: i64| u64::try_from(number).map_err(|_| unexpected());
         let mut board = CachedBoard {
-            first: natural(number(first)?)?,
-            found: u64::try_from(number(found)?).ok(),
+            first_index: natural(number(first)?)?,
+            member_index: u64::try_from(number(found)?).ok(),
             ..CachedBoard::default()
         };
-        for (name, value) in pairs(sums).ok_or_else(strange)? {
-            let value = self.count(doing, &value)?;
+        self.add_totals(operation, &mut board, sums)?;
+        for (member, value) in pairs(rows).ok_or_else(unexpected)? {
+            let row = decode_row(member, &value, query.score_bytes).ok_or_else(|| {
+                let why = "a row of a cached board does not decode; delete the keys of this board";
+                Error::broken(self.nodes.retry_policy.describe(operation), why)
+            })?;
+            board.rows.push(row);
+        }
+        let Value::Array(places) = places else {
+            return Err(unexpected());
+        };
+        for place in places {
+            board.indexes.push(natural(number(place)?)?);
+        }
+        Ok(CacheLookup::Board(board))
+    }
+
+    /// Adds the totals of a board from alternating names and values.
+    fn add_totals(
+        &self,
+        operation: &str,
+        board: &mut CachedBoard,
+        totals: Vec<Value>,
+    ) -> Result<()> {
+        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
+        let natural = |number: i64| u64::try_from(number).map_err(|_| unexpected());
+        for (name, value) in pairs(totals).ok_or_else(unexpected)? {
+            let value = self.parse_count(operation, &value)?;
             match name.as_slice() {
                 b"w" => board.weight = value,
-                b"c" => board.changed = natural(value)?,
+                b"c" => board.last_changed_epoch = natural(value)?,
                 [b'e', epoch @ ..] => {
-                    let epoch = natural(self.count(doing, epoch)?)?;
+                    let epoch = natural(self.parse_count(operation, epoch)?)?;
                     board.count += natural(value)?;
                     board.epochs.push((epoch, natural(value)?));
                 }
                 _ => {}
             }
         }
-        for (member, value) in pairs(rows).ok_or_else(strange)? {
-            let row = row_of(member, &value, query.score_bytes).ok_or_else(|| {
-                let why = "a row of a cached board does not decode";
-                Error::broken(self.nodes.patience.what(doing), why)
-            })?;
-            board.rows.push(row);
-        }
-        let Value::Array(places) = places else {
-            return Err(strange());
-        };
-        for place in places {
-            board.places.push(natural(number(place)?)?);
-        }
-        Ok(Cached::Board(board))
+        Ok(())
     }
 
-    /// Changes the register, if the slot stands and both the record and the register are as believed.
+    /// Changes the register if checkpoint and register revision are the expected ones.
     async fn change_register<T: Clone + Send + Sync>(
         &self,
-        doing: &str,
-        (slot, believed): (SlotId, (Fence, Revision)),
+        operation: &str,
+        partition_id: PartitionId,
+        expected: (Checkpoint, Revision),
         next: impl Fn(&mut Record) -> T + Sync,
         arguments: impl Fn(&T) -> Vec<Bytes> + Sync,
-    ) -> Result<std::result::Result<T, Moved>> {
-        let keys = self.keys(slot);
+    ) -> Result<std::result::Result<T, CheckpointMismatch>> {
+        let keys = self.keys(partition_id);
         let decide = |record: Option<&Record>| {
-            let at = record.map(|record| record.slot.fence());
-            let Some(record) =
-                record.filter(|record| (record.slot.fence(), record.boards_revision) == believed)
+            let actual = record.map(|record| record.state.checkpoint());
+            let Some(record) = record
+                .filter(|record| (record.state.checkpoint(), record.boards_revision) == expected)
             else {
-                return Decided::Stays(Err(Moved { at }));
+                return Decision::Keep(Err(CheckpointMismatch { actual }));
             };
             let mut record = record.clone();
             let answer = next(&mut record);
-            Decided::ChangesIf(Box::new(record), Ok(answer), Err(Moved { at }))
+            Decision::ReplaceIf(
+                Box::new(record),
+                Ok(answer),
+                Err(CheckpointMismatch { actual }),
+            )
         };
-        let script = |_: &Seen, _: &mut Record, answer: &std::result::Result<T, Moved>| {
+        let script = |_: &RecordSnapshot,
+                      _: &mut Record,
+                      answer: &std::result::Result<T, CheckpointMismatch>| {
             let mut all = vec![Bytes::from(keys.prefix.clone())];
             if let Ok(answer) = answer {
                 all.extend(arguments(answer));
             }
             Ok((&REGISTER, all))
         };
-        self.change(doing, slot, script, decide).await
+        self.change(operation, partition_id, script, decide).await
     }
 }
 
@@ -231,86 +256,105 @@ impl BoardCacheRead for RedisLive {
         &self,
         source: Source,
         queries: &[BoardQuery],
-    ) -> Result<Vec<BoardAnswer>> {
-        let doing = "reading cached boards";
+    ) -> Result<Vec<CachedBoardAnswer>> {
+        let operation = "reading cached boards";
         let mut partitions: Vec<u32> = queries.iter().map(|query| query.partition).collect();
         partitions.sort_unstable();
         partitions.dedup();
-        let (slots, requests): (Vec<_>, Vec<Request>) = partitions
+        let (targets, requests): (Vec<_>, Vec<Request>) = partitions
             .into_iter()
             .map(|partition| {
-                let slot = SlotId { source, partition };
-                let known = self.read_last().get(&slot).cloned();
-                let request = self.boards_request(slot, known.as_ref(), queries);
-                ((slot, known), request)
+                let partition_id = PartitionId { source, partition };
+                let cached = self.reader_snapshots().get(&partition_id).cloned();
+                let request = self.boards_request(partition_id, cached.as_ref(), queries);
+                ((partition_id, cached), request)
             })
             .unzip();
-        let answers = self.nodes.ask_again(doing, &requests).await?;
-        let strange = || fault::strange(&self.nodes.patience, doing);
-        let mut found: Vec<Option<BoardAnswer>> = queries.iter().map(|_| None).collect();
-        for (answer, (slot, known)) in answers.into_iter().zip(slots) {
+        let answers = self.nodes.send_with_retry(operation, &requests).await?;
+        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
+        let mut found: Vec<Option<CachedBoardAnswer>> = queries.iter().map(|_| None).collect();
+        for (answer, (partition_id, cached)) in answers.into_iter().zip(targets) {
             let Value::Array(answer) = answer else {
-                return Err(strange());
+                return Err(unexpected());
             };
             let mut answer = answer.into_iter();
-            let seen = self.answered_seen(doing, (slot, known.as_ref()), answer.next())?;
-            let own = queries.iter().zip(&mut found);
-            for (query, found) in own.filter(|(query, _)| query.partition == slot.partition) {
-                *found = Some(BoardAnswer {
-                    board: self.cached(doing, seen.record.as_ref(), query, &mut answer)?,
-                    slot: seen.record.as_ref().map(|record| record.slot.clone()),
+            let snapshot =
+                self.snapshot_from_answer(operation, partition_id, cached.as_ref(), answer.next())?;
+            let matching = queries.iter().zip(&mut found);
+            for (query, found) in
+                matching.filter(|(query, _)| query.partition == partition_id.partition)
+            {
+                *found = Some(CachedBoardAnswer {
+                    board: self.cached(operation, snapshot.record.as_ref(), query, &mut answer)?,
+                    state: snapshot.record.as_ref().map(|record| record.state.clone()),
                 });
             }
         }
-        found.into_iter().collect::<Option<_>>().ok_or_else(strange)
+        found
+            .into_iter()
+            .collect::<Option<_>>()
+            .ok_or_else(unexpected)
     }
 
-    async fn note_use(&self, slot: SlotId, name: &BoardName, now_ms: i64) -> Result<()> {
+    async fn record_use(
+        &self,
+        partition_id: PartitionId,
+        name: &BoardName,
+        now_ms: i64,
+    ) -> Result<()> {
         let arguments = [Bytes::from(field(name)), text(now_ms)];
-        let request = Request::script_on_keys(&self.keys(slot), &NOTE_USE, arguments);
-        self.one("noting the use of a board", request).await?;
+        let request = Request::script_on_keys(&self.keys(partition_id), &NOTE_USE, arguments);
+        self.send_one("recording the use of a cached board", request)
+            .await?;
         Ok(())
     }
 }
 
 #[async_trait]
 impl BoardCache for RedisLive {
-    async fn register(&self, slot: SlotId) -> Result<Register> {
-        let doing = "reading the register of cached boards";
-        let (keys, patience) = (self.keys(slot), &self.nodes.patience);
-        let strange = || fault::strange(patience, doing);
+    async fn read_register(&self, partition_id: PartitionId) -> Result<BoardRegister> {
+        let operation = "reading the register of cached boards";
+        let (keys, retry_policy) = (self.keys(partition_id), &self.nodes.retry_policy);
+        let unexpected = || errors::unexpected_answer(retry_policy, operation);
         let command = redis::cmd("HGETALL")
             .arg(format!("{}boards", keys.prefix))
             .take();
-        // Whoever changes the register changes the record too: one that is read before and is old
-        // is noticed at the next change.
-        let seen = patience.repeated(doing, || self.look(doing, &keys)).await?;
-        let mut register = Register::default();
-        let record = seen.record.as_ref();
+        // Every change of the register changes the record, too. So if this record is outdated, the
+        // next change detects it.
+        let snapshot = retry_policy
+            .retry(operation, || self.load_record(operation, &keys))
+            .await?;
+        let mut register = BoardRegister::default();
+        let record = snapshot.record.as_ref();
         register.revision = record.map_or(Revision::default(), |record| record.boards_revision);
-        let all = match self.repeat(doing, Request::command(&keys, command)).await? {
-            Value::Array(all) => pairs(all).ok_or_else(strange)?,
+        let all = match self
+            .send_with_retry(operation, Request::command(&keys, command))
+            .await?
+        {
+            Value::Array(all) => pairs(all).ok_or_else(unexpected)?,
             Value::Map(all) => all
                 .into_iter()
                 .filter_map(|pair| match pair {
-                    (Value::BulkString(field), Value::BulkString(said)) => Some((field, said)),
+                    (Value::BulkString(field), Value::BulkString(value_text)) => {
+                        Some((field, value_text))
+                    }
                     _ => None,
                 })
                 .collect(),
-            _ => return Err(strange()),
+            _ => return Err(unexpected()),
         };
-        for (field, said) in all {
-            let said = String::from_utf8(said).map_err(|_| strange())?;
-            let (is_ready, id, bytes) = said_of(&said).ok_or_else(strange)?;
-            let board = Registered {
-                name: name_of(&field).ok_or_else(strange)?,
+        for (field, value_text) in all {
+            let value_text = String::from_utf8(value_text).map_err(|_| unexpected())?;
+            let (is_ready, id, bytes) = parse_registered(&value_text).ok_or_else(unexpected)?;
+            let board = RegisteredBoard {
+                name: parse_field(&field).ok_or_else(unexpected)?,
                 id: id.to_owned(),
-                // One whose memory is not known yet has some.
+                // A board that has not been measured occupies some memory.
                 bytes: is_ready.then(|| bytes.unwrap_or(BOARD_BYTES)),
             };
             match record {
                 Some(record) if record.has_board(id) => register.boards.push(board),
-                _ => register.leftovers.push(board),
+                _ => register.stale_boards.push(board),
             }
         }
         Ok(register)
@@ -318,26 +362,32 @@ impl BoardCache for RedisLive {
 
     async fn begin_fill(
         &self,
-        slot: SlotId,
-        believed: (Fence, Revision),
+        partition_id: PartitionId,
+        expected: (Checkpoint, Revision),
         name: &BoardName,
-    ) -> Result<std::result::Result<(String, Revision), Moved>> {
+    ) -> Result<std::result::Result<(String, Revision), CheckpointMismatch>> {
         let arguments = |(id, _): &(String, Revision)| {
-            let said = filling(id, 0).into();
-            vec![field(name).into(), Bytes::new(), said, text(0)]
+            let value_text = filling(id, 0).into();
+            vec![field(name).into(), Bytes::new(), value_text, text(0)]
         };
-        let doing = "putting a board into the cache";
-        self.change_register(doing, (slot, believed), Record::next_board, arguments)
-            .await
+        let operation = "adding a board to the cache";
+        self.change_register(
+            operation,
+            partition_id,
+            expected,
+            Record::new_board,
+            arguments,
+        )
+        .await
     }
 
     async fn fill(
         &self,
-        slot: SlotId,
-        (board, step): (&Registered, u64),
+        partition_id: PartitionId,
+        (board, step): (&RegisteredBoard, u64),
         rows: &[BoardRow],
     ) -> Result<bool> {
-        let doing = "filling a cached board";
+        let operation = "filling a cached board";
         let mut arguments = vec![
             Bytes::from(field(&board.name)),
             Bytes::from(filling(&board.id, step.saturating_sub(1))),
@@ -347,48 +397,59 @@ impl BoardCache for RedisLive {
         ];
         for row in rows {
             arguments.push(Bytes::copy_from_slice(&row.member));
-            arguments.push(value_of(row)?);
+            arguments.push(encode_row(row)?);
         }
-        let request = Request::script_on_keys(&self.keys(slot), &FILL, arguments);
-        Ok(self.repeat_for_number(doing, request).await? == 1)
+        let request = Request::script_on_keys(&self.keys(partition_id), &FILL, arguments);
+        Ok(self.send_for_integer(operation, request).await? == 1)
     }
 
     async fn end_fill(
         &self,
-        slot: SlotId,
-        believed: (Fence, Revision),
-        (board, steps): (&Registered, u64),
+        partition_id: PartitionId,
+        expected: (Checkpoint, Revision),
+        (board, steps): (&RegisteredBoard, u64),
         changed: Epoch,
-    ) -> Result<std::result::Result<Revision, Moved>> {
+    ) -> Result<std::result::Result<Revision, CheckpointMismatch>> {
         let arguments = |_: &Revision| {
             let (before, after) = (filling(&board.id, steps), format!("{READY}{}", board.id));
             let name = field(&board.name).into();
             vec![name, before.into(), after.into(), text(changed)]
         };
-        let doing = "ending the filling of a cached board";
-        self.change_register(doing, (slot, believed), Record::change_boards, arguments)
-            .await
+        let operation = "completing the fill of a cached board";
+        self.change_register(
+            operation,
+            partition_id,
+            expected,
+            Record::change_boards,
+            arguments,
+        )
+        .await
     }
 
-    async fn measure(&self, slot: SlotId, board: &Registered, now_ms: i64) -> Result<Option<u64>> {
-        let doing = "measuring a cached board";
+    async fn measure(
+        &self,
+        partition_id: PartitionId,
+        board: &RegisteredBoard,
+        now_ms: i64,
+    ) -> Result<Option<u64>> {
+        let operation = "measuring a cached board";
         let arguments = [
             Bytes::from(field(&board.name)),
             Bytes::from(board.id.clone()),
             text(now_ms),
             text(BOARD_BYTES),
         ];
-        let request = Request::script_on_keys(&self.keys(slot), &MEASURE, arguments);
-        let bytes = self.repeat_for_number(doing, request).await?;
+        let request = Request::script_on_keys(&self.keys(partition_id), &MEASURE, arguments);
+        let bytes = self.send_for_integer(operation, request).await?;
         Ok(u64::try_from(bytes).ok())
     }
 
-    async fn drop_boards(
+    async fn remove_boards(
         &self,
-        slot: SlotId,
-        believed: (Fence, Revision),
-        boards: &[Registered],
-    ) -> Result<std::result::Result<Revision, Moved>> {
+        partition_id: PartitionId,
+        expected: (Checkpoint, Revision),
+        boards: &[RegisteredBoard],
+    ) -> Result<std::result::Result<Revision, CheckpointMismatch>> {
         let arguments = |_: &Revision| {
             let mut all = vec![Bytes::new(), Bytes::new(), Bytes::new(), text(0)];
             for board in boards {
@@ -397,30 +458,39 @@ impl BoardCache for RedisLive {
             }
             all
         };
-        let doing = "dropping cached boards";
-        self.change_register(doing, (slot, believed), Record::change_boards, arguments)
-            .await
+        let operation = "dropping cached boards";
+        self.change_register(
+            operation,
+            partition_id,
+            expected,
+            Record::change_boards,
+            arguments,
+        )
+        .await
     }
 
-    async fn least_used(&self, slot: SlotId, limit: usize) -> Result<Vec<BoardName>> {
-        let doing = "looking for boards that are not read any more";
-        let request = Request::script_on_keys(&self.keys(slot), &LEAST_USED, [text(limit)]);
-        let Value::Array(fields) = self.repeat(doing, request).await? else {
-            return Err(fault::strange(&self.nodes.patience, doing));
+    async fn least_used(&self, partition_id: PartitionId, limit: usize) -> Result<Vec<BoardName>> {
+        let operation = "finding the least recently used boards";
+        let request = Request::script_on_keys(&self.keys(partition_id), &LEAST_USED, [text(limit)]);
+        let Value::Array(fields) = self.send_with_retry(operation, request).await? else {
+            return Err(errors::unexpected_answer(
+                &self.nodes.retry_policy,
+                operation,
+            ));
         };
         let fields = fields.into_iter().filter_map(|field| match field {
-            Value::BulkString(field) => name_of(&field),
+            Value::BulkString(field) => parse_field(&field),
             _ => None,
         });
         Ok(fields.collect())
     }
 }
 
-/// What the script that applies changes is told of cached boards.
-pub(super) fn change_arguments(epoch: Epoch, changes: &BoardChanges) -> Result<Vec<Bytes>> {
+/// Returns the arguments of the apply script that concern cached boards.
+pub(super) fn board_arguments(epoch: Epoch, changes: &CachedBoardChanges) -> Result<Vec<Bytes>> {
     let mut arguments = vec![
         text(epoch),
-        text(changes.covered),
+        text(changes.covered_epoch),
         text(changes.boards.len()),
     ];
     for board in &changes.boards {
@@ -430,14 +500,15 @@ pub(super) fn change_arguments(epoch: Epoch, changes: &BoardChanges) -> Result<V
             arguments.push(Bytes::copy_from_slice(member));
             arguments.push(match row {
                 None => Bytes::new(),
-                Some(row) => value_of(row)?,
+                Some(row) => encode_row(row)?,
             });
         }
     }
     Ok(arguments)
 }
 
-/// The field of a board in the register: view, a zero, the length of the key, the key, the section.
+/// Encodes the register's field for a board: view, a zero byte, length of the key, key, and
+/// section.
 fn field(name: &BoardName) -> Vec<u8> {
     let length = u32::try_from(name.key.len()).unwrap_or(u32::MAX);
     let view = [name.view.as_bytes(), &[0]].concat();
@@ -450,7 +521,7 @@ fn field(name: &BoardName) -> Vec<u8> {
     .concat()
 }
 
-fn name_of(field: &[u8]) -> Option<BoardName> {
+fn parse_field(field: &[u8]) -> Option<BoardName> {
     let end = field.iter().position(|byte| *byte == 0)?;
     let (view, rest) = field.split_at_checked(end)?;
     let (length, rest) = rest.get(1..)?.split_first_chunk()?;
@@ -463,29 +534,29 @@ fn name_of(field: &[u8]) -> Option<BoardName> {
     })
 }
 
-/// What the register says of a board that is being filled and has come so far.
+/// Encodes the register's value for a board that is being filled, after some steps.
 fn filling(id: &str, step: u64) -> String {
     format!("{FILLING}{id} {step}")
 }
 
-/// What the register says: whether the board is filled, its id, its bytes.
-fn said_of(said: &str) -> Option<(bool, &str, Option<u64>)> {
-    let is_ready = said.starts_with(READY);
-    let rest = said.strip_prefix([READY, FILLING])?;
+/// Decodes the register's value: whether the board is filled, its id, and its size in bytes.
+fn parse_registered(value_text: &str) -> Option<(bool, &str, Option<u64>)> {
+    let is_ready = value_text.starts_with(READY);
+    let rest = value_text.strip_prefix([READY, FILLING])?;
     let (id, bytes) = rest.split_once(' ').unwrap_or((rest, ""));
     Some((is_ready, id, bytes.parse().ok()))
 }
 
-const fn rest_bytes(score_bytes: usize) -> usize {
+const fn score_rest_bytes(score_bytes: usize) -> usize {
     score_bytes.saturating_sub(NUMBER_BYTES)
 }
 
-/// The value of a row as `board_rows.lua` says.
-fn value_of(row: &BoardRow) -> Result<Bytes> {
+/// Encodes a row as `board_rows.lua` specifies.
+fn encode_row(row: &BoardRow) -> Result<Bytes> {
     let (number, rest) = split_score(&row.score);
     if number.unsigned_abs() > NUMBER_MAX {
         return Err(Error::Refused(format!(
-            "a score of {number} is beyond what sorted sets tell apart ({NUMBER_MAX})"
+            "a score of {number} exceeds the limit of {NUMBER_MAX}, above which sorted sets round"
         )));
     }
     let mut value = format!("{number}:{}:{}:{}:", row.epoch, row.weight, rest.len()).into_bytes();
@@ -494,15 +565,15 @@ fn value_of(row: &BoardRow) -> Result<Bytes> {
     Ok(value.into())
 }
 
-/// The first number of a score, by which a sorted set ranks, and the rest.
+/// Splits a score into its first number, which ranks in a sorted set, and the rest.
 fn split_score(score: &[u8]) -> (i64, &[u8]) {
     match score.split_first_chunk::<NUMBER_BYTES>() {
         None => (0, score),
-        Some((number, rest)) => (number_of(*number), rest),
+        Some((number, rest)) => (number_from_bytes(*number), rest),
     }
 }
 
-fn row_of(member: Vec<u8>, value: &[u8], score_bytes: usize) -> Option<BoardRow> {
+fn decode_row(member: Vec<u8>, value: &[u8], score_bytes: usize) -> Option<BoardRow> {
     let mut parts = value.splitn(5, |byte| *byte == b':');
     let mut number = || -> Option<i64> {
         let part = std::str::from_utf8(parts.next()?).ok()?;
@@ -525,8 +596,8 @@ fn row_of(member: Vec<u8>, value: &[u8], score_bytes: usize) -> Option<BoardRow>
     })
 }
 
-/// The number whose bytes sort as it does ([`schemas::key`]).
-const fn number_of(bytes: [u8; NUMBER_BYTES]) -> i64 {
+/// Decodes a number from bytes that sort like the number ([`schemas::key`]).
+const fn number_from_bytes(bytes: [u8; NUMBER_BYTES]) -> i64 {
     (u64::from_be_bytes(bytes) ^ (1 << 63)).cast_signed()
 }
 
@@ -546,7 +617,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_come_back(
+        fn rows_round_trip(
             number in -(1_i64 << 53)..=1 << 53,
             rest: [u8; 8],
             payload: Vec<u8>,
@@ -555,25 +626,25 @@ mod tests {
         ) {
             let score = [bytes_of(number), rest].concat();
             let row = BoardRow { member: vec![b':', 7], score, payload, weight, epoch };
-            let value = value_of(&row).expect("a value");
-            prop_assert_eq!(row_of(row.member.clone(), &value, 16), Some(row));
+            let value = encode_row(&row).expect("a value");
+            prop_assert_eq!(decode_row(row.member.clone(), &value, 16), Some(row));
         }
 
         #[test]
-        fn names_come_back(key: Vec<u8>, section: Vec<u8>) {
+        fn names_round_trip(key: Vec<u8>, section: Vec<u8>) {
             let name = BoardName { view: "a@1".to_owned(), key, section };
-            prop_assert_eq!(name_of(&field(&name)), Some(name));
+            prop_assert_eq!(parse_field(&field(&name)), Some(name));
         }
 
         #[test]
-        fn any_bytes_end_without_a_panic(bytes: Vec<u8>) {
-            drop(name_of(&bytes));
-            drop(row_of(Vec::new(), &bytes, 16));
+        fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
+            drop(parse_field(&bytes));
+            drop(decode_row(Vec::new(), &bytes, 16));
         }
     }
 
     #[test]
-    fn numbers_beyond_doubles_are_refused() {
+    fn refuses_scores_beyond_doubles() {
         let row = BoardRow {
             member: vec![1],
             score: bytes_of((1 << 53) + 1).to_vec(),
@@ -581,6 +652,6 @@ mod tests {
             weight: 1,
             epoch: 0,
         };
-        assert!(matches!(value_of(&row), Err(Error::Refused(_))));
+        assert!(matches!(encode_row(&row), Err(Error::Refused(_))));
     }
 }

@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
--- Writes the record, if it is as it was seen. It is small, and letting go of epochs must go through
--- when memory is full.
+-- Replaces the record if it is as expected. It is allowed when memory is full, because the record
+-- is small and pruning must succeed.
 --
--- KEYS[1]: the record. ARGV: the record as seen (empty: missing), the new one (empty: it is deleted).
--- Answers 1, or the present record (empty: missing), and then nothing was changed.
+-- KEYS[1]: the record. ARGV: the expected record (empty: missing), the new one (empty: deleted).
+-- Returns 1, or the present record (empty: missing) if it is not the expected one; then nothing was
+-- changed.
 local record = redis.call('GET', KEYS[1]) or ''
 if record ~= ARGV[1] then
     return record

@@ -1,28 +1,28 @@
 #!lua flags=allow-oom
--- Deletes parts of a place, an outbox, or sums of states, if the record says that it is garbage: a server that lost its last writes
--- may hold a record in which it is not yet.
+-- Deletes rows of a container, an outbox, or live counts, if the record lists it as garbage. After
+-- a failover the record may be older and still use it.
 --
--- KEYS[1]: the record. ARGV: what all keys of the slot begin with, the place, how many parts at most.
--- Answers how many parts were deleted, and 1 if the place is empty now; -1 and 0 if it is no garbage.
+-- KEYS[1]: the record. ARGV: the key prefix, the container, the maximum number of rows. Returns the
+-- number of deleted rows, and 1 if the container is empty now; -1 and 0 if it is not garbage.
 local GROUPS, CHUNK = 100, 4000
 local record = redis.call('GET', KEYS[1])
 local is_garbage = false
 if record then
-    for _, place in ipairs(cjson.decode(record).garbage) do
-        is_garbage = is_garbage or place == ARGV[2]
+    for _, container in ipairs(cjson.decode(record).garbage) do
+        is_garbage = is_garbage or container == ARGV[2]
     end
 end
 if not is_garbage then
     return { -1, 0 }
 end
 if string.find(ARGV[2], '^[om]') then
-    -- An outbox or sums of an earlier life.
+    -- An outbox or live counts of an earlier generation.
     redis.call('UNLINK', ARGV[1] .. ARGV[2], ARGV[1] .. ARGV[2] .. ':taken')
     return { 0, 1 }
 end
 local index, limit, deleted = ARGV[1] .. ARGV[2], tonumber(ARGV[3]), 0
 if string.find(ARGV[2], '^p') then
-    -- Strings of packed rows, each of which counts as one part.
+    -- Strings of packed rows; each counts as one row.
     local groups = redis.call('ZRANGE', index, 0, math.min(limit, CHUNK) - 1)
     local strings = {}
     for at, group in ipairs(groups) do

@@ -1,10 +1,10 @@
--- Puts rows into a board that is being filled, as one of the steps of that.
+-- Adds rows to a board that is being filled, as one step of the fill.
 --
--- KEYS[1]: the record, for its hash tag. ARGV: what all keys of the slot begin with, the board's field in
--- the register, its value there before this step and after it, the id, how many rows follow, and the
--- rows, each a member and a value. Answers 1, also if the step was taken before; 0 if the board does not
--- stand there: it is not being filled any more, a server has lost steps, or somebody has
--- deleted its keys.
+-- KEYS[1]: the record, for its hash tag. ARGV: the key prefix, the board's field in the register,
+-- its value before and after this step, the id, and a list of rows, each a member and a value,
+-- preceded by its length. Returns 1, also if the step was already done. Returns 0 if the board is
+-- not at this step: it is no longer being filled, a failover has lost steps, or its keys were
+-- deleted.
 local register = ARGV[1] .. 'boards'
 local value = redis.call('HGET', register, ARGV[2])
 if value == ARGV[4] then
@@ -14,8 +14,8 @@ if value ~= ARGV[3] then
     return 0
 end
 check_board(ARGV[1], ARGV[5])
-local _, _, sums = board_keys(ARGV[1], ARGV[5])
-if not redis.call('HGET', sums, 'k') then
+local _, _, totals = board_keys(ARGV[1], ARGV[5])
+if not redis.call('HGET', totals, 'k') then
     return 0
 end
 put_rows(ARGV[1], ARGV[5], '0', '0', 6)

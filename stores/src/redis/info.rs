@@ -1,8 +1,8 @@
-//! What a server tells of itself, and whether live state may be kept on it.
+//! The answer to `INFO`, and whether the server can hold live state.
 
 const VERSION_MIN: u32 = 7;
 
-/// The answer to `INFO`, which any user may ask for that has the right to; `CONFIG` is kept from most.
+/// The answer to `INFO`. Users rarely have the right to `CONFIG`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Info(String);
 
@@ -24,11 +24,11 @@ impl Info {
         self.value("role") == Some("slave")
     }
 
-    /// Why no live state may be kept here; nothing if it may.
-    pub(super) fn refusal(&self) -> Option<String> {
+    /// Reason why this server must not hold live state, if any.
+    pub(super) fn refusal_reason(&self) -> Option<String> {
         let Some(version) = self.value("redis_version") else {
             return Some(
-                "it does not tell its version; give the user the right to INFO".to_owned(),
+                "INFO does not contain redis_version; grant the user the right to INFO".to_owned(),
             );
         };
         let major = version
@@ -37,46 +37,47 @@ impl Info {
             .and_then(|n| n.parse::<u32>().ok());
         if major.is_none_or(|major| major < VERSION_MIN) {
             return Some(format!(
-                "it is Redis {version}, and scripts need {VERSION_MIN} or newer; update it"
+                "it is Redis {version}, but the scripts need {VERSION_MIN} or newer; upgrade the server"
             ));
         }
         match self.value("maxmemory_policy") {
             Some("noeviction") => {}
             Some(policy) => {
                 return Some(format!(
-                    "its maxmemory-policy is {policy}, which takes away counts when memory is full; set it to noeviction"
+                    "its maxmemory-policy is {policy}, which evicts counts when memory is full; set it to noeviction"
                 ));
             }
-            None => return Some("it does not tell its maxmemory-policy".to_owned()),
+            None => return Some("INFO does not contain maxmemory_policy".to_owned()),
         }
         None
     }
 
-    /// Why it can't be used now, although it may be later; nothing if it can.
-    pub(super) fn is_behind(&self) -> Option<String> {
-        // A replica in a cluster sends everybody on to its master.
+    /// Reason why the server cannot be used at present, if any.
+    pub(super) fn unavailable_reason(&self) -> Option<String> {
+        // In a cluster, a replica redirects to its primary.
         (self.is_replica() && !self.is_cluster()).then(|| {
-            "it is a replica, which takes no writes and is behind when read; name the master"
+            "it is a replica, which refuses writes and returns outdated data; configure the primary"
                 .to_owned()
         })
     }
 
-    /// How many keys were taken away since it started, because its memory was full.
+    /// Number of keys that were evicted since the server started.
     pub(super) fn evicted(&self) -> u64 {
         let evicted = self.value("evicted_keys").and_then(|n| n.parse().ok());
         evicted.unwrap_or(0)
     }
 
-    /// What is not as it should be, but no reason to refuse.
+    /// Problems that are no reason to refuse the server.
     pub(super) fn warnings(&self) -> Vec<&'static str> {
         let mut warnings = Vec::new();
         if self.value("aof_enabled") == Some("0") {
             warnings.push(
-                "it keeps no append-only file, so a restart loses live state, which is then replayed from the log; set appendonly yes",
+                "it has no append-only file, so a restart loses live state, which is then replayed from the log; set appendonly yes",
             );
         }
         if self.value("aof_last_write_status") == Some("err") {
-            warnings.push("it could not write its append-only file; look at its log and disk");
+            warnings
+                .push("it failed to write its append-only file; check the server's log and disk");
         }
         warnings
     }
@@ -93,23 +94,26 @@ mod tests {
     }
 
     #[test]
-    fn only_what_keeps_counts_is_used() {
-        let refusal = |info: Info| info.refusal().unwrap_or_default();
-        assert_eq!(info("7.0.15", "noeviction", "master", 1).refusal(), None);
-        assert!(refusal(info("6.2.1", "noeviction", "master", 1)).contains("6.2.1"));
-        assert!(refusal(info("7.2.0", "allkeys-lru", "master", 1)).contains("allkeys-lru"));
+    fn refuses_servers_that_lose_counts() {
+        let refusal_reason = |info: Info| info.refusal_reason().unwrap_or_default();
+        assert_eq!(
+            info("7.0.15", "noeviction", "master", 1).refusal_reason(),
+            None
+        );
+        assert!(refusal_reason(info("6.2.1", "noeviction", "master", 1)).contains("6.2.1"));
+        assert!(refusal_reason(info("7.2.0", "allkeys-lru", "master", 1)).contains("allkeys-lru"));
         let replica = info("8.0.0", "noeviction", "slave", 1);
-        assert_eq!(replica.refusal(), None);
+        assert_eq!(replica.refusal_reason(), None);
         assert!(
             replica
-                .is_behind()
-                .is_some_and(|why| why.contains("replica"))
+                .unavailable_reason()
+                .is_some_and(|reason| reason.contains("replica"))
         );
-        assert!(refusal(Info::default()).contains("INFO"));
+        assert!(refusal_reason(Info::default()).contains("INFO"));
     }
 
     #[test]
-    fn lost_persistence_is_a_warning() {
+    fn warns_about_missing_persistence() {
         assert_eq!(
             info("7.0.15", "noeviction", "master", 1).warnings().len(),
             0

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- The boards that were read least recently. Those that are not in the register are taken out on the way.
+-- Returns the least recently read boards, and removes boards that are no longer in the register.
 --
--- KEYS[1]: the record, for its hash tag. ARGV: what all keys of the slot begin with, how many at most.
--- Answers their fields in the register.
+-- KEYS[1]: the record, for its hash tag. ARGV: the key prefix, the maximum number of boards.
+-- Returns their fields in the register.
 local register, used = ARGV[1] .. 'boards', ARGV[1] .. 'boards:used'
 local limit, found = tonumber(ARGV[2]), {}
 while #found < limit do

@@ -1,4 +1,4 @@
-//! The live port on Redis.
+//! Redis implementation of the live state port.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,29 +7,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use redis::Value;
-use schemas::seam::{Cut, Fence, Moved, Slot};
+use schemas::seam::{Checkpoint, CheckpointMismatch, Cut, PartitionState};
 
-use super::live_chunks::{NotedGroups, TakenIn};
-use super::live_write::{Decided, apply_script, prepare};
+use super::live_chunks::{RepackInput, RepackQueue};
+use super::live_write::{Decision, build_apply_call, prepare_changes};
 use super::nodes::{Nodes, Request};
-use super::record::{Record, SlotKeys};
+use super::record::{PartitionKeys, Record};
 use super::script::{CHANGE, Script};
-use super::{RedisOptions, fault};
+use super::{RedisOptions, errors};
 use crate::board_cache::BoardCache;
-use crate::live::{Changes, LiveWrite, Outbox, SlotId, SlotRule};
+use crate::live::{Changes, LiveWrite, Outbox, PartitionId, StateTransition};
 use crate::namespace::Namespace;
 use crate::{Error, Result, Server};
 
-/// A call of so many states keeps a server busy for some tens of milliseconds, in which it does nothing
-/// else.
+/// Most live entries in one call. A script with more would block the server for tens of
+/// milliseconds.
 const STATES_MAX: usize = 10_000;
-/// And one of so many deltas, since these are packed.
+/// Most deltas in one call. Deltas are packed, so they cost less than live entries.
 const DELTAS_MAX: usize = 40_000;
 
-/// A record as it stood at some moment.
+/// The record of a partition state at one moment.
 #[derive(Debug)]
-pub(super) struct Seen {
-    /// Empty where it is missing.
+pub(super) struct RecordSnapshot {
+    /// Empty if the record is missing.
     pub(super) bytes: Bytes,
     pub(super) record: Option<Record>,
 }
@@ -39,51 +39,52 @@ pub(super) struct Seen {
 pub struct RedisLive {
     pub(super) nodes: Nodes,
     namespace: Namespace,
-    /// Records as they were seen last: most changes begin with the one that this process has made
-    /// before. A script tells when one is old.
-    seen: Mutex<HashMap<SlotId, Arc<Seen>>>,
-    /// Records as readers of cached boards met them last: they need not be sent and parsed each time.
-    read: Mutex<HashMap<SlotId, Arc<Seen>>>,
-    /// Groups whose strings are full, or that have many chunks, as far as this process knows: each has some thousand
-    /// bytes on the server, so they are few beside what it holds.
-    pub(super) noted: Mutex<HashMap<SlotId, NotedGroups>>,
+    /// Newest known record of each partition state. Most changes start from the record that this
+    /// process wrote last. A script detects an outdated one.
+    snapshots: Mutex<HashMap<PartitionId, Arc<RecordSnapshot>>>,
+    /// Newest record that reads of cached boards returned. It need not be sent and parsed for each
+    /// read.
+    reader_snapshots: Mutex<HashMap<PartitionId, Arc<RecordSnapshot>>>,
+    /// Groups to repack, as far as this process knows. Each one occupies several KB on the server,
+    /// so the list is small in comparison.
+    pub(super) repack_queue: Mutex<HashMap<PartitionId, RepackQueue>>,
 }
 
 impl RedisLive {
-    /// Live state on these nodes. None is asked yet.
+    /// Creates the store without connecting.
     ///
     /// # Errors
-    /// [`Error::Broken`] for options that can't be used.
+    /// [`Error::Broken`] if the options are invalid.
     pub fn new(options: &RedisOptions, namespace: &Namespace) -> Result<Self> {
         Ok(Self {
             nodes: Nodes::new(options)?,
             namespace: namespace.clone(),
-            seen: Mutex::default(),
-            read: Mutex::default(),
-            noted: Mutex::default(),
+            snapshots: Mutex::default(),
+            reader_snapshots: Mutex::default(),
+            repack_queue: Mutex::default(),
         })
     }
 
-    /// Connects to the server, or to all nodes of the cluster, at once.
+    /// Connects to the server or to all nodes of the cluster.
     ///
     /// # Errors
-    /// [`Error::Broken`] for options that can't be used, a user without rights, and a server that live
-    /// state can't be kept on: older than Redis 7, with a `maxmemory-policy` other than `noeviction`,
-    /// or a replica. [`Error::Unavailable`] if it does not answer. Every new connection is looked at
-    /// the same way, so any call may end with these later.
+    /// [`Error::Broken`] if the options are invalid, the user lacks rights, or the server cannot
+    /// hold live state. A server must be Redis 7 or newer, a primary, and have the
+    /// `maxmemory-policy` `noeviction`. [`Error::Unavailable`] if the server does not answer. Every
+    /// new connection is checked in the same way, so any later call may return these errors, too.
     pub async fn open(options: &RedisOptions, namespace: &Namespace) -> Result<Self> {
         let live = Self::new(options, namespace)?;
         live.nodes.connect().await?;
         Ok(live)
     }
 
-    /// Writes a key, calls what scripts call of strings, and deletes it, as they do with those of slots.
+    /// Tests the commands that scripts use on strings: writes a key, reads it, and deletes it.
     async fn probe(&self) -> Result<()> {
-        let doing = "trying to write";
-        let keys = SlotKeys::of_tag(&self.namespace.key("check"));
+        let operation = "testing write access";
+        let keys = PartitionKeys::from_tag(&self.namespace.key("check"));
         let change = async |before: &'static str, after: &'static str| {
             let arguments = vec![Bytes::from(before), Bytes::from(after)];
-            self.script(doing, &keys, &CHANGE, arguments).await
+            self.run_script(operation, &keys, &CHANGE, arguments).await
         };
         change("", "1").await?;
         let commands = [
@@ -97,87 +98,116 @@ impl RedisLive {
                 .take(),
         ];
         for command in commands {
-            self.one(doing, Request::command(&keys, command)).await?;
+            self.send_one(operation, Request::command(&keys, command))
+                .await?;
         }
         change("1", "").await?;
         Ok(())
     }
 
-    pub(super) fn keys(&self, slot: SlotId) -> SlotKeys {
-        SlotKeys::new(&self.namespace, slot)
+    pub(super) fn keys(&self, partition_id: PartitionId) -> PartitionKeys {
+        PartitionKeys::new(&self.namespace, partition_id)
     }
 
-    /// One try of a script on one slot.
-    pub(super) async fn script(
+    /// Runs a script on one partition state, without retries.
+    pub(super) async fn run_script(
         &self,
-        doing: &str,
-        keys: &SlotKeys,
+        operation: &str,
+        keys: &PartitionKeys,
         script: &'static Script,
         arguments: Vec<Bytes>,
     ) -> Result<Value> {
-        self.one(doing, Request::script(keys, script, arguments))
+        self.send_one(operation, Request::script(keys, script, arguments))
             .await
     }
 
-    /// One try of one request.
-    pub(super) async fn one(&self, doing: &str, request: Request) -> Result<Value> {
-        let answers = self.nodes.ask(doing, &[request]).await?;
-        self.only(doing, answers)
+    /// Sends one request, without retries.
+    pub(super) async fn send_one(&self, operation: &str, request: Request) -> Result<Value> {
+        let answers = self.nodes.send(operation, &[request]).await?;
+        self.single_answer(operation, answers)
     }
 
-    /// One request, which is tried again, so it must be one that may run several times.
-    pub(super) async fn repeat(&self, doing: &str, request: Request) -> Result<Value> {
-        let answers = self.nodes.ask_again(doing, &[request]).await?;
-        self.only(doing, answers)
+    /// Sends one request with retries, so it must be idempotent.
+    pub(super) async fn send_with_retry(&self, operation: &str, request: Request) -> Result<Value> {
+        let answers = self.nodes.send_with_retry(operation, &[request]).await?;
+        self.single_answer(operation, answers)
     }
 
-    /// The same of a request whose answer is a number.
-    pub(super) async fn repeat_for_number(&self, doing: &str, request: Request) -> Result<i64> {
-        match self.repeat(doing, request).await? {
+    /// Sends one idempotent request with retries, and returns its integer answer.
+    pub(super) async fn send_for_integer(&self, operation: &str, request: Request) -> Result<i64> {
+        match self.send_with_retry(operation, request).await? {
             Value::Int(number) => Ok(number),
-            _ => Err(fault::strange(&self.nodes.patience, doing)),
+            _ => Err(errors::unexpected_answer(
+                &self.nodes.retry_policy,
+                operation,
+            )),
         }
     }
 
-    fn only(&self, doing: &str, answers: Vec<Value>) -> Result<Value> {
+    fn single_answer(&self, operation: &str, answers: Vec<Value>) -> Result<Value> {
         let answer = answers.into_iter().next();
-        answer.ok_or_else(|| fault::strange(&self.nodes.patience, doing))
+        answer.ok_or_else(|| errors::unexpected_answer(&self.nodes.retry_policy, operation))
     }
 
-    /// Reads the record of a slot.
-    pub(super) async fn look(&self, doing: &str, keys: &SlotKeys) -> Result<Seen> {
+    /// Reads the record of a partition state.
+    pub(super) async fn load_record(
+        &self,
+        operation: &str,
+        keys: &PartitionKeys,
+    ) -> Result<RecordSnapshot> {
         let command = redis::cmd("GET").arg(&keys.record).take();
-        match self.one(doing, Request::command(keys, command)).await? {
-            Value::Nil => self.seen_as(doing, keys, Bytes::new()),
-            Value::BulkString(bytes) => self.seen_as(doing, keys, bytes.into()),
-            _ => Err(fault::strange(&self.nodes.patience, doing)),
+        match self
+            .send_one(operation, Request::command(keys, command))
+            .await?
+        {
+            Value::Nil => self.parse_snapshot(operation, keys, Bytes::new()),
+            Value::BulkString(bytes) => self.parse_snapshot(operation, keys, bytes.into()),
+            _ => Err(errors::unexpected_answer(
+                &self.nodes.retry_policy,
+                operation,
+            )),
         }
     }
 
-    pub(super) fn seen_as(&self, doing: &str, keys: &SlotKeys, bytes: Bytes) -> Result<Seen> {
+    pub(super) fn parse_snapshot(
+        &self,
+        operation: &str,
+        keys: &PartitionKeys,
+        bytes: Bytes,
+    ) -> Result<RecordSnapshot> {
         let record = Record::parse(&bytes).map_err(|why| {
             let why = format!(
-                "{keys} holds no record of a slot: {why}; update this program, or stop all of them and delete the keys of the slot, which is made again from the log"
+                "{keys} is not a readable partition state: {why}; update this program, or stop all Backstitch processes and delete the keys of this partition (they are rebuilt from the log)"
             );
-            Error::broken(self.nodes.patience.what(doing), why)
+            Error::broken(self.nodes.retry_policy.describe(operation), why)
         })?;
-        Ok(Seen { bytes, record })
+        Ok(RecordSnapshot { bytes, record })
     }
 
-    pub(super) fn read_last(&self) -> MutexGuard<'_, HashMap<SlotId, Arc<Seen>>> {
-        self.read.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn reader_snapshots(
+        &self,
+    ) -> MutexGuard<'_, HashMap<PartitionId, Arc<RecordSnapshot>>> {
+        self.reader_snapshots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn seen_last(&self, slot: SlotId) -> Option<Arc<Seen>> {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.get(&slot).map(Arc::clone)
+    pub(super) fn last_snapshot(&self, partition_id: PartitionId) -> Option<Arc<RecordSnapshot>> {
+        let snapshots = self
+            .snapshots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        snapshots.get(&partition_id).map(Arc::clone)
     }
 
-    pub(super) fn remember(&self, slot: SlotId, last: Option<Arc<Seen>>) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn remember(&self, partition_id: PartitionId, last: Option<Arc<RecordSnapshot>>) {
+        let mut snapshots = self
+            .snapshots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         match last {
-            Some(last) => seen.insert(slot, last),
-            None => seen.remove(&slot),
+            Some(last) => snapshots.insert(partition_id, last),
+            None => snapshots.remove(&partition_id),
         };
     }
 }
@@ -188,21 +218,23 @@ impl Server for RedisLive {
         "live state on Redis"
     }
 
-    async fn flaws(&self) -> Result<Vec<String>> {
-        let mut flaws = self.nodes.flaws().await?;
+    async fn diagnostics(&self) -> Result<Vec<String>> {
+        let mut diagnostics = self.nodes.diagnostics().await?;
         if let Err(error) = self.probe().await {
-            flaws.push(error.to_string());
+            diagnostics.push(error.to_string());
         }
-        Ok(flaws)
+        Ok(diagnostics)
     }
 }
 
 #[async_trait]
 impl LiveWrite for RedisLive {
-    fn deltas_max(&self, slot: SlotId) -> usize {
-        let seen = self.seen_last(slot);
-        let record = seen.as_ref().and_then(|seen| seen.record.as_ref());
-        match record.is_some_and(Record::has_closed) {
+    fn deltas_max(&self, partition_id: PartitionId) -> usize {
+        let snapshot = self.last_snapshot(partition_id);
+        let record = snapshot
+            .as_ref()
+            .and_then(|snapshot| snapshot.record.as_ref());
+        match record.is_some_and(Record::has_unpackable) {
             true => STATES_MAX,
             false => DELTAS_MAX,
         }
@@ -218,84 +250,87 @@ impl LiveWrite for RedisLive {
 
     async fn apply(
         &self,
-        slot: SlotId,
-        believed: Fence,
+        partition_id: PartitionId,
+        expected: Checkpoint,
         next: Cut,
         views: &[&str],
         changes: &Changes,
-    ) -> Result<Result<(), Moved>> {
-        let parts = prepare(changes).await?;
+    ) -> Result<Result<(), CheckpointMismatch>> {
+        let prepared = prepare_changes(changes).await?;
         let decide = |record: Option<&Record>| {
             let Some(record) = record else {
-                return Decided::Stays(Err(Moved { at: None }));
+                return Decision::Keep(Err(CheckpointMismatch { actual: None }));
             };
             let mut record = record.clone();
             if !changes.states.is_empty() && record.boards_revision != changes.boards.revision {
-                let at = Some(record.slot.fence());
-                return Decided::Stays(Err(Moved { at }));
+                let actual = Some(record.state.checkpoint());
+                return Decision::Keep(Err(CheckpointMismatch { actual }));
             }
-            if let Err(moved) = record.slot.apply(&believed, next, views) {
-                return Decided::Stays(Err(moved));
+            if let Err(mismatch) = record.state.apply(&expected, next, views) {
+                return Decision::Keep(Err(mismatch));
             }
-            if changes.strays {
-                record.slot.note_strays();
+            if changes.has_misrouted {
+                record.state.record_misrouted();
             }
-            Decided::Changes(Box::new(record), Ok(()))
+            Decision::Replace(Box::new(record), Ok(()))
         };
-        let keys = self.keys(slot);
-        let doing = "applying a micro-batch";
-        let taken = self.take_in(doing, slot, &parts.families).await?;
-        let (nothing, is_taken) = (TakenIn::default(), AtomicBool::new(false));
-        let script = |seen: &Seen,
-                      record: &mut Record,
-                      applied: &std::result::Result<(), Moved>| match applied {
-            Ok(()) => {
-                let is_under = taken.under == seen.bytes;
-                is_taken.store(is_under, Ordering::Relaxed);
-                let taken = if is_under { &taken } else { &nothing };
-                apply_script(&keys, record, &parts, taken)
-            }
-            Err(_) => Ok((&CHANGE, Vec::new())),
-        };
-        let applied = self.change(doing, slot, script, decide).await;
-        if !matches!(applied, Ok(Ok(()))) || !is_taken.into_inner() {
-            self.note_again(slot, taken);
+        let keys = self.keys(partition_id);
+        let operation = "applying a micro-batch";
+        let repack = self
+            .read_repack_input(operation, partition_id, &prepared.families)
+            .await?;
+        let (no_repack, was_used) = (RepackInput::default(), AtomicBool::new(false));
+        let script =
+            |snapshot: &RecordSnapshot,
+             record: &mut Record,
+             applied: &std::result::Result<(), CheckpointMismatch>| match applied {
+                Ok(()) => {
+                    let is_current = repack.record_bytes == snapshot.bytes;
+                    was_used.store(is_current, Ordering::Relaxed);
+                    let repack = if is_current { &repack } else { &no_repack };
+                    build_apply_call(&keys, record, &prepared, repack)
+                }
+                Err(_) => Ok((&CHANGE, Vec::new())),
+            };
+        let applied = self.change(operation, partition_id, script, decide).await;
+        if !matches!(applied, Ok(Ok(()))) || !was_used.into_inner() {
+            self.requeue_repacks(partition_id, repack);
         }
         applied
     }
 
-    async fn take_out(&self, slot: SlotId, read: &Outbox) -> Result<bool> {
-        self.take_entries(slot, read).await
+    async fn remove_published(&self, partition_id: PartitionId, outbox: &Outbox) -> Result<bool> {
+        self.remove_outbox_entries(partition_id, outbox).await
     }
 
-    async fn change_slot(
+    async fn update_state(
         &self,
-        doing: &'static str,
-        slot: SlotId,
-        rule: &SlotRule<'_>,
-    ) -> Result<Option<Slot>> {
+        operation: &'static str,
+        partition_id: PartitionId,
+        rule: &StateTransition<'_>,
+    ) -> Result<Option<PartitionState>> {
         let decide = |record: Option<&Record>| {
-            let seen = record.map(|record| record.slot.clone());
-            let Some(next) = rule(seen.as_ref()) else {
-                return Decided::Stays(seen);
+            let current = record.map(|record| record.state.clone());
+            let Some(next) = rule(current.as_ref()) else {
+                return Decision::Keep(current);
             };
-            let kept = |slot: &Slot| (slot.generation, slot.oldest);
+            let retained = |state: &PartitionState| (state.generation, state.oldest);
             let next = match record {
                 None => Record::new(next),
-                // Nothing is let go.
-                Some(record) if kept(&record.slot) == kept(&next) => {
+                // No container becomes garbage.
+                Some(record) if retained(&record.state) == retained(&next) => {
                     let mut record = record.clone();
-                    record.slot = next;
+                    record.state = next;
                     record
                 }
-                Some(record) => record.with_slot(next),
+                Some(record) => record.with_state(next),
             };
-            Decided::Changes(Box::new(next), seen)
+            Decision::Replace(Box::new(next), current)
         };
-        self.change_record(doing, slot, decide).await
+        self.change_record(operation, partition_id, decide).await
     }
 
-    async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize> {
-        self.delete_garbage(slot, limit).await
+    async fn collect_garbage(&self, partition_id: PartitionId, limit: usize) -> Result<usize> {
+        self.delete_garbage(partition_id, limit).await
     }
 }

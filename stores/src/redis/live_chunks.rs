@@ -1,11 +1,14 @@
-//! Groups with many packed rows: what a full string holds goes into chunks, a hash for each view.
+//! Repacking of groups with many rows: a full string becomes chunks, which are fields of one hash
+//! per view.
 //!
-//! A chunk is a field of that hash, whose value is packed rows, up to some kilobytes of them. So a full string costs a few
-//! calls for what many micro-batches appended to it, and rows cost none. Rows may be in several chunks, and add up; where
-//! there are many chunks, they are put together if that takes less than half of the room.
+//! A chunk holds packed rows, about 4 KiB. So a full string costs a few commands for the appends of
+//! many micro-batches, and single rows cost none. A row may be in several chunks; its increments
+//! are summed. A hash with many chunks is merged if the merged rows need less than half of the
+//! space.
 //!
-//! Strings and chunks change only together with the record, of which no two have the same bytes. So what was read under a
-//! record is what is there when a script finds that same record; where it would find another, nothing is taken in.
+//! Strings and chunks change only together with the record, and no two records have the same bytes.
+//! So data that was read under a record is still current if a script finds the same record. If the
+//! script would find another record, nothing is repacked.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{MutexGuard, PoisonError};
@@ -14,95 +17,103 @@ use bytes::Bytes;
 use redis::Value;
 use uuid::Uuid;
 
-use super::fault;
+use super::errors;
 use super::live::RedisLive;
 use super::live_read::{Pairs, pairs};
 use super::live_write::Family;
 use super::nodes::Request;
 use super::packed;
-use super::record::{PlaceKind, Record, SlotKeys, has_chunks};
-use crate::live::SlotId;
+use super::record::{ContainerKind, PartitionKeys, Record, has_chunks};
+use crate::live::PartitionId;
 use crate::{Error, Result};
 
-/// So many full strings are read before one apply, at most: others go on growing.
+/// Most full strings that are read before one apply. Others keep growing.
 const STRINGS_MAX: usize = 1_000;
-/// A hash is looked at when it comes to so many chunks, to twice as many, and so on up to the last number, above which it
-/// would be much to read at once.
+/// A hash is inspected at this number of chunks, at twice as many, and so on up to `CHUNKS_LAST`.
+/// Larger hashes would be too much to read at once.
 const CHUNKS_FIRST: usize = 32;
 const CHUNKS_LAST: usize = 16_384;
-/// So many chunks are read before one apply, at most.
+/// Most chunks that are read before one apply.
 const CHUNKS_MAX: usize = 16_384;
 
-/// By place: groups of which there is something to do, with how many chunks they have (none: their string is full).
-pub(super) type NotedGroups = HashMap<String, HashMap<Vec<u8>, usize>>;
+/// Groups to repack by container, each with its number of chunks. Zero means that its string is
+/// full.
+pub(super) type RepackQueue = HashMap<String, HashMap<Vec<u8>, usize>>;
 
-/// A place, a group, and how many chunks it has.
-type Noted = (String, Vec<u8>, usize);
+/// Container, group, and number of chunks.
+type RepackGroup = (String, Vec<u8>, usize);
 
-/// By place and group.
+/// Values by container and group.
 type ByGroup<T> = HashMap<String, HashMap<Vec<u8>, T>>;
 
-/// What was read of noted groups, by place and group.
+/// Contents of the groups that are being repacked, by container and group.
 #[derive(Debug, Default)]
-pub(super) struct TakenIn {
-    /// The record under which it was read.
-    pub(super) under: Bytes,
-    /// What strings hold.
+pub(super) struct RepackInput {
+    /// The record that was current when the contents were read.
+    pub(super) record_bytes: Bytes,
+    /// Contents of strings.
     strings: ByGroup<Vec<u8>>,
-    /// All rows of hashes of chunks that are to be put together, packed, with how many chunks these are.
+    /// Packed rows of the hashes to merge, with the number of chunks that they replace.
     hashes: ByGroup<(usize, Vec<u8>)>,
 }
 
-impl TakenIn {
-    pub(super) fn string(&self, place: &str, group: &[u8]) -> Option<&[u8]> {
-        self.strings.get(place)?.get(group).map(Vec::as_slice)
+impl RepackInput {
+    pub(super) fn string(&self, container: &str, group: &[u8]) -> Option<&[u8]> {
+        self.strings.get(container)?.get(group).map(Vec::as_slice)
     }
 }
 
-/// What becomes of the chunks of a group.
+/// Changes to the chunks of one group.
 #[derive(Debug, Default)]
-struct OfGroup {
-    /// Packed; a row may come several times.
+struct GroupChunks {
+    /// Packed rows; a row may occur several times.
     rows: Vec<u8>,
-    /// Whether they take the place of all chunks that are there.
+    /// True if the rows replace all present chunks.
     replaces: bool,
 }
 
-/// What becomes chunks in an apply, by view and group.
+/// Rows that an apply writes as chunks, by view and group.
 #[derive(Debug, Default)]
-pub(super) struct Chunks(BTreeMap<String, BTreeMap<Vec<u8>, OfGroup>>);
+pub(super) struct Chunks(BTreeMap<String, BTreeMap<Vec<u8>, GroupChunks>>);
 
 impl Chunks {
     /// Adds packed rows of a group.
     pub(super) fn add(&mut self, view: &str, group: &[u8], rows: &[u8]) {
-        let of_view = match self.0.get_mut(view) {
-            Some(of_view) => of_view,
+        let view_groups = match self.0.get_mut(view) {
+            Some(view_groups) => view_groups,
             None => self.0.entry(view.to_owned()).or_default(),
         };
-        let of_group = match of_view.get_mut(group) {
-            Some(of_group) => of_group,
-            None => of_view.entry(group.to_vec()).or_default(),
+        let group_chunks = match view_groups.get_mut(group) {
+            Some(group_chunks) => group_chunks,
+            None => view_groups.entry(group.to_vec()).or_default(),
         };
-        of_group.rows.extend_from_slice(rows);
+        group_chunks.rows.extend_from_slice(rows);
     }
 
-    /// What a script is told: from how many chunks up to how many it tells of hashes with as many, how many places there
-    /// are, and for each of these its name and how many groups follow; for each group its key, 1 if the chunks that are
-    /// there go, how many chunks follow, and these: a name and the rows.
+    /// Returns the arguments of the script.
+    ///
+    /// The first two are the smallest and the largest number of chunks at which the script reports
+    /// a hash. Then comes the number of containers. Each container has its name and its number of
+    /// groups. Each group has its key, `1` if its present chunks are deleted, its number of chunks,
+    /// and for each chunk a name and the rows.
     ///
     /// # Errors
-    /// [`Error::Broken`] where something that was added is no rows.
-    pub(super) fn arguments(mut self, record: &mut Record, taken: &TakenIn) -> Result<Vec<Bytes>> {
-        for (place, groups) in &taken.hashes {
-            // Those of epochs that have ended stay as they are.
-            let Some(view) = record.view_of(place) else {
+    /// [`Error::Broken`] if an added value does not decode as rows.
+    pub(super) fn arguments(
+        mut self,
+        record: &mut Record,
+        repack: &RepackInput,
+    ) -> Result<Vec<Bytes>> {
+        for (container, groups) in &repack.hashes {
+            // Containers of ended epochs are not changed.
+            let Some(view) = record.current_view(container) else {
                 continue;
             };
             for (group, (_, rows)) in groups {
-                let of_view = self.0.entry(view.to_owned()).or_default();
-                let of_group = of_view.entry(group.clone()).or_default();
-                of_group.replaces = true;
-                of_group.rows.extend_from_slice(rows);
+                let view_groups = self.0.entry(view.to_owned()).or_default();
+                let group_chunks = view_groups.entry(group.clone()).or_default();
+                group_chunks.replaces = true;
+                group_chunks.rows.extend_from_slice(rows);
             }
         }
         let number = |n: usize| Bytes::from(n.to_string());
@@ -111,25 +122,25 @@ impl Chunks {
             number(CHUNKS_LAST),
             number(self.0.len()),
         ];
-        // No other apply names chunks so.
-        let (own, ..) = Uuid::new_v4().as_fields();
-        let own = format!("{}.{own:08x}", record.slot.position.next_offset);
+        // Makes the names of chunks unique to this apply.
+        let (unique, ..) = Uuid::new_v4().as_fields();
+        let prefix = format!("{}.{unique:08x}", record.state.position.next_offset);
         for (view, groups) in self.0 {
-            let place = record.ensure_place(&view, PlaceKind::Chunks);
-            arguments.push(place.clone().into());
+            let container = record.ensure_container(&view, ContainerKind::Chunks);
+            arguments.push(container.clone().into());
             arguments.push(number(groups.len()));
-            for (group, of_group) in groups {
-                let rows = packed::summed([of_group.rows.as_slice()]);
-                let chunks = packed::chunks(rows.ok_or_else(|| no_rows(&place, &group))?);
+            for (group, group_chunks) in groups {
+                let rows = packed::summed([group_chunks.rows.as_slice()]);
+                let chunks = packed::chunks(rows.ok_or_else(|| rows_error(&container, &group))?);
                 arguments.push(group.into());
-                arguments.push(Bytes::from_static(if of_group.replaces {
+                arguments.push(Bytes::from_static(if group_chunks.replaces {
                     b"1"
                 } else {
                     b""
                 }));
                 arguments.push(number(chunks.len()));
                 for (index, chunk) in chunks.into_iter().enumerate() {
-                    arguments.push(format!("{own}.{index}").into());
+                    arguments.push(format!("{prefix}.{index}").into());
                     arguments.push(chunk.into());
                 }
             }
@@ -138,183 +149,205 @@ impl Chunks {
     }
 }
 
-/// The error for a group that holds something else than rows.
-pub(super) fn no_rows(place: &str, group: &[u8]) -> Error {
+/// Error for a group whose value does not decode as rows.
+pub(super) fn rows_error(container: &str, group: &[u8]) -> Error {
     let why = format!(
-        "{place}:{} holds no live parts, or counts whose sum is larger than 64 bits can hold; another program has written this key; delete all keys of the slot, and it is made again from the log",
+        "{container}:{} does not decode as packed rows, or a sum exceeds 64 bits; another program may have written this key; delete all keys of this partition (they are rebuilt from the log)",
         group.escape_ascii()
     );
-    Error::broken("packing live parts", why)
+    Error::broken("packing live deltas", why)
 }
 
 impl RedisLive {
-    /// Reads what there is to take in of noted groups: strings of groups that get more rows, and chunks to be put together.
-    /// What can't be read now is left for another time.
-    pub(super) async fn take_in(
+    /// Reads the strings of groups that get more rows, and the chunks to merge. If a read fails,
+    /// the groups stay queued.
+    pub(super) async fn read_repack_input(
         &self,
-        doing: &str,
-        slot: SlotId,
+        operation: &str,
+        partition_id: PartitionId,
         families: &[Family],
-    ) -> Result<TakenIn> {
-        let Some((strings, hashes)) = self.to_take_in(slot, families) else {
-            return Ok(TakenIn::default());
+    ) -> Result<RepackInput> {
+        let Some((strings, hashes)) = self.dequeue_repacks(partition_id, families) else {
+            return Ok(RepackInput::default());
         };
-        let keys = self.keys(slot);
+        let keys = self.keys(partition_id);
         let requests: Vec<Request> = requests(&keys, &strings, &hashes);
-        let answers = match self.nodes.ask(doing, &requests).await {
+        let answers = match self.nodes.send(operation, &requests).await {
             Ok(answers) => answers,
             Err(error) => {
-                tracing::debug!(%error, "full strings stay as they are for now");
-                self.note(slot, strings);
-                return Ok(TakenIn::default());
+                tracing::debug!(%error, "cannot read groups to repack; retrying with a later micro-batch");
+                self.queue_repacks(partition_id, strings);
+                return Ok(RepackInput::default());
             }
         };
-        let strange = || fault::strange(&self.nodes.patience, doing);
+        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
         let mut answers = answers.into_iter();
         let (first, last) = (answers.next(), answers.next_back());
-        let (Some(Value::Array(found)), Some(record)) = (first, last) else {
-            return Err(strange());
+        let (Some(Value::Array(values_read)), Some(record)) = (first, last) else {
+            return Err(unexpected());
         };
-        let mut found = found.into_iter();
-        let under = found.next();
-        if under.as_ref() != Some(&record) {
-            // Somebody else fills the epoch.
-            return Ok(TakenIn::default());
+        let mut values_read = values_read.into_iter();
+        let record_bytes = values_read.next();
+        if record_bytes.as_ref() != Some(&record) {
+            // Another process writes to this partition state.
+            return Ok(RepackInput::default());
         }
-        let mut taken = TakenIn::default();
-        if let Some(Value::BulkString(bytes)) = under {
-            taken.under = bytes.into();
+        let mut repack = RepackInput::default();
+        if let Some(Value::BulkString(bytes)) = record_bytes {
+            repack.record_bytes = bytes.into();
         }
-        for ((place, group, _), string) in strings.into_iter().zip(found) {
+        for ((container, group, _), string) in strings.into_iter().zip(values_read) {
             let string = match string {
                 Value::BulkString(string) => string,
                 Value::Nil => Vec::new(),
-                _ => return Err(strange()),
+                _ => return Err(unexpected()),
             };
-            let of_place = taken.strings.entry(place).or_default();
-            of_place.insert(group, string);
+            let groups_read = repack.strings.entry(container).or_default();
+            groups_read.insert(group, string);
         }
         let mut read = Vec::new();
-        for (hash, found) in hashes.into_iter().zip(answers) {
-            let Value::Array(values) = found else {
-                return Err(strange());
+        for (hash, values_read) in hashes.into_iter().zip(answers) {
+            let Value::Array(values) = values_read else {
+                return Err(unexpected());
             };
-            read.push((hash, pairs(values).ok_or_else(strange)?));
+            read.push((hash, pairs(values).ok_or_else(unexpected)?));
         }
         if !read.is_empty() {
-            let put = tokio::task::spawn_blocking(move || {
-                let put = |(hash, chunks): (Noted, Pairs)| (hash, put_together(&chunks));
-                read.into_iter().map(put).collect::<Vec<_>>()
+            let merging = tokio::task::spawn_blocking(move || {
+                let merge = |(hash, chunks): (RepackGroup, Pairs)| (hash, merge_chunks(&chunks));
+                read.into_iter().map(merge).collect::<Vec<_>>()
             });
-            let put = put.await.map_err(|error| Error::broken(doing, error))?;
-            for ((place, group, chunks), rows) in put {
-                let rows = rows.ok_or_else(|| no_rows(&place, &group))?;
+            let merged = merging
+                .await
+                .map_err(|error| Error::broken(operation, error))?;
+            for ((container, group, chunks), rows) in merged {
+                let rows = rows.ok_or_else(|| rows_error(&container, &group))?;
                 if let Some(rows) = rows {
-                    let of_place = taken.hashes.entry(place).or_default();
-                    of_place.insert(group, (chunks, rows));
+                    let groups_read = repack.hashes.entry(container).or_default();
+                    groups_read.insert(group, (chunks, rows));
                 }
             }
         }
-        Ok(taken)
+        Ok(repack)
     }
 
-    /// Takes out of what is noted what there is to be read: strings and hashes.
-    fn to_take_in(&self, slot: SlotId, families: &[Family]) -> Option<(Vec<Noted>, Vec<Noted>)> {
-        let seen = self.seen_last(slot)?;
-        let record = seen.record.as_ref().filter(|_| !families.is_empty())?;
-        let mut all = self.noted_groups();
-        let noted = all.get_mut(&slot)?;
+    /// Removes the strings and hashes to read now from the queue.
+    fn dequeue_repacks(
+        &self,
+        partition_id: PartitionId,
+        families: &[Family],
+    ) -> Option<(Vec<RepackGroup>, Vec<RepackGroup>)> {
+        let snapshot = self.last_snapshot(partition_id)?;
+        let record = snapshot.record.as_ref().filter(|_| !families.is_empty())?;
+        let mut all = self.repack_queues();
+        let queue = all.get_mut(&partition_id)?;
         let (mut strings, mut hashes, mut chunks) = (Vec::new(), Vec::new(), 0);
-        for (place, groups) in noted.iter_mut() {
-            if has_chunks(place) {
-                if record.view_of(place).is_none() {
+        for (container, groups) in queue.iter_mut() {
+            if has_chunks(container) {
+                if record.current_view(container).is_none() {
                     groups.clear();
                 }
-                let fit = groups.extract_if(|_, of_group| {
-                    let fits = chunks == 0 || chunks + *of_group <= CHUNKS_MAX;
-                    chunks += if fits { *of_group } else { 0 };
-                    fits
+                let fitting = groups.extract_if(|_, group_chunks| {
+                    let is_fitting = chunks == 0 || chunks + *group_chunks <= CHUNKS_MAX;
+                    chunks += if is_fitting { *group_chunks } else { 0 };
+                    is_fitting
                 });
-                hashes.extend(fit.map(|(group, of_group)| (place.clone(), group, of_group)));
+                hashes.extend(
+                    fitting.map(|(group, group_chunks)| (container.clone(), group, group_chunks)),
+                );
                 continue;
             }
-            let family = record.family_of(place);
-            let family = families.iter().find(|of| Some(of.name.as_str()) == family);
-            for group in family.into_iter().flat_map(|of| of.groups.keys()) {
+            let family = record.current_family(container);
+            let family = families
+                .iter()
+                .find(|candidate| Some(candidate.name.as_str()) == family);
+            for group in family.into_iter().flat_map(|family| family.groups.keys()) {
                 if strings.len() < STRINGS_MAX
-                    && let Some((group, none)) = groups.remove_entry(group)
+                    && let Some((group, chunks)) = groups.remove_entry(group)
                 {
-                    strings.push((place.clone(), group, none));
+                    strings.push((container.clone(), group, chunks));
                 }
             }
         }
-        noted.retain(|_, groups| !groups.is_empty());
+        queue.retain(|_, groups| !groups.is_empty());
         (!strings.is_empty() || !hashes.is_empty()).then_some((strings, hashes))
     }
 
-    /// Notes again what was taken in and did not go through.
-    pub(super) fn note_again(&self, slot: SlotId, taken: TakenIn) {
-        let strings = each(taken.strings).map(|(place, group, _)| (place, group, 0));
-        let hashes = each(taken.hashes).map(|(place, group, (chunks, _))| (place, group, chunks));
-        self.note(slot, strings.chain(hashes));
+    /// Queues groups again after an apply that did not repack them.
+    pub(super) fn requeue_repacks(&self, partition_id: PartitionId, repack: RepackInput) {
+        let strings = flatten(repack.strings).map(|(container, group, _)| (container, group, 0));
+        let hashes = flatten(repack.hashes)
+            .map(|(container, group, (chunks, _))| (container, group, chunks));
+        self.queue_repacks(partition_id, strings.chain(hashes));
     }
 
-    /// Notes groups that a script tells of, by turns a place, a group, and how many chunks it has: strings that are full,
-    /// and hashes of many chunks. A string that is not noted, since another process wrote before, is told of once more; a
-    /// hash when it has twice as many.
-    pub(super) fn note_groups(
+    /// Queues groups that a script reports as container, group and number of chunks: full strings,
+    /// and hashes with many chunks. A string is reported by every apply while it is full, a hash
+    /// only when its number of chunks has doubled.
+    pub(super) fn queue_reported_groups(
         &self,
-        slot: SlotId,
+        partition_id: PartitionId,
         record: &Record,
-        mut told: impl Iterator<Item = Value>,
+        mut reported: impl Iterator<Item = Value>,
     ) {
-        let mut groups: Vec<Noted> = Vec::new();
+        let mut groups: Vec<RepackGroup> = Vec::new();
         while let (
-            Some(Value::BulkString(place)),
+            Some(Value::BulkString(container)),
             Some(Value::BulkString(group)),
             Some(Value::Int(chunks)),
-        ) = (told.next(), told.next(), told.next())
+        ) = (reported.next(), reported.next(), reported.next())
         {
-            let place = String::from_utf8_lossy(&place).into_owned();
-            groups.push((place, group, usize::try_from(chunks).unwrap_or(usize::MAX)));
+            let container = String::from_utf8_lossy(&container).into_owned();
+            groups.push((
+                container,
+                group,
+                usize::try_from(chunks).unwrap_or(usize::MAX),
+            ));
         }
         if !groups.is_empty() {
-            if let Some(noted) = self.noted_groups().get_mut(&slot) {
-                noted.retain(|place, _| record.has_packed(place));
+            if let Some(queue) = self.repack_queues().get_mut(&partition_id) {
+                queue.retain(|container, _| record.has_container(container));
             }
-            self.note(slot, groups);
+            self.queue_repacks(partition_id, groups);
         }
     }
 
-    fn note(&self, slot: SlotId, groups: impl IntoIterator<Item = Noted>) {
+    fn queue_repacks(
+        &self,
+        partition_id: PartitionId,
+        groups: impl IntoIterator<Item = RepackGroup>,
+    ) {
         let mut groups = groups.into_iter().peekable();
         if groups.peek().is_none() {
             return;
         }
-        let mut all = self.noted_groups();
-        let noted = all.entry(slot).or_default();
-        for (place, group, chunks) in groups {
-            noted.entry(place).or_default().insert(group, chunks);
+        let mut all = self.repack_queues();
+        let queue = all.entry(partition_id).or_default();
+        for (container, group, chunks) in groups {
+            queue.entry(container).or_default().insert(group, chunks);
         }
     }
 
-    fn noted_groups(&self) -> MutexGuard<'_, HashMap<SlotId, NotedGroups>> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn repack_queues(&self) -> MutexGuard<'_, HashMap<PartitionId, RepackQueue>> {
+        self.repack_queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Each group with its place.
-fn each<T>(of: ByGroup<T>) -> impl Iterator<Item = (String, Vec<u8>, T)> {
-    let places = of.into_iter();
-    places.flat_map(|(place, groups)| {
+/// Returns each group with its container.
+fn flatten<T>(by_group: ByGroup<T>) -> impl Iterator<Item = (String, Vec<u8>, T)> {
+    let containers = by_group.into_iter();
+    containers.flat_map(|(container, groups)| {
         let groups = groups.into_iter();
-        groups.map(move |(group, of_group)| (place.clone(), group, of_group))
+        groups.map(move |(group, value)| (container.clone(), group, value))
     })
 }
 
-/// One request for the record and strings, one for each hash, and one for the record again.
-fn requests(keys: &SlotKeys, strings: &[Noted], hashes: &[Noted]) -> Vec<Request> {
-    let key = |(place, group, _): &Noted| keys.group(place, group);
+/// Builds one request for the record and the strings, one for each hash, and a last one for the
+/// record.
+fn requests(keys: &PartitionKeys, strings: &[RepackGroup], hashes: &[RepackGroup]) -> Vec<Request> {
+    let key = |(container, group, _): &RepackGroup| keys.group(container, group);
     let mut first = redis::cmd("MGET");
     first.arg(&keys.record);
     for string in strings {
@@ -330,12 +363,13 @@ fn requests(keys: &SlotKeys, strings: &[Noted], hashes: &[Noted]) -> Vec<Request
     all.map(|command| Request::command(keys, command)).collect()
 }
 
-/// The rows of chunks, packed, if these take less than half of the room together; nothing for what are no chunks.
+/// Merges chunks if the merged rows need less than half of the space. Returns `None` if a chunk
+/// does not decode.
 #[expect(
     clippy::option_option,
-    reason = "what is damaged, and what is to be left alone"
+    reason = "distinguishes damaged chunks from chunks that stay unmerged"
 )]
-fn put_together(chunks: &[(Vec<u8>, Vec<u8>)]) -> Option<Option<Vec<u8>>> {
+fn merge_chunks(chunks: &[(Vec<u8>, Vec<u8>)]) -> Option<Option<Vec<u8>>> {
     let chunks = chunks.iter().map(|(_, chunk)| chunk.as_slice());
     let before: usize = chunks.clone().map(<[u8]>::len).sum();
     let mut rows = Vec::new();

@@ -1,4 +1,5 @@
-//! Reading slots together with their parts: one script for each slot, all of them side by side.
+//! Reads of partition states together with their deltas or live entries: one script for each
+//! partition state, all concurrently.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -7,75 +8,93 @@ use arrow::array::BinaryArray;
 use async_trait::async_trait;
 use bytes::Bytes;
 use redis::Value;
-use schemas::seam::{Epoch, Slot};
+use schemas::seam::{Epoch, PartitionState};
 use schemas::source::Source;
 
-use super::fault;
+use super::errors;
 use super::live::RedisLive;
-use super::live_scan::Asked;
+use super::live_scan::PageRequest;
 use super::live_write::STATE;
 use super::nodes::Request;
 use super::packed::{self, Sums, rows_of};
-use super::record::{PlaceKind, Record, SlotKeys, has_chunks, number_of};
+use super::record::{ContainerKind, PartitionKeys, Record, has_chunks, view_number};
 use super::script::READ;
 use crate::board_cache::BoardCacheRead;
-use crate::kept_sum::KeptSum;
 use crate::live::{
-    LiveAnswer, LiveParts, LiveQuery, LiveRead, LiveStatesBuilder, MembersQuery, Outbox, SlotId,
-    StateQuery, StatesAnswer,
+    DeltaQuery, DeltasSnapshot, LiveDeltas, LiveRead, LiveStatesBuilder, MembersQuery, Outbox,
+    PartitionId, StateQuery, StatesSnapshot,
 };
-use crate::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
+use crate::live_count::StoredLiveCount;
+use crate::live_scan::{ScanKey, ScannedDeltas, ScannedStates};
 use crate::{Error, Result};
 
-/// So many rows of one slot are read at once, at most: a server is busy with them for some 50
-/// milliseconds.
+/// Most rows of one partition state that one script returns. It blocks the server for about 50 ms.
 const READ_ROWS: usize = 50_000;
 
-/// So many rows of one group are put together from several answers, at most.
+/// Most rows of one group that are assembled from several answers.
 const GROUP_ROWS: usize = 1_000_000;
 
-/// So often a group that was changed meanwhile is read again.
+/// Most times that a group is read again because it has changed during the read.
 pub(super) const GROUP_TRIES: usize = 8;
 
-/// A question for one group of a view.
-struct Question<'a> {
+/// A query for one group of a view.
+struct GroupQuery<'a> {
     view: &'a str,
     group: &'a [u8],
     partition: Option<u32>,
-    kind: PlaceKind,
-    /// Where rows must be, if they need not all be brought.
-    ranges: Option<&'a [Range]>,
-    /// Whether a sum that is made takes the place of rows: the same for all questions of a call.
-    takes_sums: bool,
+    kind: ContainerKind,
+    /// Ranges of row keys to return; all rows if `None`.
+    ranges: Option<&'a [RowRange]>,
+    /// True if a finished live count replaces the entries. It is the same for all queries of a
+    /// call.
+    accepts_live_counts: bool,
 }
 
-/// Row keys from one on, up to another.
-type Range = (Vec<u8>, Option<Vec<u8>>);
+/// Address of the rows of one group in one container.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GroupAddress<'a> {
+    pub(super) keys: &'a PartitionKeys,
+    pub(super) container: &'a str,
+    pub(super) group: &'a [u8],
+}
 
-fn is_within(ranges: &[Range], row: &[u8]) -> bool {
+impl GroupAddress<'_> {
+    fn key(&self) -> Vec<u8> {
+        self.keys.group(self.container, self.group)
+    }
+}
+
+/// First row key, and the row key before which the range ends.
+type RowRange = (Vec<u8>, Option<Vec<u8>>);
+
+fn is_within(ranges: &[RowRange], row: &[u8]) -> bool {
     ranges
         .iter()
         .any(|(begin, end)| row >= begin.as_slice() && end.as_deref().is_none_or(|end| row < end))
 }
 
-/// A row of a group, as it is stored.
-struct Row {
+/// A row of a group in its stored form.
+struct LiveRow {
     partition: u32,
     epoch: Epoch,
     key: Vec<u8>,
     value: Vec<u8>,
-    /// Whether it was packed: then other places may have the same row.
+    /// True if the row was packed. Then other containers may have increments of the same row.
     is_packed: bool,
 }
 
-impl Row {
-    /// Adds the state that it holds.
-    fn add_state(&self, found: &mut LiveStatesBuilder) {
+impl LiveRow {
+    /// Adds the live entry of this row.
+    fn add_state(&self, builder: &mut LiveStatesBuilder) {
         let state = self.value.strip_prefix(&[STATE]);
-        found.add((self.partition, self.epoch), &self.key, state);
+        builder.add(self.partition, self.epoch, &self.key, state);
     }
 
-    fn of(partition: u32, epoch: Epoch, is_packed: bool) -> impl Fn((Vec<u8>, Vec<u8>)) -> Self {
+    fn decoder(
+        partition: u32,
+        epoch: Epoch,
+        is_packed: bool,
+    ) -> impl Fn((Vec<u8>, Vec<u8>)) -> Self {
         move |(key, value)| Self {
             partition,
             epoch,
@@ -86,453 +105,527 @@ impl Row {
     }
 }
 
-/// The rows of a view in a string, as they would be stored in a hash; nothing if it is no such string.
-pub(super) fn unpacked(string: &[u8], view: usize) -> Option<Pairs> {
-    Some(stored(rows_of(string, view)?))
+/// Decodes the rows of one view from a shared string. Returns `None` if the string does not decode.
+pub(super) fn unpack_string(string: &[u8], view: usize) -> Option<Pairs> {
+    Some(encode_sums(rows_of(string, view)?))
 }
 
-/// The rows of chunks, in the same way; nothing if they are none.
-pub(super) fn of_chunks(chunks: &Pairs) -> Option<Pairs> {
+/// Decodes the rows of chunks. Returns `None` if a chunk does not decode.
+pub(super) fn unpack_chunks(chunks: &Pairs) -> Option<Pairs> {
     let chunks = chunks.iter().map(|(_, chunk)| chunk.as_slice());
-    Some(stored(packed::summed(chunks)?))
+    Some(encode_sums(packed::summed(chunks)?))
 }
 
-fn stored(sums: Sums<'_>) -> Pairs {
+fn encode_sums(sums: Sums<'_>) -> Pairs {
     let sums = sums.into_iter();
     let pairs = sums.map(|(row, sum)| (row.to_vec(), sum.to_string().into_bytes()));
     pairs.collect()
 }
 
-/// What was read of one slot.
-struct SlotRows {
+/// Rows and record of one partition state, read at one moment.
+struct PartitionRows {
     /// The record's bytes.
     bytes: Bytes,
     record: Option<Record>,
-    /// Each with the index of its question.
-    rows: Vec<(usize, Row)>,
-    /// The sums that are kept, each with the index of its question.
-    sums: Vec<(usize, KeptSum)>,
-    /// Groups that were too large.
+    /// Rows with the index of their query.
+    rows: Vec<(usize, LiveRow)>,
+    /// Live counts with the index of their query.
+    sums: Vec<(usize, StoredLiveCount)>,
+    /// Groups that were too large for the answer.
     large: Option<Vec<LargeGroup>>,
 }
 
-/// A group that was too large: question, place and its epoch, rows.
-type LargeGroup = (usize, (String, Epoch), usize);
+/// A group that was too large for one answer.
+struct LargeGroup {
+    query_index: usize,
+    container: String,
+    epoch: Epoch,
+    /// Number of fields in the hash.
+    field_count: usize,
+}
 
-/// So many rows are asked for at once where a group is read in several answers.
+/// Rows in one page of a large group.
 const PAGE_ROWS: usize = 5_000;
-/// And so many chunks.
+/// Chunks in one page of a large group.
 const PAGE_CHUNKS: usize = 200;
 
-/// The cursor that a scan begins with, and ends with.
+/// First cursor of a scan, and the cursor that ends it.
 const FIRST_PAGE: &[u8] = b"0";
 
 impl RedisLive {
-    async fn read_all_states(
+    async fn read_entries(
         &self,
         source: Source,
         partitions: u32,
         queries: &[StateQuery],
-        takes_sums: bool,
-    ) -> Result<StatesAnswer> {
-        let doing = "reading live states";
-        let questions: Vec<Question<'_>> = queries
+        accepts_live_counts: bool,
+    ) -> Result<StatesSnapshot> {
+        let operation = "reading live entries";
+        let group_queries: Vec<GroupQuery<'_>> = queries
             .iter()
-            .map(|query| Question {
+            .map(|query| GroupQuery {
                 view: &query.view,
                 group: &query.key,
                 partition: query.partition,
-                kind: PlaceKind::States,
+                kind: ContainerKind::States,
                 ranges: None,
-                takes_sums,
+                accepts_live_counts,
             })
             .collect();
         let none = |_| LiveStatesBuilder::default();
-        let mut found: Vec<_> = queries.iter().map(none).collect();
-        let (slots, sums) = self
-            .read_slots(doing, (source, partitions), &questions, |index, row| {
-                if let Some(found) = found.get_mut(index) {
-                    row.add_state(found);
-                }
-                Ok(())
-            })
+        let mut builders: Vec<_> = queries.iter().map(none).collect();
+        let (partition_states, sums) = self
+            .read_partition_states(
+                operation,
+                source,
+                partitions,
+                &group_queries,
+                |index, row| {
+                    if let Some(builder) = builders.get_mut(index) {
+                        row.add_state(builder);
+                    }
+                    Ok(())
+                },
+            )
             .await?;
         for (index, partition, sum) in sums {
-            if let Some(found) = found.get_mut(index) {
-                found.sums.push((partition, sum));
+            if let Some(builder) = builders.get_mut(index) {
+                builder.live_counts.push((partition, sum));
             }
         }
-        let states = found.into_iter().map(LiveStatesBuilder::finish).collect();
-        Ok(StatesAnswer { slots, states })
+        let states = builders
+            .into_iter()
+            .map(LiveStatesBuilder::finish)
+            .collect();
+        Ok(StatesSnapshot {
+            partition_states,
+            states,
+        })
     }
 
-    /// Reads slots, and hands on the rows of the groups that are asked for, with the question's index.
-    /// Answers the sums that are kept too, with question and partition.
-    async fn read_slots(
+    /// Reads partition states and calls `row` for each row, with the index of its query. Returns
+    /// the partition states, and the live counts with query index and partition.
+    async fn read_partition_states(
         &self,
-        doing: &str,
-        (source, partitions): (Source, u32),
-        questions: &[Question<'_>],
-        mut row: impl FnMut(usize, Row) -> Result<()> + Send,
-    ) -> Result<(Vec<Option<Slot>>, Vec<(usize, u32, KeptSum)>)> {
+        operation: &str,
+        source: Source,
+        partitions: u32,
+        group_queries: &[GroupQuery<'_>],
+        mut row: impl FnMut(usize, LiveRow) -> Result<()> + Send,
+    ) -> Result<(
+        Vec<Option<PartitionState>>,
+        Vec<(usize, u32, StoredLiveCount)>,
+    )> {
         let requests: Vec<Request> = (0..partitions)
-            .map(|partition| self.read_request(SlotId { source, partition }, questions))
+            .map(|partition| self.read_request(PartitionId { source, partition }, group_queries))
             .collect();
-        let answers = self.nodes.ask_again(doing, &requests).await?;
-        let (mut slots, mut sums) = (Vec::with_capacity(requests.len()), Vec::new());
+        let answers = self.nodes.send_with_retry(operation, &requests).await?;
+        let (mut partition_states, mut sums) = (Vec::with_capacity(requests.len()), Vec::new());
         for (answer, partition) in answers.into_iter().zip(0_u32..) {
-            let slot = SlotId { source, partition };
-            let mut read = self.slot_rows(doing, slot, questions, answer)?;
+            let partition_id = PartitionId { source, partition };
+            let mut read =
+                self.parse_partition_rows(operation, partition_id, group_queries, answer)?;
             if read.large.is_some() {
-                read = Box::pin(self.large_slot_rows(doing, slot, questions, read)).await?;
+                read =
+                    Box::pin(self.read_large_groups(operation, partition_id, group_queries, read))
+                        .await?;
             }
             for (index, found) in read.rows {
                 row(index, found)?;
             }
-            let kept = read.sums.into_iter();
-            sums.extend(kept.map(|(index, sum)| (index, partition, sum)));
-            slots.push(read.record.map(|record| record.slot));
+            let counts = read.sums.into_iter();
+            sums.extend(counts.map(|(index, sum)| (index, partition, sum)));
+            partition_states.push(read.record.map(|record| record.state));
         }
-        Ok((slots, sums))
+        Ok((partition_states, sums))
     }
 
-    /// What a script answers of one slot.
-    fn slot_rows(
+    /// Decodes the answer of the script for one partition state.
+    fn parse_partition_rows(
         &self,
-        doing: &str,
-        slot: SlotId,
-        questions: &[Question<'_>],
+        operation: &str,
+        partition_id: PartitionId,
+        group_queries: &[GroupQuery<'_>],
         answer: Value,
-    ) -> Result<SlotRows> {
-        let strange = || fault::strange(&self.nodes.patience, doing);
+    ) -> Result<PartitionRows> {
+        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
         let Value::Array(answer) = answer else {
-            return Err(strange());
+            return Err(unexpected());
         };
         let mut answer = answer.into_iter();
         let Some(Value::BulkString(bytes)) = answer.next() else {
-            return Err(strange());
+            return Err(unexpected());
         };
         let bytes = Bytes::from(bytes);
-        let seen = self.seen_as(doing, &self.keys(slot), bytes.clone())?;
+        let snapshot = self.parse_snapshot(operation, &self.keys(partition_id), bytes.clone())?;
         let mut rows = Vec::new();
         let (mut large, mut sums) = (Vec::new(), Vec::new());
-        if let Some(record) = &seen.record {
-            for (index, question) in questions.iter().enumerate() {
-                if question
+        if let Some(record) = &snapshot.record {
+            for (index, group_query) in group_queries.iter().enumerate() {
+                if group_query
                     .partition
-                    .is_some_and(|only| only != slot.partition)
+                    .is_some_and(|only| only != partition_id.partition)
                 {
                     continue;
                 }
                 let Some(Value::BulkString(sum)) = answer.next() else {
-                    return Err(strange());
+                    return Err(unexpected());
                 };
-                let sum = KeptSum::stored(sum.into());
-                let is_made = sum.as_ref().is_some_and(|sum| sum.content().is_some());
+                let sum = StoredLiveCount::from_bytes(sum.into());
+                let is_finished = sum.as_ref().is_some_and(|sum| sum.content().is_some());
                 sums.extend(sum.map(|sum| (index, sum)));
-                if is_made && question.takes_sums {
+                if is_finished && group_query.accepts_live_counts {
                     continue;
                 }
-                for (place, epoch) in record.places(question.view, question.kind) {
-                    let number = number_of(place);
-                    let is_of_chunks = has_chunks(place);
-                    let is_packed = number.is_some() || is_of_chunks;
-                    let of_place = Row::of(slot.partition, *epoch, is_packed);
+                for (container, epoch) in record.containers(group_query.view, group_query.kind) {
+                    let number = view_number(container);
+                    let is_chunked = has_chunks(container);
+                    let is_packed = number.is_some() || is_chunked;
+                    let to_row = LiveRow::decoder(partition_id.partition, *epoch, is_packed);
                     match answer.next() {
-                        Some(Value::Int(rows)) => {
-                            let rows = usize::try_from(rows).unwrap_or(usize::MAX);
-                            large.push((index, (place.clone(), *epoch), rows));
-                        }
+                        Some(Value::Int(fields)) => large.push(LargeGroup {
+                            query_index: index,
+                            container: container.clone(),
+                            epoch: *epoch,
+                            field_count: usize::try_from(fields).unwrap_or(usize::MAX),
+                        }),
                         Some(Value::BulkString(string)) => {
-                            let view = number.ok_or_else(strange)?;
-                            let found = unpacked(&string, view).ok_or_else(strange)?;
-                            rows.extend(found.into_iter().map(|pair| (index, of_place(pair))));
+                            let view = number.ok_or_else(unexpected)?;
+                            let found = unpack_string(&string, view).ok_or_else(unexpected)?;
+                            rows.extend(found.into_iter().map(|pair| (index, to_row(pair))));
                         }
                         Some(Value::Array(values)) => {
-                            let mut found = pairs(values).ok_or_else(strange)?;
-                            if is_of_chunks {
-                                found = of_chunks(&found).ok_or_else(strange)?;
+                            let mut found = pairs(values).ok_or_else(unexpected)?;
+                            if is_chunked {
+                                found = unpack_chunks(&found).ok_or_else(unexpected)?;
                             }
-                            rows.extend(found.into_iter().map(|pair| (index, of_place(pair))));
+                            rows.extend(found.into_iter().map(|pair| (index, to_row(pair))));
                         }
-                        _ => return Err(strange()),
+                        _ => return Err(unexpected()),
                     }
                 }
             }
         }
-        Ok(SlotRows {
+        Ok(PartitionRows {
             bytes,
-            record: seen.record,
+            record: snapshot.record,
             rows,
             sums,
             large: (!large.is_empty()).then_some(large),
         })
     }
 
-    /// Groups that are too large for one answer are read in several. They are of one moment if the
-    /// record has not changed from before the first to after the last; else all is read again.
-    async fn large_slot_rows(
+    /// Reads groups that are too large for one answer in several. The rows are from one moment if
+    /// the record has not changed from before the first to after the last answer. Otherwise
+    /// everything is read again.
+    async fn read_large_groups(
         &self,
-        doing: &str,
-        slot: SlotId,
-        questions: &[Question<'_>],
-        mut read: SlotRows,
-    ) -> Result<SlotRows> {
-        let (keys, patience) = (self.keys(slot), &self.nodes.patience);
-        let request = [self.read_request(slot, questions)];
+        operation: &str,
+        partition_id: PartitionId,
+        group_queries: &[GroupQuery<'_>],
+        mut read: PartitionRows,
+    ) -> Result<PartitionRows> {
+        let (keys, retry_policy) = (self.keys(partition_id), &self.nodes.retry_policy);
+        let request = [self.read_request(partition_id, group_queries)];
         for _ in 0..GROUP_TRIES {
-            for (index, (place, epoch), count) in read.large.take().unwrap_or_default() {
-                let Some(question) = questions.get(index) else {
+            for group in read.large.take().unwrap_or_default() {
+                let Some(group_query) = group_queries.get(group.query_index) else {
                     continue;
                 };
-                let of_group = (&keys, place.as_str(), question.group);
-                let pages = || self.all_rows(doing, of_group, question.ranges, count);
-                let found = patience.repeated(doing, pages).await?;
-                let of_place = Row::of(slot.partition, epoch, has_chunks(&place));
-                let rows = found.into_iter().map(|pair| (index, of_place(pair)));
+                let address = GroupAddress {
+                    keys: &keys,
+                    container: &group.container,
+                    group: group_query.group,
+                };
+                let expected = group.field_count;
+                let pages =
+                    || self.read_large_group(operation, address, group_query.ranges, expected);
+                let found = retry_policy.retry(operation, pages).await?;
+                let is_packed = has_chunks(&group.container);
+                let to_row = LiveRow::decoder(partition_id.partition, group.epoch, is_packed);
+                let rows = found
+                    .into_iter()
+                    .map(|pair| (group.query_index, to_row(pair)));
                 read.rows.extend(rows);
             }
-            let now = patience.repeated(doing, || self.look(doing, &keys)).await?;
+            let now = retry_policy
+                .retry(operation, || self.load_record(operation, &keys))
+                .await?;
             if now.bytes == read.bytes {
                 return Ok(read);
             }
-            let again = self.nodes.ask_again(doing, &request).await?;
-            let answer = again.into_iter().next().unwrap_or_default();
-            read = self.slot_rows(doing, slot, questions, answer)?;
+            let answers = self.nodes.send_with_retry(operation, &request).await?;
+            let answer = answers.into_iter().next().unwrap_or_default();
+            read = self.parse_partition_rows(operation, partition_id, group_queries, answer)?;
             if read.large.is_none() {
                 return Ok(read);
             }
         }
         let why = format!(
-            "a group has more live rows than the {READ_ROWS} that are read at one moment, and was written meanwhile each time; finish a batch run, so that old epochs are let go"
+            "a group has more live rows than the limit of {READ_ROWS} for one read, and changed during each attempt; complete a batch run to prune old epochs"
         );
-        Err(patience.unavailable(doing, why))
+        Err(retry_policy.unavailable(operation, why))
     }
 
-    /// The rows of a group within some ranges, in several answers.
-    async fn all_rows(
+    /// Reads the rows of a group within some ranges in several answers.
+    async fn read_large_group(
         &self,
-        doing: &str,
-        of_group: (&SlotKeys, &str, &[u8]),
-        ranges: Option<&[Range]>,
+        operation: &str,
+        address: GroupAddress<'_>,
+        ranges: Option<&[RowRange]>,
         expected: usize,
     ) -> Result<Pairs> {
         let mut rows = BTreeMap::new();
         let keep = |row: Vec<u8>, value: Vec<u8>| {
             if ranges.is_none_or(|ranges| is_within(ranges, &row)) {
-                self.add_part(doing, &mut rows, (row, value))?;
+                self.add_row_part(operation, &mut rows, row, value)?;
             }
             if rows.len() <= GROUP_ROWS {
                 return Ok(());
             }
             let why = format!(
-                "a group has more than {GROUP_ROWS} live rows; finish a batch run, so that old epochs are let go"
+                "a group has more than {GROUP_ROWS} live rows; complete a batch run to prune old epochs"
             );
-            Err(Error::broken(self.nodes.patience.what(doing), why))
+            Err(Error::broken(
+                self.nodes.retry_policy.describe(operation),
+                why,
+            ))
         };
-        self.each_row(doing, of_group, expected, keep).await?;
+        self.for_each_row(operation, address, expected, keep)
+            .await?;
         Ok(rows.into_iter().collect())
     }
 
-    /// Adds a part of a row, which others may have come of.
-    pub(super) fn add_part(
+    /// Adds an increment to a row that may have others.
+    pub(super) fn add_row_part(
         &self,
-        doing: &str,
+        operation: &str,
         rows: &mut BTreeMap<Vec<u8>, Vec<u8>>,
-        (row, part): (Vec<u8>, Vec<u8>),
+        row: Vec<u8>,
+        part: Vec<u8>,
     ) -> Result<()> {
         let value = match rows.get(&row) {
-            Some(others) => self.sum(doing, others, &part)?,
+            Some(others) => self.sum(operation, others, &part)?,
             None => part,
         };
         rows.insert(row, value);
         Ok(())
     }
 
-    /// Hands on every row of a group, in no order, asking for some at a time: once, or, of chunks, as many times as parts
-    /// of it come, which add up.
+    /// Calls `keep` for every row of a group, in no order. A row that is in several chunks is
+    /// passed several times; its increments must be summed.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if there are fewer than expected: a node that takes over from another, or
-    /// starts again, goes on from a cursor that means something else there.
-    pub(super) async fn each_row(
+    /// [`Error::Unavailable`] if there are fewer rows than expected. After a failover or restart, a
+    /// cursor has another meaning on the server.
+    pub(super) async fn for_each_row(
         &self,
-        doing: &str,
-        of_group: (&SlotKeys, &str, &[u8]),
+        operation: &str,
+        address: GroupAddress<'_>,
         expected: usize,
         mut keep: impl FnMut(Vec<u8>, Vec<u8>) -> Result<()> + Send,
     ) -> Result<()> {
-        // A field may come twice. Two with one hash would be one too few, and all is read again.
-        let (hashes, mut seen) = (RandomState::new(), HashSet::new());
-        let is_of_chunks = has_chunks(of_group.1);
+        // HSCAN may return a field twice. A hash collision makes one too few, and the group is read
+        // again.
+        let (hasher, mut field_hashes) = (RandomState::new(), HashSet::new());
+        let is_chunked = has_chunks(address.container);
         let mut cursor = Some(FIRST_PAGE.to_vec());
         while let Some(from) = cursor {
-            let (next, mut page) = self.row_page(doing, of_group, &from).await?;
-            page.retain(|(field, _)| seen.insert(hashes.hash_one(field)));
-            if is_of_chunks {
-                let strange = || fault::strange(&self.nodes.patience, doing);
-                page = of_chunks(&page).ok_or_else(strange)?;
+            let (next, mut page) = self.read_row_page(operation, address, &from).await?;
+            page.retain(|(field, _)| field_hashes.insert(hasher.hash_one(field)));
+            if is_chunked {
+                let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
+                page = unpack_chunks(&page).ok_or_else(unexpected)?;
             }
             for (row, value) in page {
                 keep(row, value)?;
             }
             cursor = next;
         }
-        if seen.len() >= expected {
+        if field_hashes.len() >= expected {
             return Ok(());
         }
-        if is_of_chunks && self.fields(doing, of_group).await? < expected {
-            // They were put together meanwhile: then the record is another one, for which whoever asks looks.
+        if is_chunked && self.field_count(operation, address).await? < expected {
+            // The chunks were merged meanwhile, so the record has changed; the caller detects that.
             return Ok(());
         }
-        let why = format!("{} of {expected} rows of a group came", seen.len());
-        Err(self.nodes.patience.unavailable(doing, why))
+        let why = format!(
+            "a scan returned {} of {expected} rows of a group",
+            field_hashes.len()
+        );
+        Err(self.nodes.retry_policy.unavailable(operation, why))
     }
 
-    /// How many fields the hash of a group has.
-    async fn fields(
-        &self,
-        doing: &str,
-        (keys, place, group): (&SlotKeys, &str, &[u8]),
-    ) -> Result<usize> {
-        let command = redis::cmd("HLEN").arg(keys.group(place, group)).take();
-        match self.one(doing, Request::command(keys, command)).await? {
+    /// Returns the number of fields in the hash of a group.
+    async fn field_count(&self, operation: &str, address: GroupAddress<'_>) -> Result<usize> {
+        let command = redis::cmd("HLEN").arg(address.key()).take();
+        match self
+            .send_one(operation, Request::command(address.keys, command))
+            .await?
+        {
             Value::Int(fields) => Ok(usize::try_from(fields).unwrap_or(usize::MAX)),
-            _ => Err(fault::strange(&self.nodes.patience, doing)),
+            _ => Err(errors::unexpected_answer(
+                &self.nodes.retry_policy,
+                operation,
+            )),
         }
     }
 
-    /// Some rows of a group, and where to go on.
-    async fn row_page(
+    /// Reads a page of rows, and the cursor of the next page.
+    async fn read_row_page(
         &self,
-        doing: &str,
-        (keys, place, group): (&SlotKeys, &str, &[u8]),
+        operation: &str,
+        address: GroupAddress<'_>,
         cursor: &[u8],
     ) -> Result<(Option<Vec<u8>>, Pairs)> {
-        let key = keys.group(place, group);
         let mut command = redis::cmd("HSCAN");
-        let fields = match has_chunks(place) {
+        let fields = match has_chunks(address.container) {
             true => PAGE_CHUNKS,
             false => PAGE_ROWS,
         };
-        command.arg(key).arg(cursor).arg("COUNT").arg(fields);
-        let answer = self.one(doing, Request::command(keys, command)).await?;
-        let strange = || fault::strange(&self.nodes.patience, doing);
+        command
+            .arg(address.key())
+            .arg(cursor)
+            .arg("COUNT")
+            .arg(fields);
+        let request = Request::command(address.keys, command);
+        let answer = self.send_one(operation, request).await?;
+        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
         let Value::Array(answer) = answer else {
-            return Err(strange());
+            return Err(unexpected());
         };
         let mut answer = answer.into_iter();
         match (answer.next(), answer.next()) {
             (Some(Value::BulkString(next)), Some(Value::Array(values))) => {
                 let next = (next != FIRST_PAGE).then_some(next);
-                Ok((next, pairs(values).ok_or_else(strange)?))
+                Ok((next, pairs(values).ok_or_else(unexpected)?))
             }
-            _ => Err(strange()),
+            _ => Err(unexpected()),
         }
     }
 
-    fn read_request(&self, slot: SlotId, questions: &[Question<'_>]) -> Request {
-        let kind = questions
+    fn read_request(&self, partition_id: PartitionId, group_queries: &[GroupQuery<'_>]) -> Request {
+        let kind = group_queries
             .first()
-            .map_or(PlaceKind::Deltas, |first| first.kind);
-        let takes_sums = questions.first().is_some_and(|first| first.takes_sums);
+            .map_or(ContainerKind::Deltas, |first| first.kind);
+        let accepts_live_counts = group_queries
+            .first()
+            .is_some_and(|first| first.accepts_live_counts);
         let mut arguments = vec![
             Bytes::from_static(kind.letter().as_bytes()),
             Bytes::from(READ_ROWS.to_string()),
-            Bytes::from_static(if takes_sums { "1" } else { "" }.as_bytes()),
+            Bytes::from_static(if accepts_live_counts { "1" } else { "" }.as_bytes()),
         ];
-        for question in questions {
-            if question.partition.is_none_or(|only| only == slot.partition) {
-                arguments.push(Bytes::copy_from_slice(question.view.as_bytes()));
-                arguments.push(Bytes::copy_from_slice(question.group));
+        for group_query in group_queries {
+            if group_query
+                .partition
+                .is_none_or(|only| only == partition_id.partition)
+            {
+                arguments.push(Bytes::copy_from_slice(group_query.view.as_bytes()));
+                arguments.push(Bytes::copy_from_slice(group_query.group));
             }
         }
-        Request::script_on_keys(&self.keys(slot), &READ, arguments)
+        Request::script_on_keys(&self.keys(partition_id), &READ, arguments)
     }
 
-    pub(super) fn answered_record(
+    pub(super) fn record_from_answer(
         &self,
-        doing: &str,
-        keys: &SlotKeys,
+        operation: &str,
+        keys: &PartitionKeys,
         answer: Option<Value>,
     ) -> Result<Option<Record>> {
         let Some(Value::BulkString(bytes)) = answer else {
-            return Err(fault::strange(&self.nodes.patience, doing));
+            return Err(errors::unexpected_answer(
+                &self.nodes.retry_policy,
+                operation,
+            ));
         };
-        Ok(self.seen_as(doing, keys, bytes.into())?.record)
+        Ok(self.parse_snapshot(operation, keys, bytes.into())?.record)
     }
 
-    pub(super) fn count(&self, doing: &str, value: &[u8]) -> Result<i64> {
+    pub(super) fn parse_count(&self, operation: &str, value: &[u8]) -> Result<i64> {
         let text = std::str::from_utf8(value).ok();
         text.and_then(|text| text.parse().ok())
-            .ok_or_else(|| fault::strange(&self.nodes.patience, doing))
+            .ok_or_else(|| errors::unexpected_answer(&self.nodes.retry_policy, operation))
     }
 }
 
 #[async_trait]
 impl LiveRead for RedisLive {
-    async fn read(
+    async fn read_deltas(
         &self,
         source: Source,
         partitions: u32,
-        queries: &[LiveQuery],
-    ) -> Result<LiveAnswer> {
-        let doing = "reading live parts";
-        let questions: Vec<Question<'_>> = queries
+        queries: &[DeltaQuery],
+    ) -> Result<DeltasSnapshot> {
+        let operation = "reading live deltas";
+        let group_queries: Vec<GroupQuery<'_>> = queries
             .iter()
-            .map(|query| Question {
+            .map(|query| GroupQuery {
                 view: &query.view,
                 group: &query.group,
                 partition: query.partition,
-                kind: PlaceKind::Deltas,
+                kind: ContainerKind::Deltas,
                 ranges: Some(&query.ranges),
-                takes_sums: false,
+                accepts_live_counts: false,
             })
             .collect();
-        let mut found: Vec<Found> = queries.iter().map(|_| Found::default()).collect();
-        let (slots, _) = self
-            .read_slots(doing, (source, partitions), &questions, |index, row| {
-                let (Some(query), Some(found)) = (queries.get(index), found.get_mut(index)) else {
-                    return Ok(());
-                };
-                if is_within(&query.ranges, &row.key) {
-                    let count = self.count(doing, &row.value)?;
-                    found.add(row, count);
-                }
-                Ok(())
-            })
+        let mut found: Vec<QueryMatches> =
+            queries.iter().map(|_| QueryMatches::default()).collect();
+        let (partition_states, _) = self
+            .read_partition_states(
+                operation,
+                source,
+                partitions,
+                &group_queries,
+                |index, row| {
+                    let (Some(query), Some(found)) = (queries.get(index), found.get_mut(index))
+                    else {
+                        return Ok(());
+                    };
+                    if is_within(&query.ranges, &row.key) {
+                        let count = self.parse_count(operation, &row.value)?;
+                        found.add(row, count);
+                    }
+                    Ok(())
+                },
+            )
             .await?;
         let finished = found.into_iter().map(|found| {
             found.finish().ok_or_else(|| {
-                let why = "a count is larger than 64 bits can hold; look for wrong amounts among the events";
-                Error::broken(self.nodes.patience.what(doing), why)
+                let why = "a count exceeds 64 bits; look for events with wrong amounts";
+                Error::broken(self.nodes.retry_policy.describe(operation), why)
             })
         });
-        let parts = finished.collect::<Result<_>>()?;
-        Ok(LiveAnswer { slots, parts })
+        let deltas = finished.collect::<Result<_>>()?;
+        Ok(DeltasSnapshot {
+            partition_states,
+            deltas,
+        })
     }
 
-    /// Reads the records, without a script.
+    /// Reads only the records, without a script.
     async fn partition_states(
         &self,
         source: Source,
         partitions: std::ops::Range<u32>,
-    ) -> Result<Vec<Option<Slot>>> {
-        let doing = "reading partition states";
-        let slots = partitions.map(|partition| SlotId { source, partition });
-        let requests: Vec<Request> = slots
+    ) -> Result<Vec<Option<PartitionState>>> {
+        let operation = "reading partition states";
+        let partition_ids = partitions.map(|partition| PartitionId { source, partition });
+        let requests: Vec<Request> = partition_ids
             .clone()
-            .map(|slot| {
-                let keys = self.keys(slot);
+            .map(|partition_id| {
+                let keys = self.keys(partition_id);
                 Request::command(&keys, redis::cmd("GET").arg(&keys.record).take())
             })
             .collect();
-        let answers = self.nodes.ask_again(doing, &requests).await?;
+        let answers = self.nodes.send_with_retry(operation, &requests).await?;
         let mut found = Vec::with_capacity(requests.len());
-        for (answer, slot) in answers.into_iter().zip(slots) {
-            let known = self.read_last().get(&slot).cloned();
-            let seen = self.answered_seen(doing, (slot, known.as_ref()), Some(answer))?;
-            found.push(seen.record.as_ref().map(|record| record.slot.clone()));
+        for (answer, partition_id) in answers.into_iter().zip(partition_ids) {
+            let cached = self.reader_snapshots().get(&partition_id).cloned();
+            let snapshot =
+                self.snapshot_from_answer(operation, partition_id, cached.as_ref(), Some(answer))?;
+            found.push(snapshot.record.as_ref().map(|record| record.state.clone()));
         }
         Ok(found)
     }
@@ -542,19 +635,17 @@ impl LiveRead for RedisLive {
         source: Source,
         partitions: u32,
         queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
-        self.read_all_states(source, partitions, queries, false)
-            .await
+    ) -> Result<StatesSnapshot> {
+        self.read_entries(source, partitions, queries, false).await
     }
 
-    async fn read_sums(
+    async fn read_live_counts(
         &self,
         source: Source,
         partitions: u32,
         queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
-        self.read_all_states(source, partitions, queries, true)
-            .await
+    ) -> Result<StatesSnapshot> {
+        self.read_entries(source, partitions, queries, true).await
     }
 
     fn cached_boards(&self) -> Option<&dyn BoardCacheRead> {
@@ -566,8 +657,8 @@ impl LiveRead for RedisLive {
         source: Source,
         partitions: std::ops::Range<u32>,
         queries: &[MembersQuery],
-    ) -> Result<StatesAnswer> {
-        self.read_states_of(source, partitions, queries).await
+    ) -> Result<StatesSnapshot> {
+        self.read_member_entries(source, partitions, queries).await
     }
 
     async fn outboxes(
@@ -576,50 +667,50 @@ impl LiveRead for RedisLive {
         partitions: std::ops::Range<u32>,
         limit: usize,
     ) -> Result<Vec<Option<Outbox>>> {
-        self.read_outboxes(source, partitions, limit).await
+        self.fetch_outboxes(source, partitions, limit).await
     }
 
     async fn scan_deltas(
         &self,
-        slot: SlotId,
+        partition_id: PartitionId,
         view: &str,
         epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
+        after: Option<ScanKey>,
         limit: usize,
     ) -> Result<ScannedDeltas> {
-        let asked = Asked {
-            kind: PlaceKind::Deltas,
+        let request = PageRequest {
+            kind: ContainerKind::Deltas,
             view,
             epochs,
             after: after.as_ref(),
             limit,
         };
-        self.scan_parts(slot, asked).await
+        self.scan_delta_page(partition_id, request).await
     }
 
     async fn scan_states(
         &self,
-        slot: SlotId,
+        partition_id: PartitionId,
         view: &str,
         epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
+        after: Option<ScanKey>,
         limit: usize,
     ) -> Result<ScannedStates> {
-        let asked = Asked {
-            kind: PlaceKind::States,
+        let request = PageRequest {
+            kind: ContainerKind::States,
             view,
             epochs,
             after: after.as_ref(),
             limit,
         };
-        self.scan_all_states(slot, asked).await
+        self.scan_state_page(partition_id, request).await
     }
 }
 
-/// Fields and values of a group.
+/// Fields with their values.
 pub(super) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Fields and values, which come by turns.
+/// Decodes alternating fields and values.
 pub(super) fn pairs(values: Vec<Value>) -> Option<Pairs> {
     let mut pairs = Vec::with_capacity(values.len() / 2);
     let mut values = values.into_iter();
@@ -632,23 +723,23 @@ pub(super) fn pairs(values: Vec<Value>) -> Option<Pairs> {
     Some(pairs)
 }
 
-/// The parts that answer one query, as they are found: partition, epoch, row and count.
+/// Deltas that match one query: partition, epoch, row, and count.
 #[derive(Debug, Default)]
-struct Found {
+struct QueryMatches {
     parts: Vec<(u32, Epoch, Vec<u8>, i64)>,
-    /// Whether some were packed.
+    /// True if some rows were packed.
     is_packed: bool,
 }
 
-impl Found {
-    fn add(&mut self, row: Row, count: i64) {
+impl QueryMatches {
+    fn add(&mut self, row: LiveRow, count: i64) {
         self.is_packed |= row.is_packed;
         self.parts.push((row.partition, row.epoch, row.key, count));
     }
 
-    /// Adds up what places have of a row; nothing if a sum is too large.
-    fn finish(mut self) -> Option<LiveParts> {
-        // A row comes twice only where it was packed.
+    /// Sums the increments of each row. Returns `None` if a sum overflows.
+    fn finish(mut self) -> Option<LiveDeltas> {
+        // Only packed rows can occur several times.
         if self.is_packed && !self.parts.is_sorted() {
             self.parts.sort_unstable();
         }
@@ -663,7 +754,7 @@ impl Found {
             is_same
         });
         let parts = &self.parts;
-        is_summed.then(|| LiveParts {
+        is_summed.then(|| LiveDeltas {
             partitions: parts.iter().map(|part| part.0).collect(),
             epochs: parts.iter().map(|part| part.1).collect(),
             rows: BinaryArray::from_iter_values(parts.iter().map(|part| &part.2)),

@@ -1,97 +1,101 @@
-//! Scanning all parts of a view in one slot, page by page: groups in the order of their bytes, all
-//! places side by side.
+//! Scans of all deltas or live entries of a view in one partition state, page by page and in the
+//! byte order of groups.
 //!
-//! A page is the answer of one script, so its rows and its fence are of one moment. Only a group that is too
-//! large for one answer is a page, or more, of its own: its rows come in several answers, in no order, and of
-//! each page the first ones are kept; then the record must say that they have not changed meanwhile.
+//! A page is the answer of one script, so its rows and its checkpoint are from one moment. A group
+//! that is too large for one answer fills one or more pages of its own. Its rows arrive in several
+//! answers and in no order, and each page retains the first rows. Then the record must show that
+//! the rows have not changed meanwhile.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use redis::Value;
-use schemas::seam::{Epoch, Slot};
+use schemas::seam::{Epoch, PartitionState};
 
-use super::fault;
+use super::errors;
 use super::live::RedisLive;
-use super::live_read::{GROUP_TRIES, Pairs, of_chunks, pairs, unpacked};
+use super::live_read::{GROUP_TRIES, GroupAddress, Pairs, pairs, unpack_chunks, unpack_string};
 use super::live_write::STATE;
 use super::nodes::Request;
-use super::record::{PlaceKind, Record, SlotKeys, has_chunks, number_of};
+use super::record::{ContainerKind, PartitionKeys, Record, has_chunks, view_number};
 use super::script::SCAN;
-use crate::live::SlotId;
+use crate::live::PartitionId;
 use crate::live_scan::{
-    LivePlace, ScannedDeltas, ScannedStates, StateOf, deltas_page, states_page,
+    ScanKey, ScannedDeltas, ScannedStates, StateWithEpoch, deltas_page, states_page,
 };
 use crate::{Error, Result};
 
-/// So many groups of one place are scanned at once, at most.
+/// Most groups of one container that one script returns.
 const SCAN_GROUPS: usize = 5_000;
 
-/// So many rows a page has, at most; a group of up to so many rows in a place is scanned as a whole.
+/// Most rows in a page. A group with at most this many rows in a container is read as a whole.
 const SCAN_ROWS: usize = 10_000;
 
-/// What there is of each row, by group and row: values as they are stored, with their epochs.
-type RowsByKey = BTreeMap<LivePlace, Vec<(Epoch, Vec<u8>)>>;
+/// Stored values with their epochs, by group and row.
+type EntriesByKey = BTreeMap<ScanKey, Vec<(Epoch, Vec<u8>)>>;
 
-/// What a page is made of.
+/// A page before it is decoded.
 #[derive(Debug)]
-struct Page {
-    /// Nothing where it is missing.
-    slot: Option<Slot>,
-    rows: RowsByKey,
+struct ScanPage {
+    /// `None` if the partition state does not exist.
+    state: Option<PartitionState>,
+    rows: EntriesByKey,
     is_last: bool,
 }
 
-/// The rows of a group in a place.
-enum Rows {
+/// The rows of a group in one container.
+enum GroupRows {
     All(Pairs),
-    /// How many there are; too many for one answer.
+    /// Number of fields; they are too many for one answer.
     Many(usize),
 }
 
-/// The groups of one place from somewhere on.
-struct PlaceGroups {
+/// The first groups of one container after the start of the page.
+struct ContainerGroups {
     name: String,
     epoch: Epoch,
-    /// Whether these are all.
+    /// True if no more groups follow.
     is_all: bool,
-    groups: Vec<(Vec<u8>, Rows)>,
+    groups: Vec<(Vec<u8>, GroupRows)>,
 }
 
-/// Groups from somewhere on, of one moment.
-struct Seen {
+/// Groups of all containers after the start of the page, read at one moment.
+struct GroupsSnapshot {
     bytes: Bytes,
     record: Option<Record>,
-    places: Vec<PlaceGroups>,
+    containers: Vec<ContainerGroups>,
 }
 
-impl Seen {
-    /// The last group up to which the groups of all places are known; nothing if that is all.
+impl GroupsSnapshot {
+    /// The last group up to which all containers have been read; `None` if no more groups follow.
     fn known_up_to(&self) -> Option<&[u8]> {
-        let unfinished = self.places.iter().filter(|place| !place.is_all);
-        let last = unfinished.filter_map(|place| place.groups.last());
+        let unfinished = self.containers.iter().filter(|container| !container.is_all);
+        let last = unfinished.filter_map(|container| container.groups.last());
         last.map(|(group, _)| group.as_slice()).min()
     }
 
-    /// The first group that is too large in a place.
+    /// The first group that is too large for one answer.
     fn first_large(&self) -> Option<Vec<u8>> {
-        let groups = self.places.iter().flat_map(|place| &place.groups);
-        let large = groups.filter(|(_, rows)| matches!(rows, Rows::Many(_)));
+        let groups = self
+            .containers
+            .iter()
+            .flat_map(|container| &container.groups);
+        let large = groups.filter(|(_, rows)| matches!(rows, GroupRows::Many(_)));
         large.map(|(group, _)| group.clone()).min()
     }
 }
 
-/// A page that is being asked for.
+/// The page to read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked<'a> {
-    pub(super) kind: PlaceKind,
+pub(super) struct PageRequest<'a> {
+    pub(super) kind: ContainerKind,
     pub(super) view: &'a str,
     pub(super) epochs: (Epoch, Epoch),
-    pub(super) after: Option<&'a LivePlace>,
+    pub(super) after: Option<&'a ScanKey>,
     pub(super) limit: usize,
 }
 
-impl Asked<'_> {
+impl PageRequest<'_> {
     fn rows_max(&self) -> usize {
         self.limit.clamp(1, SCAN_ROWS)
     }
@@ -102,125 +106,151 @@ impl Asked<'_> {
         })
     }
 
-    /// The places that are asked for, with their epochs.
-    fn places(&self, record: &Record) -> Vec<(String, Epoch)> {
+    /// The requested containers with their epochs.
+    fn containers(&self, record: &Record) -> Vec<(String, Epoch)> {
         let (first, last) = self.epochs;
-        let places = record.places(self.view, self.kind);
-        let within = places.filter(|(_, epoch)| (first..=last).contains(epoch));
+        let containers = record.containers(self.view, self.kind);
+        let within = containers.filter(|(_, epoch)| (first..=last).contains(epoch));
         within.cloned().collect()
     }
 
-    /// Adds rows of a group in an epoch.
+    /// Adds the rows of a group in one epoch.
     fn add(
         &self,
-        rows: &mut RowsByKey,
-        (group, epoch): (&[u8], Epoch),
+        rows: &mut EntriesByKey,
+        group: &[u8],
+        epoch: Epoch,
         found: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
     ) {
         for (row, value) in found {
             if self.is_after(group, &row) {
-                let of_row = rows.entry((group.to_vec(), row)).or_default();
-                of_row.push((epoch, value));
+                let values = rows.entry((group.to_vec(), row)).or_default();
+                values.push((epoch, value));
             }
         }
     }
 }
 
 impl RedisLive {
-    /// A page of deltas, added up over epochs.
-    pub(super) async fn scan_parts(&self, slot: SlotId, asked: Asked<'_>) -> Result<ScannedDeltas> {
-        let doing = "scanning live parts";
-        let page = self.scan_page(doing, slot, asked).await?;
+    /// Reads a page of deltas, summed over epochs.
+    pub(super) async fn scan_delta_page(
+        &self,
+        partition_id: PartitionId,
+        request: PageRequest<'_>,
+    ) -> Result<ScannedDeltas> {
+        let operation = "scanning live deltas";
+        let page = self.scan_page(operation, partition_id, request).await?;
         let mut rows = Vec::with_capacity(page.rows.len());
         for (key, values) in page.rows {
             let mut sum = 0_i64;
             for (_, value) in values {
-                let count = self.count(doing, &value)?;
+                let count = self.parse_count(operation, &value)?;
                 sum = sum
                     .checked_add(count)
-                    .ok_or_else(|| self.too_large(doing))?;
+                    .ok_or_else(|| self.overflow_error(operation))?;
             }
             rows.push((key, sum));
         }
-        Ok(deltas_page(asked.view, page.slot, rows, page.is_last))
+        Ok(deltas_page(request.view, page.state, rows, page.is_last))
     }
 
-    /// The sum of two counts as they are stored.
-    pub(super) fn sum(&self, doing: &str, one: &[u8], other: &[u8]) -> Result<Vec<u8>> {
-        let (one, other) = (self.count(doing, one)?, self.count(doing, other)?);
+    /// Sums two stored counts.
+    pub(super) fn sum(&self, operation: &str, one: &[u8], other: &[u8]) -> Result<Vec<u8>> {
+        let (one, other) = (
+            self.parse_count(operation, one)?,
+            self.parse_count(operation, other)?,
+        );
         let sum = one.checked_add(other);
-        let sum = sum.ok_or_else(|| self.too_large(doing))?;
+        let sum = sum.ok_or_else(|| self.overflow_error(operation))?;
         Ok(sum.to_string().into_bytes())
     }
 
-    fn too_large(&self, doing: &str) -> Error {
-        let why = "a sum is larger than 64 bits can hold; look for wrong amounts among the events";
-        Error::broken(self.nodes.patience.what(doing), why)
+    fn overflow_error(&self, operation: &str) -> Error {
+        let why = "a sum exceeds 64 bits; look for events with wrong amounts";
+        Error::broken(self.nodes.retry_policy.describe(operation), why)
     }
 
-    /// A page of states, of each member the newest.
-    pub(super) async fn scan_all_states(
+    /// Reads a page of live entries, the newest of each member.
+    pub(super) async fn scan_state_page(
         &self,
-        slot: SlotId,
-        asked: Asked<'_>,
+        partition_id: PartitionId,
+        request: PageRequest<'_>,
     ) -> Result<ScannedStates> {
-        let page = self.scan_page("scanning live states", slot, asked).await?;
-        let newest = |(key, values): (LivePlace, Vec<(Epoch, Vec<u8>)>)| {
+        let page = self
+            .scan_page("scanning live entries", partition_id, request)
+            .await?;
+        let newest = |(key, values): (ScanKey, Vec<(Epoch, Vec<u8>)>)| {
             let newest = values.into_iter().max_by_key(|(epoch, _)| *epoch);
-            let of_state = |(epoch, value): (Epoch, Vec<u8>)| -> StateOf {
+            let decode = |(epoch, value): (Epoch, Vec<u8>)| -> StateWithEpoch {
                 (epoch, value.strip_prefix(&[STATE]).map(<[u8]>::to_vec))
             };
-            newest.map(|newest| (key, of_state(newest)))
+            newest.map(|newest| (key, decode(newest)))
         };
         let rows = page.rows.into_iter().filter_map(newest);
-        Ok(states_page(asked.view, page.slot, rows, page.is_last))
+        Ok(states_page(request.view, page.state, rows, page.is_last))
     }
 
-    /// The first rows after a key: whole groups, as many as one answer holds, or rows of a large one.
-    async fn scan_page(&self, doing: &str, slot: SlotId, asked: Asked<'_>) -> Result<Page> {
-        let (keys, patience) = (self.keys(slot), &self.nodes.patience);
-        let mut from = match asked.after {
+    /// Reads the first rows after a key: as many whole groups as one answer holds, or rows of a
+    /// large group.
+    async fn scan_page(
+        &self,
+        operation: &str,
+        partition_id: PartitionId,
+        request: PageRequest<'_>,
+    ) -> Result<ScanPage> {
+        let (keys, retry_policy) = (self.keys(partition_id), &self.nodes.retry_policy);
+        let mut from = match request.after {
             None => b"-".to_vec(),
             Some((group, _)) => [b"[", group.as_slice()].concat(),
         };
         let mut tries_left = GROUP_TRIES;
         loop {
-            let tries = || Box::pin(self.groups_from(doing, &keys, asked, &from));
-            let mut seen = patience.repeated(doing, tries).await?;
-            let slot = seen.record.as_ref().map(|record| record.slot.clone());
-            let large = seen.first_large();
-            let end = seen.known_up_to().map(<[u8]>::to_vec);
-            let mut rows = RowsByKey::new();
+            let tries = || Box::pin(self.groups_from(operation, &keys, request, &from));
+            let mut snapshot = retry_policy.retry(operation, tries).await?;
+            let state = snapshot.record.as_ref().map(|record| record.state.clone());
+            let large = snapshot.first_large();
+            let end = snapshot.known_up_to().map(<[u8]>::to_vec);
+            let mut rows = EntriesByKey::new();
             let is_before = |group: &[u8]| {
                 end.as_deref().is_none_or(|end| group <= end)
                     && large.as_deref().is_none_or(|large| group < large)
             };
-            for place in &mut seen.places {
-                let before = place.groups.extract_if(.., |(group, _)| is_before(group));
+            for container in &mut snapshot.containers {
+                let before = container
+                    .groups
+                    .extract_if(.., |(group, _)| is_before(group));
                 for (group, found) in before {
-                    if let Rows::All(found) = found {
-                        asked.add(&mut rows, (&group, place.epoch), found);
+                    if let GroupRows::All(found) = found {
+                        request.add(&mut rows, &group, container.epoch, found);
                     }
                 }
             }
             if !rows.is_empty() {
-                return Ok(cut(slot, rows, large.is_none() && end.is_none(), asked));
+                return Ok(into_page(
+                    state,
+                    rows,
+                    large.is_none() && end.is_none(),
+                    request,
+                ));
             }
-            // All that came was before the page, which goes on with a large group or later.
+            // All rows were before the page. It continues with a large group, or with later groups.
             let large = large.filter(|large| end.as_ref().is_none_or(|end| large <= end));
             let passed = match (large, end) {
-                (None, None) => return Ok(cut(slot, rows, true, asked)),
+                (None, None) => return Ok(into_page(state, rows, true, request)),
                 (None, Some(end)) => end,
                 (Some(group), _) => {
-                    let read = Box::pin(self.large_group(doing, &keys, (seen, &group), asked));
+                    let read =
+                        Box::pin(self.large_group(operation, &keys, snapshot, &group, request));
                     match read.await? {
                         Some(rows) if rows.is_empty() => group,
-                        Some(rows) => return Ok(cut(slot, rows, false, asked)),
+                        Some(rows) => return Ok(into_page(state, rows, false, request)),
                         None if tries_left > 1 => {
                             tries_left -= 1;
                             continue;
                         }
-                        None => return Err(patience.unavailable(doing, CHANGED)),
+                        None => {
+                            return Err(retry_policy.unavailable(operation, CHANGED_DURING_SCAN));
+                        }
                     }
                 }
             };
@@ -228,123 +258,141 @@ impl RedisLive {
         }
     }
 
-    /// The first rows of a group that is too large for one answer; nothing if they may have changed while
-    /// they were read.
+    /// Reads the first rows of a group that is too large for one answer. Returns `None` if they may
+    /// have changed during the read.
     async fn large_group(
         &self,
-        doing: &str,
-        keys: &SlotKeys,
-        (seen, group): (Seen, &[u8]),
-        asked: Asked<'_>,
-    ) -> Result<Option<RowsByKey>> {
-        let patience = &self.nodes.patience;
-        let mut rows = RowsByKey::new();
-        for place in seen.places {
-            let mut groups = place.groups.into_iter();
+        operation: &str,
+        keys: &PartitionKeys,
+        snapshot: GroupsSnapshot,
+        group: &[u8],
+        request: PageRequest<'_>,
+    ) -> Result<Option<EntriesByKey>> {
+        let retry_policy = &self.nodes.retry_policy;
+        let mut rows = EntriesByKey::new();
+        for container in snapshot.containers {
+            let mut groups = container.groups.into_iter();
             let Some((_, found)) = groups.find(|(name, _)| name == group) else {
                 continue;
             };
-            let at = (group, place.epoch);
             match found {
-                Rows::All(found) => asked.add(&mut rows, at, found),
-                Rows::Many(expected) => {
-                    let of_group = (keys, place.name.as_str(), group);
-                    let tries = || Box::pin(self.first_rows(doing, of_group, expected, asked));
-                    let first = patience.repeated(doing, tries).await?;
-                    asked.add(&mut rows, at, first);
+                GroupRows::All(found) => request.add(&mut rows, group, container.epoch, found),
+                GroupRows::Many(expected) => {
+                    let address = GroupAddress {
+                        keys,
+                        container: &container.name,
+                        group,
+                    };
+                    let tries = || Box::pin(self.first_rows(operation, address, expected, request));
+                    let first = retry_policy.retry(operation, tries).await?;
+                    request.add(&mut rows, group, container.epoch, first);
                 }
             }
         }
-        let now = patience.repeated(doing, || self.look(doing, keys)).await?;
-        let stands = now.bytes == seen.bytes
-            || seen
-                .record
-                .is_some_and(|before| now.record.is_some_and(|now| stays(&before, &now, asked)));
-        Ok(stands.then_some(rows))
+        let now = retry_policy
+            .retry(operation, || self.load_record(operation, keys))
+            .await?;
+        let is_valid = now.bytes == snapshot.bytes
+            || snapshot.record.is_some_and(|before| {
+                now.record
+                    .is_some_and(|now| is_still_valid(&before, &now, request))
+            });
+        Ok(is_valid.then_some(rows))
     }
 
-    /// The first rows of a large group in a place: more might not fit into memory.
+    /// Reads the first rows of a large group in one container. All rows might not fit into memory.
     async fn first_rows(
         &self,
-        doing: &str,
-        of_group: (&SlotKeys, &str, &[u8]),
+        operation: &str,
+        address: GroupAddress<'_>,
         expected: usize,
-        asked: Asked<'_>,
+        request: PageRequest<'_>,
     ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
         let mut first = BTreeMap::new();
         let keep = |row: Vec<u8>, value: Vec<u8>| {
-            if asked.is_after(of_group.2, &row) {
-                // Parts of a row that is among the first at the end were never left out.
-                self.add_part(doing, &mut first, (row, value))?;
+            if request.is_after(address.group, &row) {
+                // A row that is among the first at the end has never been removed, so no increment
+                // is missing.
+                self.add_row_part(operation, &mut first, row, value)?;
             }
-            if first.len() > asked.rows_max() {
+            if first.len() > request.rows_max() {
                 first.pop_last();
             }
             Ok(())
         };
-        self.each_row(doing, of_group, expected, keep).await?;
+        self.for_each_row(operation, address, expected, keep)
+            .await?;
         Ok(first)
     }
 
-    /// One try of the script.
+    /// Runs the script once.
     async fn groups_from(
         &self,
-        doing: &str,
-        keys: &SlotKeys,
-        asked: Asked<'_>,
+        operation: &str,
+        keys: &PartitionKeys,
+        request: PageRequest<'_>,
         from: &[u8],
-    ) -> Result<Seen> {
+    ) -> Result<GroupsSnapshot> {
         let arguments = [
-            Bytes::from_static(asked.kind.letter().as_bytes()),
-            Bytes::copy_from_slice(asked.view.as_bytes()),
-            Bytes::from(asked.epochs.0.to_string()),
-            Bytes::from(asked.epochs.1.to_string()),
+            Bytes::from_static(request.kind.letter().as_bytes()),
+            Bytes::copy_from_slice(request.view.as_bytes()),
+            Bytes::from(request.epochs.0.to_string()),
+            Bytes::from(request.epochs.1.to_string()),
             Bytes::copy_from_slice(from),
-            Bytes::from(asked.rows_max().min(SCAN_GROUPS).to_string()),
+            Bytes::from(request.rows_max().min(SCAN_GROUPS).to_string()),
             Bytes::from(SCAN_ROWS.to_string()),
         ];
-        let request = Request::script_on_keys(keys, &SCAN, arguments);
-        let answer = self.one(doing, request).await?;
-        let strange = || fault::strange(&self.nodes.patience, doing);
+        let call = Request::script_on_keys(keys, &SCAN, arguments);
+        let answer = self.send_one(operation, call).await?;
+        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
         let Value::Array(answer) = answer else {
-            return Err(strange());
+            return Err(unexpected());
         };
         let mut answer = answer.into_iter();
         let Some(Value::BulkString(bytes)) = answer.next() else {
-            return Err(strange());
+            return Err(unexpected());
         };
         let bytes = Bytes::from(bytes);
-        let record = self.seen_as(doing, keys, bytes.clone())?.record;
-        let mut places = Vec::new();
-        for (name, epoch) in record.iter().flat_map(|record| asked.places(record)) {
-            let of_place = place_groups(name, epoch, answer.next());
-            places.push(of_place.ok_or_else(strange)?);
+        let record = self.parse_snapshot(operation, keys, bytes.clone())?.record;
+        let mut containers = Vec::new();
+        for (name, epoch) in record.iter().flat_map(|record| request.containers(record)) {
+            let container = parse_container_groups(name, epoch, answer.next());
+            containers.push(container.ok_or_else(unexpected)?);
         }
-        Ok(Seen {
+        Ok(GroupsSnapshot {
             bytes,
             record,
-            places,
+            containers,
         })
     }
 }
 
-const CHANGED: &str = "a group has more live rows than are scanned at one moment, and was written meanwhile each time; scan epochs that have ended";
+const CHANGED_DURING_SCAN: &str = "a group has too many live rows for one scan, and changed during each attempt; scan only epochs that have ended";
 
-/// The first rows as a page.
-fn cut(slot: Option<Slot>, mut rows: RowsByKey, is_last: bool, asked: Asked<'_>) -> Page {
-    let has_more = rows.len() > asked.rows_max();
-    while rows.len() > asked.rows_max() {
+/// Truncates the rows to a page.
+fn into_page(
+    state: Option<PartitionState>,
+    mut rows: EntriesByKey,
+    is_last: bool,
+    request: PageRequest<'_>,
+) -> ScanPage {
+    let has_more = rows.len() > request.rows_max();
+    while rows.len() > request.rows_max() {
         rows.pop_last();
     }
-    Page {
-        slot,
+    ScanPage {
+        state,
         rows,
         is_last: is_last && !has_more,
     }
 }
 
-/// What the script answers of a place.
-fn place_groups(name: String, epoch: Epoch, answer: Option<Value>) -> Option<PlaceGroups> {
+/// Decodes the answer of the script for one container.
+fn parse_container_groups(
+    name: String,
+    epoch: Epoch,
+    answer: Option<Value>,
+) -> Option<ContainerGroups> {
     let Some(Value::Array(answer)) = answer else {
         return None;
     };
@@ -358,17 +406,19 @@ fn place_groups(name: String, epoch: Epoch, answer: Option<Value>) -> Option<Pla
             return None;
         };
         let rows = match answer.next() {
-            Some(Value::Int(rows)) => Rows::Many(usize::try_from(rows).unwrap_or(usize::MAX)),
+            Some(Value::Int(rows)) => GroupRows::Many(usize::try_from(rows).unwrap_or(usize::MAX)),
             Some(Value::Array(values)) if has_chunks(&name) => {
-                Rows::All(of_chunks(&pairs(values)?)?)
+                GroupRows::All(unpack_chunks(&pairs(values)?)?)
             }
-            Some(Value::Array(values)) => Rows::All(pairs(values)?),
-            Some(Value::BulkString(string)) => Rows::All(unpacked(&string, number_of(&name)?)?),
+            Some(Value::Array(values)) => GroupRows::All(pairs(values)?),
+            Some(Value::BulkString(string)) => {
+                GroupRows::All(unpack_string(&string, view_number(&name)?)?)
+            }
             _ => return None,
         };
         groups.push((group, rows));
     }
-    Some(PlaceGroups {
+    Some(ContainerGroups {
         name,
         epoch,
         is_all: is_all == 1,
@@ -376,11 +426,13 @@ fn place_groups(name: String, epoch: Epoch, answer: Option<Value>) -> Option<Pla
     })
 }
 
-/// Whether what was read stands though the record has changed: only the epoch that is being filled changes,
-/// and what was let go may be half deleted.
-fn stays(before: &Record, now: &Record, asked: Asked<'_>) -> bool {
-    let filling = before.slot.epoch.min(now.slot.epoch);
-    let places = asked.places(before);
-    let are_over = places.iter().all(|(_, epoch)| *epoch < filling);
-    are_over && before.slot.generation == now.slot.generation && places == asked.places(now)
+/// True if rows are valid although the record has changed: only the current epoch changes, and
+/// pruned containers may be partly deleted.
+fn is_still_valid(before: &Record, now: &Record, request: PageRequest<'_>) -> bool {
+    let current = before.state.epoch.min(now.state.epoch);
+    let containers = request.containers(before);
+    let have_ended = containers.iter().all(|(_, epoch)| *epoch < current);
+    have_ended
+        && before.state.generation == now.state.generation
+        && containers == request.containers(now)
 }

@@ -1,11 +1,11 @@
-//! Changing slots: what was seen, what becomes of it by the rules of the seam, and one script that puts
-//! the one in the place of the other.
+//! Changes of partition states: apply the rules of the seam to the record, then replace it by one
+//! script.
 //!
-//! A try whose outcome is not known is made again, for any call: the record that it would write has a
-//! mark of its own, so whoever reads that mark knows that the try went through, and a script that comes
-//! late finds another record than it expects and changes nothing. If somebody else has changed the slot
-//! meanwhile, the rules decide anew; then a caller can be told that the slot has moved whose own call had
-//! moved it, and looks around, which is right.
+//! A call whose outcome is unknown is repeated. Each new record has a unique mark, so reading the
+//! mark shows that the attempt succeeded. A late script finds another record and changes nothing.
+//! If another process has changed the partition state, the rules are applied again. Then a caller
+//! may get a checkpoint mismatch that its own earlier attempt caused; it refreshes, which is
+//! correct.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,248 +15,277 @@ use bytes::Bytes;
 use foldhash::fast::RandomState;
 use redis::Value;
 
-use super::boards::change_arguments;
-use super::fault;
-use super::live::{RedisLive, Seen};
-use super::live_chunks::{Chunks, TakenIn, no_rows};
+use super::boards::board_arguments;
+use super::errors;
+use super::live::{RecordSnapshot, RedisLive};
+use super::live_chunks::{Chunks, RepackInput, rows_error};
 use super::nodes::Request;
 use super::packed::{self, FULL_BYTES, Groups};
-use super::record::{PlaceKind, Record, SlotKeys};
+use super::record::{ContainerKind, PartitionKeys, Record};
 use super::script::{APPLY, CHANGE, COLLECT, Script};
-use crate::board_cache::BoardChanges;
-use crate::kept_sum::{KeptSum, SumChange};
-use crate::live::{Changes, Deltas, SlotId, States};
+use crate::board_cache::CachedBoardChanges;
+use crate::live::{Changes, Deltas, PartitionId, States};
+use crate::live_count::{LiveCountChange, StoredLiveCount};
 use crate::{Error, Result};
 
-/// So often one try decides anew because somebody else was faster.
+/// Most times that one attempt applies the rules again because another process has changed the
+/// record.
 const DECISIONS: usize = 16;
 
-/// So many parts of garbage are deleted by one script.
-const GARBAGE_PARTS: usize = 2_000;
+/// Most rows of garbage that one script deletes.
+const GARBAGE_ROWS: usize = 2_000;
 
-/// A command of Redis has about a million arguments at most.
+/// Redis allows about a million arguments in one command.
 const ARGUMENTS_MAX: usize = 1_000_000;
 
-/// Above so many rows, putting them in order is work for a thread of its own.
+/// Larger changes are sorted on a blocking thread.
 const HEAVY_ROWS: usize = 2_000;
 
-/// What stands for a member that is gone; a state has a sign before it.
-pub(super) const GONE: &[u8] = b"0";
+/// Value of a removed member.
+pub(super) const REMOVED: &[u8] = b"0";
 pub(super) const STATE: u8 = b'1';
 
-/// What the rules of the seam make of a record.
-pub(super) enum Decided<T> {
-    /// Nothing: this is the answer.
-    Stays(T),
-    /// It becomes this, and then that is the answer.
-    Changes(Box<Record>, T),
-    /// The same, if the script finds what else it expects; if not, nothing changes, and the second is the answer.
-    ChangesIf(Box<Record>, T, T),
+/// Outcome of applying the rules of the seam to a record.
+pub(super) enum Decision<T> {
+    /// Keeps the record and returns the answer.
+    Keep(T),
+    /// Replaces the record, then returns the answer.
+    Replace(Box<Record>, T),
+    /// Replaces the record if the script's other conditions hold, and returns the first answer.
+    /// Otherwise nothing changes, and the second answer is returned.
+    ReplaceIf(Box<Record>, T, T),
 }
 
-/// What a micro-batch changes of one view, as a script takes it.
+/// Changes to one view, as script arguments.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct ViewArguments {
     view: String,
-    kind: PlaceKind,
+    kind: ContainerKind,
     groups: usize,
-    /// For each group: its key, the number of its rows, and these.
+    /// For each group its key, its number of rows, and the rows.
     arguments: Vec<Bytes>,
 }
 
-/// What a micro-batch adds to views whose groups are of the same columns.
+/// Increments for the views that have the same group columns.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: String,
     views: Vec<String>,
     pub(super) groups: Groups,
-    /// Whether there are counts among them that can't be packed.
+    /// True if an increment is too large to be packed.
     is_long: bool,
 }
 
-/// What a micro-batch changes besides the record.
+/// Everything that a micro-batch changes besides the record.
 #[derive(Debug, Default)]
-pub(super) struct Parts {
+pub(super) struct PreparedChanges {
     pub(super) families: Vec<Family>,
-    /// Of states.
-    parts: Vec<Part>,
-    /// What is appended to the outbox.
+    /// Live entries.
+    entries: Vec<ViewArguments>,
+    /// Entries to append to the outbox.
     outbox: Vec<Bytes>,
-    boards: BoardChanges,
-    sums: Vec<SumChange>,
-    /// The view and the key of each group whose states change and of whose sum nothing is said.
-    unsaid: Vec<(String, Bytes)>,
+    boards: CachedBoardChanges,
+    sums: Vec<LiveCountChange>,
+    /// View and key of each group whose entries change without a new live count.
+    uncounted: Vec<(String, Bytes)>,
 }
 
-/// Records that were sent and may have been written, with the answers that go with them.
-type Sent<T> = Mutex<Vec<(Bytes, T)>>;
+/// Records that were sent and may have been written, with their answers.
+type SentRecords<T> = Mutex<Vec<(Bytes, T)>>;
 
 impl RedisLive {
-    /// Changes the record of a slot as `decide` says, and nothing else.
+    /// Changes only the record of a partition state, as `decide` returns.
     pub(super) async fn change_record<T: Clone + Send>(
         &self,
-        doing: &str,
-        slot: SlotId,
-        decide: impl Fn(Option<&Record>) -> Decided<T> + Sync,
+        operation: &str,
+        partition_id: PartitionId,
+        decide: impl Fn(Option<&Record>) -> Decision<T> + Sync,
     ) -> Result<T> {
-        let alone = |_: &Seen, _: &mut Record, _: &T| Ok((&CHANGE, Vec::new()));
-        self.change(doing, slot, alone, decide).await
+        let change_only = |_: &RecordSnapshot, _: &mut Record, _: &T| Ok((&CHANGE, Vec::new()));
+        self.change(operation, partition_id, change_only, decide)
+            .await
     }
 
-    /// Changes a slot as `decide` says, with a script that is told the record before and after, and
-    /// what `script` says, who is shown both.
+    /// Changes a partition state as `decide` returns, by the script and arguments that `script`
+    /// returns for the old and the new record.
     pub(super) async fn change<T: Clone + Send>(
         &self,
-        doing: &str,
-        slot: SlotId,
-        script: impl Fn(&Seen, &mut Record, &T) -> Result<(&'static Script, Vec<Bytes>)> + Sync,
-        decide: impl Fn(Option<&Record>) -> Decided<T> + Sync,
+        operation: &str,
+        partition_id: PartitionId,
+        script: impl Fn(&RecordSnapshot, &mut Record, &T) -> Result<(&'static Script, Vec<Bytes>)>
+        + Sync,
+        decide: impl Fn(Option<&Record>) -> Decision<T> + Sync,
     ) -> Result<T> {
-        let (keys, decide, script) = (self.keys(slot), &decide, &script);
-        let sent = &Sent::<T>::default();
+        let (keys, decide, script) = (self.keys(partition_id), &decide, &script);
+        let sent = &SentRecords::<T>::default();
         let tries = || async {
-            self.try_change(doing, (slot, &keys), script, decide, sent)
+            self.try_change(operation, partition_id, &keys, script, decide, sent)
                 .await
         };
-        self.nodes.patience.repeated(doing, tries).await
+        self.nodes.retry_policy.retry(operation, tries).await
     }
 
     async fn try_change<T: Clone + Send>(
         &self,
-        doing: &str,
-        (slot, keys): (SlotId, &SlotKeys),
-        script: &(impl Fn(&Seen, &mut Record, &T) -> Result<(&'static Script, Vec<Bytes>)> + Sync),
-        decide: &(impl Fn(Option<&Record>) -> Decided<T> + Sync),
-        sent: &Sent<T>,
+        operation: &str,
+        partition_id: PartitionId,
+        keys: &PartitionKeys,
+        script: &(
+             impl Fn(&RecordSnapshot, &mut Record, &T) -> Result<(&'static Script, Vec<Bytes>)> + Sync
+         ),
+        decide: &(impl Fn(Option<&Record>) -> Decision<T> + Sync),
+        sent: &SentRecords<T>,
     ) -> Result<T> {
-        let mut fresh = false;
-        let mut next = self.seen_last(slot);
+        let mut is_fresh = false;
+        let mut next = self.last_snapshot(partition_id);
         for _ in 0..DECISIONS {
-            let seen = match next.take() {
-                Some(seen) => seen,
+            let snapshot = match next.take() {
+                Some(snapshot) => snapshot,
                 None => {
-                    fresh = true;
-                    Arc::new(self.look(doing, keys).await?)
+                    is_fresh = true;
+                    Arc::new(self.load_record(operation, keys).await?)
                 }
             };
-            if let Some(answer) = written(sent, &seen.bytes) {
-                self.remember(slot, Some(seen));
+            if let Some(answer) = find_written(sent, &snapshot.bytes) {
+                self.remember(partition_id, Some(snapshot));
                 return Ok(answer);
             }
-            let (mut record, answer, refusal) = match decide(seen.record.as_ref()) {
-                Decided::Stays(answer) if fresh => {
-                    self.remember(slot, Some(seen));
+            let (mut record, answer, refusal) = match decide(snapshot.record.as_ref()) {
+                Decision::Keep(answer) if is_fresh => {
+                    self.remember(partition_id, Some(snapshot));
                     return Ok(answer);
                 }
-                // What was remembered may be old.
-                Decided::Stays(_) => continue,
-                Decided::Changes(record, answer) => (record, answer, None),
-                Decided::ChangesIf(record, answer, refusal) => (record, answer, Some(refusal)),
+                // The remembered record may be outdated.
+                Decision::Keep(_) => continue,
+                Decision::Replace(record, answer) => (record, answer, None),
+                Decision::ReplaceIf(record, answer, refusal) => (record, answer, Some(refusal)),
             };
-            let (script, more) = script(&seen, &mut record, &answer)?;
+            let (script, extra) = script(&snapshot, &mut record, &answer)?;
             let bytes = Bytes::from(record.encode()?);
-            let records = [seen.bytes.clone(), bytes.clone()];
-            let arguments = records.into_iter().chain(more).collect();
-            self.remember(slot, None);
-            note(sent, &bytes, &answer);
-            let reply = self.script(doing, keys, script, arguments).await?;
-            let told = match reply {
+            let records = [snapshot.bytes.clone(), bytes.clone()];
+            let arguments = records.into_iter().chain(extra).collect();
+            self.remember(partition_id, None);
+            record_sent(sent, &bytes, &answer);
+            let reply = self.run_script(operation, keys, script, arguments).await?;
+            let reported = match reply {
                 Value::Int(1) => Vec::new(),
                 Value::Int(0) => {
-                    let strange = || fault::strange(&self.nodes.patience, doing);
-                    return refusal.ok_or_else(strange);
+                    let unexpected =
+                        || errors::unexpected_answer(&self.nodes.retry_policy, operation);
+                    return refusal.ok_or_else(unexpected);
                 }
                 Value::Array(answer) if answer.first() == Some(&Value::Int(1)) => answer,
                 Value::BulkString(present) => {
-                    fresh = true;
-                    next = Some(Arc::new(self.seen_as(doing, keys, present.into())?));
+                    is_fresh = true;
+                    next = Some(Arc::new(self.parse_snapshot(
+                        operation,
+                        keys,
+                        present.into(),
+                    )?));
                     continue;
                 }
-                _ => return Err(fault::strange(&self.nodes.patience, doing)),
+                _ => {
+                    return Err(errors::unexpected_answer(
+                        &self.nodes.retry_policy,
+                        operation,
+                    ));
+                }
             };
-            self.note_groups(slot, &record, told.into_iter().skip(1));
+            self.queue_reported_groups(partition_id, &record, reported.into_iter().skip(1));
             let record = Some(*record);
-            self.remember(slot, Some(Arc::new(Seen { bytes, record })));
+            self.remember(
+                partition_id,
+                Some(Arc::new(RecordSnapshot { bytes, record })),
+            );
             return Ok(answer);
         }
-        let why = "others change the slot all the time";
-        Err(self.nodes.patience.unavailable(doing, why))
+        let why = "other processes keep changing this partition state";
+        Err(self.nodes.retry_policy.unavailable(operation, why))
     }
 
-    /// Deletes parts of the places that the record calls garbage.
-    pub(super) async fn delete_garbage(&self, slot: SlotId, limit: usize) -> Result<usize> {
-        let doing = "deleting dropped live parts";
-        let keys = self.keys(slot);
-        let patience = &self.nodes.patience;
+    /// Deletes rows of the containers that the record lists as garbage.
+    pub(super) async fn delete_garbage(
+        &self,
+        partition_id: PartitionId,
+        limit: usize,
+    ) -> Result<usize> {
+        let operation = "deleting pruned live state";
+        let keys = self.keys(partition_id);
+        let retry_policy = &self.nodes.retry_policy;
         let mut deleted = 0;
         while deleted < limit {
-            let seen = patience.repeated(doing, || self.look(doing, &keys)).await?;
-            let garbage = seen
+            let snapshot = retry_policy
+                .retry(operation, || self.load_record(operation, &keys))
+                .await?;
+            let garbage = snapshot
                 .record
                 .and_then(|record| record.garbage.into_iter().next());
-            let Some(place) = garbage else {
+            let Some(container) = garbage else {
                 break;
             };
-            let step = GARBAGE_PARTS.min(limit - deleted);
-            let arguments = [place.clone().into(), step.to_string().into()];
+            let step = GARBAGE_ROWS.min(limit - deleted);
+            let arguments = [container.clone().into(), step.to_string().into()];
             let request = Request::script_on_keys(&keys, &COLLECT, arguments);
-            let (parts, is_empty) = match self.repeat(doing, request).await? {
+            let (rows, is_empty) = match self.send_with_retry(operation, request).await? {
                 Value::Array(answer) => match answer.as_slice() {
-                    [Value::Int(parts), Value::Int(is_empty)] => (*parts, *is_empty == 1),
-                    _ => return Err(fault::strange(patience, doing)),
+                    [Value::Int(rows), Value::Int(is_empty)] => (*rows, *is_empty == 1),
+                    _ => return Err(errors::unexpected_answer(retry_policy, operation)),
                 },
-                _ => return Err(fault::strange(patience, doing)),
+                _ => return Err(errors::unexpected_answer(retry_policy, operation)),
             };
-            // Where the record has changed meanwhile, the next look tells what is garbage now.
-            deleted += usize::try_from(parts).unwrap_or(0);
+            // If the record has changed since, the next iteration reads the present garbage.
+            deleted += usize::try_from(rows).unwrap_or(0);
             if is_empty {
                 let decide = |record: Option<&Record>| match record {
-                    Some(record) if record.garbage.contains(&place) => {
+                    Some(record) if record.garbage.contains(&container) => {
                         let mut record = record.clone();
-                        record.garbage.retain(|of| *of != place);
-                        Decided::Changes(Box::new(record), ())
+                        record.garbage.retain(|name| *name != container);
+                        Decision::Replace(Box::new(record), ())
                     }
-                    _ => Decided::Stays(()),
+                    _ => Decision::Keep(()),
                 };
-                self.change_record(doing, slot, decide).await?;
+                self.change_record(operation, partition_id, decide).await?;
             }
         }
         Ok(deleted)
     }
 }
 
-/// The script that applies changes, and what it is told of them.
-pub(super) fn apply_script(
-    keys: &SlotKeys,
+/// Returns the script that applies changes, and its arguments.
+pub(super) fn build_apply_call(
+    keys: &PartitionKeys,
     record: &mut Record,
-    changes: &Parts,
-    taken: &TakenIn,
+    changes: &PreparedChanges,
+    repack: &RepackInput,
 ) -> Result<(&'static Script, Vec<Bytes>)> {
-    let Parts {
+    let PreparedChanges {
         families,
-        parts,
+        entries,
         outbox,
         boards,
         ..
     } = changes;
-    let of_sums = sum_arguments(record, changes);
-    let is_alone =
-        families.is_empty() && parts.is_empty() && outbox.is_empty() && boards.boards.is_empty();
-    if is_alone && of_sums.len() == 1 {
+    let count_arguments = live_count_arguments(record, changes);
+    let is_record_only =
+        families.is_empty() && entries.is_empty() && outbox.is_empty() && boards.boards.is_empty();
+    if is_record_only && count_arguments.len() == 1 {
         return Ok((&CHANGE, Vec::new()));
     }
-    let of_boards = change_arguments(record.slot.epoch, boards)?;
-    let (strings, hashes) = delta_arguments(record, families, taken)?;
-    let of_parts = parts.iter().chain(&hashes);
-    let of_parts = of_parts.map(|part| part.arguments.len() + 2);
-    let all =
-        of_parts.sum::<usize>() + strings.len() + outbox.len() + of_boards.len() + of_sums.len();
-    if all > ARGUMENTS_MAX {
+    let board_arguments = board_arguments(record.state.epoch, boards)?;
+    let (strings, hashes) = delta_arguments(record, families, repack)?;
+    let part_lengths = entries.iter().chain(&hashes);
+    let part_lengths = part_lengths.map(|part| part.arguments.len() + 2);
+    let length = part_lengths.sum::<usize>()
+        + strings.len()
+        + outbox.len()
+        + board_arguments.len()
+        + count_arguments.len();
+    if length > ARGUMENTS_MAX {
         return Err(Error::Refused(format!(
-            "a micro-batch of {all} values is more than Redis takes at once; give it fewer rows"
+            "a micro-batch with {length} script arguments exceeds the limit of {ARGUMENTS_MAX}; use smaller micro-batches"
         )));
     }
-    let mut arguments = Vec::with_capacity(all + 3);
+    let mut arguments = Vec::with_capacity(length + 3);
     arguments.push(Bytes::from(keys.prefix.clone()));
     arguments.push(match outbox.is_empty() {
         true => Bytes::new(),
@@ -264,48 +293,52 @@ pub(super) fn apply_script(
     });
     arguments.push(outbox.len().to_string().into());
     arguments.extend(outbox.iter().cloned());
-    arguments.extend(of_boards);
-    arguments.extend(of_sums);
+    arguments.extend(board_arguments);
+    arguments.extend(count_arguments);
     arguments.extend(strings);
-    for part in parts.iter().chain(&hashes) {
-        let place = record.ensure_place(&part.view, part.kind);
-        arguments.push(place.into());
+    for part in entries.iter().chain(&hashes) {
+        let container = record.ensure_container(&part.view, part.kind);
+        arguments.push(container.into());
         arguments.push(part.groups.to_string().into());
         arguments.extend(part.arguments.iter().cloned());
     }
     Ok((&APPLY, arguments))
 }
 
-/// What is added to deltas: what is appended to strings of packed rows, after how many places of such there are; which
-/// strings go, after how many these are; the chunks; and what goes into hashes by row.
+/// Returns the arguments that concern deltas, and the rows that go into hashes.
+///
+/// The arguments are the strings to append to by container, the strings to delete, and the chunks,
+/// each list preceded by its length.
 fn delta_arguments(
     record: &mut Record,
     families: &[Family],
-    taken: &TakenIn,
-) -> Result<(Vec<Bytes>, Vec<Part>)> {
-    let (mut strings, mut places) = (Vec::new(), 0_usize);
+    repack: &RepackInput,
+) -> Result<(Vec<Bytes>, Vec<ViewArguments>)> {
+    let (mut strings, mut containers) = (Vec::new(), 0_usize);
     let mut emptied: Vec<Bytes> = Vec::new();
     let mut chunks = Chunks::default();
-    let mut hashes: BTreeMap<&str, Part> = BTreeMap::new();
+    let mut hashes: BTreeMap<&str, ViewArguments> = BTreeMap::new();
     for family in families {
-        let sharing = record.ensure_shared(&family.name, &family.views, family.is_long);
+        let sharing = record.ensure_shared_container(&family.name, &family.views, family.is_long);
         let Some(sharing) = sharing else {
             for (group, segments) in family.groups.each() {
                 for (view, rows) in segments {
                     let Some(view) = family.views.get(view) else {
                         continue;
                     };
-                    let part = hashes.entry(view).or_insert_with(|| Part::of_deltas(view));
+                    let part = hashes
+                        .entry(view)
+                        .or_insert_with(|| ViewArguments::for_deltas(view));
                     part.add_packed(group, rows)?;
                 }
             }
             continue;
         };
-        let sharers = record.sharers(&sharing.place);
+        let views_sharing = record.views_sharing(&sharing.container);
         let (head, mut count) = (strings.len(), 0_usize);
         for (group, segments) in family.groups.each() {
             let bytes: usize = segments.iter().map(|(_, rows)| rows.len()).sum();
-            let string = taken.string(&sharing.place, group);
+            let string = repack.string(&sharing.container, group);
             if string.is_none() && bytes < FULL_BYTES {
                 let mut string = Vec::with_capacity(bytes + 4 * segments.len());
                 for (view, rows) in segments {
@@ -317,13 +350,17 @@ fn delta_arguments(
                 continue;
             }
             if let Some(string) = string {
-                for segment in packed::segments(string) {
-                    let named =
-                        segment.and_then(|(number, rows)| Some((sharers.get(&number)?, rows)));
-                    let (view, rows) = named.ok_or_else(|| no_rows(&sharing.place, group))?;
-                    chunks.add(view, group, rows);
-                }
-                emptied.extend([sharing.place.clone().into(), Bytes::copy_from_slice(group)]);
+                add_string(
+                    &mut chunks,
+                    &views_sharing,
+                    &sharing.container,
+                    group,
+                    string,
+                )?;
+                emptied.extend([
+                    sharing.container.clone().into(),
+                    Bytes::copy_from_slice(group),
+                ]);
             }
             for (view, rows) in segments {
                 if let Some(view) = family.views.get(view) {
@@ -332,27 +369,44 @@ fn delta_arguments(
             }
         }
         if count > 0 {
-            let of_place = [sharing.place.into(), count.to_string().into()];
-            strings.splice(head..head, of_place);
-            places += 1;
+            let container_arguments = [sharing.container.into(), count.to_string().into()];
+            strings.splice(head..head, container_arguments);
+            containers += 1;
         }
     }
-    let head = [FULL_BYTES.to_string().into(), places.to_string().into()];
+    let head = [FULL_BYTES.to_string().into(), containers.to_string().into()];
     strings.splice(0..0, head);
     strings.push((emptied.len() / 2).to_string().into());
     strings.extend(emptied);
-    strings.extend(chunks.arguments(record, taken)?);
+    strings.extend(chunks.arguments(record, repack)?);
     Ok((strings, hashes.into_values().collect()))
 }
 
-/// How many sums may change, and these: those of which something is said, and those of other groups whose
-/// states change, where there may be one.
-fn sum_arguments(record: &mut Record, changes: &Parts) -> Vec<Bytes> {
-    let bytes = |sum: Option<&KeptSum>| sum.map_or_else(Bytes::new, |sum| sum.bytes().clone());
+/// Adds the rows of a full string to the chunks of its views.
+fn add_string(
+    chunks: &mut Chunks,
+    views: &BTreeMap<usize, &str>,
+    container: &str,
+    group: &[u8],
+    string: &[u8],
+) -> Result<()> {
+    for segment in packed::segments(string) {
+        let view_rows = segment.and_then(|(number, rows)| Some((views.get(&number)?, rows)));
+        let (view, rows) = view_rows.ok_or_else(|| rows_error(container, group))?;
+        chunks.add(view, group, rows);
+    }
+    Ok(())
+}
+
+/// Returns the number of live counts that may change, and for each its hash, key, expected and new
+/// value. Groups without a new live count are included if the view has live counts.
+fn live_count_arguments(record: &mut Record, changes: &PreparedChanges) -> Vec<Bytes> {
+    let bytes =
+        |sum: Option<&StoredLiveCount>| sum.map_or_else(Bytes::new, |sum| sum.bytes().clone());
     let mut arguments = Vec::new();
     for change in &changes.sums {
         if change.next.is_some() {
-            record.ensure_sums(&change.view);
+            record.ensure_live_counts(&change.view);
         }
         if let Some(name) = record.sums(&change.view) {
             arguments.push(name.to_owned().into());
@@ -361,10 +415,10 @@ fn sum_arguments(record: &mut Record, changes: &Parts) -> Vec<Bytes> {
             arguments.push(bytes(change.next.as_ref()));
         }
     }
-    for (view, key) in &changes.unsaid {
+    for (view, key) in &changes.uncounted {
         if let Some(name) = record.sums(view) {
-            let nothing = Bytes::new;
-            arguments.extend([name.to_owned().into(), key.clone(), nothing(), nothing()]);
+            let empty = Bytes::new;
+            arguments.extend([name.to_owned().into(), key.clone(), empty(), empty()]);
         }
     }
     let count = Bytes::from((arguments.len() / 4).to_string());
@@ -372,84 +426,86 @@ fn sum_arguments(record: &mut Record, changes: &Parts) -> Vec<Bytes> {
     arguments
 }
 
-/// The groups whose states change and of whose sums nothing is said.
-fn unsaid(changes: &Changes) -> Vec<(String, Bytes)> {
-    let said: HashSet<(&str, &[u8])> = changes
-        .sums
+/// Returns the groups whose entries change without a new live count.
+fn uncounted(changes: &Changes) -> Vec<(String, Bytes)> {
+    let counted: HashSet<(&str, &[u8])> = changes
+        .live_counts
         .iter()
         .map(|change| (change.view.as_str(), change.key.as_slice()))
         .collect();
-    let mut unsaid = Vec::new();
+    let mut uncounted = Vec::new();
     for states in &changes.states {
         let keys: HashSet<&[u8]> = states.keys.iter().flatten().collect();
         let keys = keys
             .into_iter()
-            .filter(|key| !said.contains(&(states.view.as_str(), *key)));
-        unsaid.extend(keys.map(|key| (states.view.clone(), Bytes::copy_from_slice(key))));
+            .filter(|key| !counted.contains(&(states.view.as_str(), *key)));
+        uncounted.extend(keys.map(|key| (states.view.clone(), Bytes::copy_from_slice(key))));
     }
-    unsaid
+    uncounted
 }
 
-fn written<T: Clone>(sent: &Sent<T>, present: &Bytes) -> Option<T> {
+fn find_written<T: Clone>(sent: &SentRecords<T>, present: &Bytes) -> Option<T> {
     let sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
     let mut matching = sent.iter().filter(|(bytes, _)| bytes == present);
     matching.next().map(|(_, answer)| answer.clone())
 }
 
-fn note<T: Clone>(sent: &Sent<T>, bytes: &Bytes, answer: &T) {
+fn record_sent<T: Clone>(sent: &SentRecords<T>, bytes: &Bytes, answer: &T) {
     let mut sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
     sent.push((bytes.clone(), answer.clone()));
 }
 
-/// Rows by group, as scripts take them.
-pub(super) async fn prepare(changes: &Changes) -> Result<Parts> {
-    let (families, parts) = if changes.rows() < HEAVY_ROWS {
-        parts_of(changes)?
+/// Sorts changes by group and encodes them as script arguments.
+pub(super) async fn prepare_changes(changes: &Changes) -> Result<PreparedChanges> {
+    let (families, entries) = if changes.rows() < HEAVY_ROWS {
+        split_changes(changes)?
     } else {
         let changes = changes.clone();
-        let work = tokio::task::spawn_blocking(move || parts_of(&changes));
+        let work = tokio::task::spawn_blocking(move || split_changes(&changes));
         work.await
-            .map_err(|error| Error::broken("sorting live parts", error))??
+            .map_err(|error| Error::broken("sorting live changes", error))??
     };
-    Ok(Parts {
+    Ok(PreparedChanges {
         families,
-        parts,
+        entries,
         outbox: changes.outbox.clone(),
         boards: changes.boards.clone(),
-        sums: changes.sums.clone(),
-        unsaid: unsaid(changes),
+        sums: changes.live_counts.clone(),
+        uncounted: uncounted(changes),
     })
 }
 
-fn parts_of(changes: &Changes) -> Result<(Vec<Family>, Vec<Part>)> {
+fn split_changes(changes: &Changes) -> Result<(Vec<Family>, Vec<ViewArguments>)> {
     let mut views = HashSet::new();
     let all = changes.deltas.iter().map(|deltas| (&deltas.view, false));
     let all = all.chain(changes.states.iter().map(|states| (&states.view, true)));
     for (view, is_states) in all {
         if !views.insert((view, is_states)) {
             return Err(Error::Refused(format!(
-                "{view} comes twice in a micro-batch"
+                "view {view} occurs twice in a micro-batch"
             )));
         }
     }
-    let mut of_families: BTreeMap<&str, Vec<&Deltas>> = BTreeMap::new();
+    let mut deltas_by_family: BTreeMap<&str, Vec<&Deltas>> = BTreeMap::new();
     for deltas in &changes.deltas {
-        let rows = (deltas.groups.len(), deltas.rows.len());
-        expect_length(&deltas.view, rows, deltas.counts.len())?;
+        let (groups, rows) = (deltas.groups.len(), deltas.rows.len());
+        check_lengths(&deltas.view, groups, rows, deltas.counts.len())?;
         if !deltas.counts.is_empty() {
-            let family = of_families.entry(&deltas.grouped_by);
+            let family = deltas_by_family.entry(&deltas.grouped_by);
             family.or_default().push(deltas);
         }
     }
-    let families = of_families.into_iter().map(|(name, of)| family(name, &of));
-    let parts = changes.states.iter().map(states_part);
-    let parts: Vec<Option<Part>> = parts.collect::<Result<_>>()?;
-    Ok((families.collect(), parts.into_iter().flatten().collect()))
+    let families = deltas_by_family
+        .into_iter()
+        .map(|(name, deltas)| build_family(name, &deltas));
+    let entries = changes.states.iter().map(entry_arguments);
+    let entries: Vec<Option<ViewArguments>> = entries.collect::<Result<_>>()?;
+    Ok((families.collect(), entries.into_iter().flatten().collect()))
 }
 
-fn family(name: &str, of: &[&Deltas]) -> Family {
-    let rows = by_group(of).into_iter().filter_map(|(view, row)| {
-        let deltas = of.get(view)?;
+fn build_family(name: &str, views: &[&Deltas]) -> Family {
+    let rows = order_by_group(views).into_iter().filter_map(|(view, row)| {
+        let deltas = views.get(view)?;
         Some((
             deltas.groups.value(row),
             view,
@@ -457,23 +513,24 @@ fn family(name: &str, of: &[&Deltas]) -> Family {
             deltas.counts.value(row),
         ))
     });
-    let mut counts = of.iter().flat_map(|deltas| deltas.counts.values());
+    let mut counts = views.iter().flat_map(|deltas| deltas.counts.values());
     Family {
         name: name.to_owned(),
-        views: of.iter().map(|deltas| deltas.view.clone()).collect(),
+        views: views.iter().map(|deltas| deltas.view.clone()).collect(),
         groups: Groups::of(rows),
         is_long: counts.any(|count| !packed::is_short(*count)),
     }
 }
 
-/// The rows of some views, each by the places of view and row, so that those of a group stand together, view by view.
-fn by_group(of: &[&Deltas]) -> Vec<(usize, usize)> {
-    let length = of.iter().map(|deltas| deltas.groups.len()).sum();
+/// Returns pairs of view index and row index, ordered so that the rows of a group are adjacent,
+/// view by view.
+fn order_by_group(views: &[&Deltas]) -> Vec<(usize, usize)> {
+    let length = views.iter().map(|deltas| deltas.groups.len()).sum();
     let mut numbers: HashMap<&[u8], usize, RandomState> = HashMap::default();
-    // How many rows each group has, then where its next one goes.
+    // First the number of rows of each group, then the position of its next row.
     let mut next: Vec<usize> = Vec::new();
-    let mut group_of: Vec<usize> = Vec::with_capacity(length);
-    for group in of.iter().flat_map(|deltas| &deltas.groups) {
+    let mut group_numbers: Vec<usize> = Vec::with_capacity(length);
+    for group in views.iter().flat_map(|deltas| &deltas.groups) {
         let fresh = next.len();
         let number = *numbers.entry(group.unwrap_or_default()).or_insert(fresh);
         if number == fresh {
@@ -482,55 +539,56 @@ fn by_group(of: &[&Deltas]) -> Vec<(usize, usize)> {
         if let Some(rows) = next.get_mut(number) {
             *rows += 1;
         }
-        group_of.push(number);
+        group_numbers.push(number);
     }
     let mut from = 0;
     for rows in &mut next {
         from += std::mem::replace(rows, from);
     }
-    let rows = of.iter().enumerate();
+    let rows = views.iter().enumerate();
     let rows = rows.flat_map(|(view, deltas)| (0..deltas.groups.len()).map(move |row| (view, row)));
     let mut order = vec![(0, 0); length];
-    for (number, row) in group_of.into_iter().zip(rows) {
-        if let Some(place) = next.get_mut(number) {
-            if let Some(slot) = order.get_mut(*place) {
-                *slot = row;
+    for (number, row) in group_numbers.into_iter().zip(rows) {
+        if let Some(position) = next.get_mut(number) {
+            if let Some(target) = order.get_mut(*position) {
+                *target = row;
             }
-            *place += 1;
+            *position += 1;
         }
     }
     order
 }
 
-fn expect_length(view: &str, (groups, rows): (usize, usize), values: usize) -> Result<()> {
+fn check_lengths(view: &str, groups: usize, rows: usize, values: usize) -> Result<()> {
     if groups == values && rows == values {
         return Ok(());
     }
     Err(Error::Refused(format!(
-        "parts of {view}: {groups} and {rows} keys for {values} values; give as many of each"
+        "view {view} has {groups} group keys and {rows} row keys for {values} values; the numbers must be equal"
     )))
 }
 
-impl Part {
-    fn of_deltas(view: &str) -> Self {
+impl ViewArguments {
+    fn for_deltas(view: &str) -> Self {
         Self {
             view: view.to_owned(),
-            kind: PlaceKind::Deltas,
+            kind: ContainerKind::Deltas,
             groups: 0,
             arguments: Vec::new(),
         }
     }
 
-    /// Adds a group with packed rows.
+    /// Adds a group from packed rows.
     fn add_packed(&mut self, group: &[u8], rows: &[u8]) -> Result<()> {
         self.groups += 1;
         self.arguments.push(Bytes::copy_from_slice(group));
         let head = self.arguments.len();
         let mut count = 0_usize;
         for row in packed::rows(rows) {
-            let (row, more) = row.ok_or_else(|| Error::broken("packing live parts", "no row"))?;
+            let (row, increment) =
+                row.ok_or_else(|| Error::broken("packing live deltas", "a row does not decode"))?;
             self.arguments.push(Bytes::copy_from_slice(row));
-            self.arguments.push(more.to_string().into());
+            self.arguments.push(increment.to_string().into());
             count += 1;
         }
         self.arguments.insert(head, count.to_string().into());
@@ -538,34 +596,39 @@ impl Part {
     }
 }
 
-/// The states of one view; nothing if there are none.
-fn states_part(of: &States) -> Result<Option<Part>> {
-    let length = of.states.len();
-    expect_length(&of.view, (of.keys.len(), of.members.len()), length)?;
+/// Encodes the live entries of one view. Returns `None` if there are none.
+fn entry_arguments(states: &States) -> Result<Option<ViewArguments>> {
+    let length = states.states.len();
+    check_lengths(
+        &states.view,
+        states.keys.len(),
+        states.members.len(),
+        length,
+    )?;
     let mut order: Vec<usize> = (0..length).collect();
-    order.sort_by(|a, b| of.keys.value(*a).cmp(of.keys.value(*b)));
-    let of_key: Vec<&[usize]> = order
-        .chunk_by(|a, b| of.keys.value(*a) == of.keys.value(*b))
+    order.sort_by(|a, b| states.keys.value(*a).cmp(states.keys.value(*b)));
+    let members_by_key: Vec<&[usize]> = order
+        .chunk_by(|a, b| states.keys.value(*a) == states.keys.value(*b))
         .collect();
-    let mut arguments = Vec::with_capacity(2 * (length + of_key.len()));
-    for members in &of_key {
+    let mut arguments = Vec::with_capacity(2 * (length + members_by_key.len()));
+    for members in &members_by_key {
         let Some(first) = members.first() else {
             continue;
         };
-        arguments.push(Bytes::copy_from_slice(of.keys.value(*first)));
+        arguments.push(Bytes::copy_from_slice(states.keys.value(*first)));
         arguments.push(Bytes::from(members.len().to_string()));
         for row in *members {
-            arguments.push(Bytes::copy_from_slice(of.members.value(*row)));
-            arguments.push(match of.state(*row) {
-                None => Bytes::from_static(GONE),
+            arguments.push(Bytes::copy_from_slice(states.members.value(*row)));
+            arguments.push(match states.state(*row) {
+                None => Bytes::from_static(REMOVED),
                 Some(state) => [&[STATE], state].concat().into(),
             });
         }
     }
-    Ok((length > 0).then(|| Part {
-        view: of.view.clone(),
-        kind: PlaceKind::States,
-        groups: of_key.len(),
+    Ok((length > 0).then(|| ViewArguments {
+        view: states.view.clone(),
+        kind: ContainerKind::States,
+        groups: members_by_key.len(),
         arguments,
     }))
 }

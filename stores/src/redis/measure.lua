@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Measures a board that is filled.
+-- Measures the memory of a filled board.
 --
--- KEYS[1]: the record, for its hash tag. ARGV: what all keys of the slot begin with, the board's field in
--- the register, the id, the present moment in milliseconds, what each board takes besides its keys.
--- Answers its bytes; -1 if it is not in the register as one that is filled.
+-- KEYS[1]: the record, for its hash tag. ARGV: the key prefix, the board's field in the register,
+-- the id, the current time in milliseconds, the bytes that a board occupies besides its keys.
+-- Returns its bytes; -1 if the register does not list it as filled.
 local register = ARGV[1] .. 'boards'
 local value = redis.call('HGET', register, ARGV[2])
 local id = value and string.match(value, '^r([^ ]+)')

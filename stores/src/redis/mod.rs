@@ -1,56 +1,42 @@
-//! Live state in Redis, one or a cluster (Redis 7 or newer, and Valkey).
+//! Live state in Redis 7 or newer, Redis Cluster, or Valkey.
 //!
-//! All keys of a slot begin with the same hash tag, `{NAMESPACE:SOURCE:PARTITION}` (without a namespace
-//! `{SOURCE:PARTITION}`), so they live on one node and one script changes them in one step:
+//! All keys of a partition state begin with the same hash tag, `{NAMESPACE:SOURCE:PARTITION}`
+//! (without a namespace `{SOURCE:PARTITION}`). So they are on one node, and one script changes them
+//! in one step:
 //!
-//! | key | type | holds |
+//! | key | type | contents |
 //! |---|---|---|
-//! | `{…}:slot` | string | the *record*: the slot, and which places there are |
-//! | `{…}:PLACE` | sorted set | the groups of a place, all with the same score, so in the order of their bytes |
-//! | `{…}:PLACE:GROUP` | hash | of a tally: row and count; of a board: member and state |
-//! | `{…}:SHARED:GROUP` | string | of several tallies: rows and what was added to them, as it came (see `packed.rs`) |
-//! | `{…}:CHUNKS:GROUP` | hash | of a tally: chunks of such rows, by a number (see `live_chunks.rs`) |
-//! | `{…}:boards` | hash | the *register*: the cached boards ([`crate::board_cache`]), filled or being filled, with their ids |
-//! | `{…}:boards:used` | sorted set | when each was read last |
-//! | `{…}:b:ID:z`, `:h`, `:m` | sorted set, hashes | the rows of a cached board in their order and by member, and sums |
+//! | `{…}:slot` | string | the *record*: the partition state and the list of its containers |
+//! | `{…}:CONTAINER` | sorted set | the groups of a container, all with the same score, so in byte order |
+//! | `{…}:CONTAINER:GROUP` | hash | aggregate: row and count; board: member and entry |
+//! | `{…}:SHARED:GROUP` | string | packed rows of several aggregate views, see `packed.rs` |
+//! | `{…}:CHUNKS:GROUP` | hash | chunks of packed rows by number, see `live_chunks.rs` |
+//! | `{…}:boards` | hash | the *register*: the cached boards ([`crate::board_cache`]) with their ids |
+//! | `{…}:boards:used` | sorted set | when each cached board was last read |
+//! | `{…}:b:ID:z`, `:h`, `:m` | sorted set, hashes | rows of a cached board by rank and by member, and totals |
 //!
-//! A *place* holds the parts of one generation, epoch and view; its name is `dGENERATION.NUMBER` for
-//! deltas and `sGENERATION.NUMBER` for states. Which places can be read and which are garbage stands in
-//! the record, so it changes in the same step as the slot. A *shared* place, `pGENERATION.NUMBER`, holds those of all
-//! tallies whose groups are of the same columns: most groups get a row or two of each with a micro-batch, and one string
-//! for all of them is one call. Where a group's string is full, what it holds becomes chunks of each tally, in a place
-//! `cGENERATION.NUMBER`, and a row is what all have of it. Counts that are too large to be packed are in hashes by row. Scripts find the keys of parts by themselves
-//! from the record's: a reader can't know them before the record is read, and both must be of one moment.
+//! A *container* holds the deltas or entries of one generation, epoch and view. Its name is
+//! `dGENERATION.NUMBER` for deltas, `s…` for entries, `c…` for chunks and `p…` for shared strings.
+//! The record lists readable and garbage containers, so the list changes in the same step as the
+//! partition state.
 //!
-//! # Rights
+//! A shared container has one string per group for all aggregate views with the same group columns.
+//! A full string becomes chunks of each view. Increments that are too large to be packed are in
+//! hashes by row. Scripts derive the keys from the record: a reader cannot know them before it has
+//! read the record, and both must be from the same moment.
 //!
-//! The least that a user needs, here for the namespace `blue` and on one line (without a namespace,
-//! `~{*}*`):
-//!
-//! ```text
-//! ACL SETUSER backstitch on >PASSWORD resetkeys resetchannels ~{blue:* -@all +evalsha +eval +get +mget +set +append +strlen +getrange +unlink
-//!     +hlen +hget +hmget +hgetall +hset +hincrby +hscan +hdel +zadd +zcard +zrange +zrank +zrangebylex
-//!     +zrem +rpush +llen +lindex +lrange +ltrim +incrby +memory|usage
-//!     +info +select +asking +cluster|slots
-//! ```
-//!
-//! `+select` only for another database than 0; `+asking` and `+cluster|slots` only on a cluster.
-//!
-//! # The server
-//!
-//! `maxmemory-policy` must be `noeviction`: another one takes away counts without a word. With
-//! `appendonly yes` a restart loses nothing, or the last second (`appendfsync everysec`); without it, what
-//! is lost is replayed from the log.
+//! `docs/internals/live-state.md` lists the rights that a user needs and the requirements on the
+//! server.
 
 mod boards;
-mod fault;
+mod connection;
+mod errors;
 mod info;
-mod link;
 mod live;
 mod live_chunks;
+mod live_outbox;
 mod live_read;
 mod live_scan;
-mod live_told;
 mod live_write;
 mod nodes;
 mod packed;

@@ -1,9 +1,8 @@
-//! The nodes of a server: one, or those of a cluster, and which of them has a key.
+//! Routing of requests to the nodes of a server or a cluster.
 //!
-//! The way to a node is found here and not by the client library's own cluster connection: that one
-//! repeats what may have had its effect, makes connections behind one's back that nobody has looked at
-//! (`maxmemory-policy`), and does not give up those that hang. What is needed is little, since all keys
-//! of a call are in one hash slot.
+//! The client library's cluster connection is not used: it repeats commands whose effect is
+//! unknown, opens connections whose `maxmemory-policy` nothing has checked, and does not give up
+//! hanging ones. Routing is simple, because all keys of a call are in one hash slot.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,20 +15,20 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::RedisOptions;
-use super::fault::{self, Reply};
-use super::link::{Dial, Link, Node};
-use super::record::{HASH_SLOTS, SlotKeys};
+use super::connection::{ConnectionConfig, Node, NodeConnection};
+use super::errors::{self, Reply};
+use super::record::{HASH_SLOTS, PartitionKeys};
 use super::script::Script;
-use crate::patience::Patience;
+use crate::retry::RetryPolicy;
 use crate::{Error, Result};
 
-/// So often one call is sent on to another node, or again with a script's whole text.
+/// Most times that one call is redirected to another node or resent with the full script.
 const ROUNDS: usize = 6;
 
-/// The map of a cluster is not read more often than this.
-const MAP_INTERVAL: Duration = Duration::from_millis(50);
+/// Minimum interval between two reads of the cluster's slot map.
+const SLOT_MAP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A call to the node that has a hash slot.
+/// A call to the node that owns a hash slot.
 #[derive(Debug)]
 pub(super) struct Request {
     hash_slot: u16,
@@ -37,16 +36,20 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// A command on a key of a slot.
-    pub(super) const fn command(keys: &SlotKeys, command: Cmd) -> Self {
+    /// A command on a key of a partition state.
+    pub(super) const fn command(keys: &PartitionKeys, command: Cmd) -> Self {
         Self {
             hash_slot: keys.hash_slot,
             call: Call::Command(command),
         }
     }
 
-    /// A script on the record of a slot.
-    pub(super) fn script(keys: &SlotKeys, script: &'static Script, arguments: Vec<Bytes>) -> Self {
+    /// A script on the record of a partition state.
+    pub(super) fn script(
+        keys: &PartitionKeys,
+        script: &'static Script,
+        arguments: Vec<Bytes>,
+    ) -> Self {
         let key = keys.record.clone();
         let call = Call::Script {
             script,
@@ -57,9 +60,9 @@ impl Request {
         Self { hash_slot, call }
     }
 
-    /// The same of a script whose first argument is where the keys of the slot begin.
+    /// A script whose first argument is the key prefix of the partition state.
     pub(super) fn script_on_keys(
-        keys: &SlotKeys,
+        keys: &PartitionKeys,
         script: &'static Script,
         arguments: impl IntoIterator<Item = Bytes>,
     ) -> Self {
@@ -68,7 +71,7 @@ impl Request {
     }
 }
 
-/// What is called.
+/// The command or script of a request.
 #[derive(Debug)]
 enum Call {
     Command(Cmd),
@@ -80,104 +83,117 @@ enum Call {
 }
 
 impl Call {
-    fn command(&self, whole: bool) -> Cmd {
+    fn command(&self, full_script: bool) -> Cmd {
         match self {
             Self::Command(command) => command.clone(),
             Self::Script {
                 script,
                 key,
                 arguments,
-            } => script.command(key, arguments, whole),
+            } => script.command(key, arguments, full_script),
         }
     }
 }
 
-/// How a request goes on after a reply that was no answer.
+/// How a request is resent after a redirect or an unknown script.
 #[derive(Debug, Clone, Default)]
-struct Way {
-    /// The script is sent as a whole.
-    whole: bool,
-    /// Another node than the map's.
-    elsewhere: Option<Node>,
+struct Routing {
+    /// Send the full script.
+    full_script: bool,
+    /// Node of a redirect, which overrides the slot map.
+    redirect: Option<Node>,
 }
 
-/// Which node has which hash slots: first, last, node.
-type Map = Vec<(u16, u16, Node)>;
+/// Owner of each range of hash slots: first, last, node.
+type SlotMap = Vec<(u16, u16, Node)>;
 
-/// The nodes.
+/// The nodes of a server or cluster.
 #[derive(Debug)]
 pub(super) struct Nodes {
-    dial: Dial,
+    config: ConnectionConfig,
     seeds: Vec<Node>,
-    /// Known once a node has answered.
+    /// Set once a node has answered.
     is_cluster: OnceCell<bool>,
-    pub(super) patience: Patience,
-    links: Mutex<HashMap<Node, Arc<Link>>>,
-    map: Mutex<Arc<Map>>,
-    /// When the map was read; nothing if it may be wrong.
-    mapped: tokio::sync::Mutex<Option<Instant>>,
+    pub(super) retry_policy: RetryPolicy,
+    connections: Mutex<HashMap<Node, Arc<NodeConnection>>>,
+    slot_map: Mutex<Arc<SlotMap>>,
+    /// When the slot map was read; `None` if it may be outdated.
+    slot_map_read_at: tokio::sync::Mutex<Option<Instant>>,
 }
 
 impl Nodes {
-    /// The nodes that are named. None is asked yet.
+    /// Creates the nodes without connecting.
     pub(super) fn new(options: &RedisOptions) -> Result<Self> {
-        // Which may hold a password, so it is not shown.
+        // The value may contain a password, so the error does not show it.
         if options.nodes.contains(['@', '/']) {
-            let why = "a node is written as an address with a scheme or a user; write host:port, and set user, password and tls beside it";
+            let why = "nodes contains a scheme or a user; write host:port, and set user, password and tls separately";
             return Err(Error::broken("using Redis", why));
         }
         let names = options.nodes.split(',').map(str::trim);
         let parsed = names.map(Node::parse).collect::<Option<Vec<_>>>();
         let seeds = parsed.ok_or_else(|| {
             let why = format!(
-                "{:?} is no list of nodes; write host:port, with commas between nodes of a cluster",
+                "nodes {:?} does not parse; write host:port, separated by commas for a cluster",
                 options.nodes
             );
             Error::broken("using Redis", why)
         })?;
-        let dial = Dial::new(options)?;
-        // A try has its own deadlines within this one, and throws away what ran out of time.
-        let try_for = 2 * (dial.connect_for + dial.respond_for);
-        let call_for = try_for.max(Duration::from_millis(options.call_timeout_ms));
-        let patience = Patience::new(format!("Redis at {}", options.nodes), try_for, call_for);
+        let config = ConnectionConfig::new(options)?;
+        // An attempt has its own deadlines within this one, and closes connections that exceed
+        // them.
+        let try_timeout = 2 * (config.connect_timeout + config.response_timeout);
+        let call_timeout = try_timeout.max(Duration::from_millis(options.call_timeout_ms));
+        let retry_policy = RetryPolicy::new(
+            format!("Redis at {}", options.nodes),
+            try_timeout,
+            call_timeout,
+        );
         Ok(Self {
-            dial,
+            config,
             seeds,
             is_cluster: OnceCell::new(),
-            patience,
-            links: Mutex::default(),
-            map: Mutex::default(),
-            mapped: tokio::sync::Mutex::default(),
+            retry_policy,
+            connections: Mutex::default(),
+            slot_map: Mutex::default(),
+            slot_map_read_at: tokio::sync::Mutex::default(),
         })
     }
 
-    /// Connects, so that what can't be used is told at once.
+    /// Connects to every node to report unusable servers at once.
     pub(super) async fn connect(&self) -> Result<()> {
-        let doing = "connecting";
-        self.patience.repeated(doing, || self.look(doing)).await
+        let operation = "connecting";
+        self.retry_policy
+            .retry(operation, || self.verify_nodes(operation))
+            .await
     }
 
-    async fn is_cluster(&self, doing: &str) -> Result<bool> {
-        let found = *self.is_cluster.get_or_try_init(|| self.find(doing)).await?;
-        let database = self.dial.database();
+    async fn is_cluster(&self, operation: &str) -> Result<bool> {
+        let found = *self
+            .is_cluster
+            .get_or_try_init(|| self.detect_cluster(operation))
+            .await?;
+        let database = self.config.database();
         if found && database != 0 {
-            let why = format!("a cluster has no database {database}; leave it out");
-            return Err(Error::broken(self.patience.what(doing), why));
+            let why = format!("a cluster has no database {database}; remove the setting database");
+            return Err(Error::broken(self.retry_policy.describe(operation), why));
         }
         Ok(found)
     }
 
-    /// Asks the first seed that answers whether it is of a cluster.
-    async fn find(&self, doing: &str) -> Result<bool> {
-        let mut last = fault::strange(&self.patience, doing);
+    /// Determines from the first seed that answers whether it belongs to a cluster.
+    async fn detect_cluster(&self, operation: &str) -> Result<bool> {
+        let mut last = errors::unexpected_answer(&self.retry_policy, operation);
         for seed in &self.seeds {
-            let link = self.link(seed);
-            match link.info(&self.dial, &self.patience, doing).await {
+            let connection = self.connection(seed);
+            match connection
+                .info(&self.config, &self.retry_policy, operation)
+                .await
+            {
                 Ok(info) if !info.is_cluster() && self.seeds.len() > 1 => {
                     let why = format!(
-                        "{seed} is of no cluster, so it must be the only node; name one server"
+                        "{seed} does not belong to a cluster, so it must be the only node; configure one server"
                     );
-                    return Err(Error::broken(self.patience.what(doing), why));
+                    return Err(Error::broken(self.retry_policy.describe(operation), why));
                 }
                 Ok(info) => return Ok(info.is_cluster()),
                 Err(error) => last = error,
@@ -186,44 +202,55 @@ impl Nodes {
         Err(last)
     }
 
-    /// Connects to every node that has hash slots: what can't be used is told at once.
-    async fn look(&self, doing: &str) -> Result<()> {
-        for node in self.all(doing).await? {
-            let link = self.link(&node);
-            let info = link.info(&self.dial, &self.patience, doing).await?;
-            if let Some(refusal) = info.refusal().or(info.is_behind()) {
-                let why = format!("{node}: {refusal}");
-                return Err(Error::broken(self.patience.what(doing), why));
+    /// Verifies every node that owns hash slots.
+    async fn verify_nodes(&self, operation: &str) -> Result<()> {
+        for node in self.primaries(operation).await? {
+            let connection = self.connection(&node);
+            let info = connection
+                .info(&self.config, &self.retry_policy, operation)
+                .await?;
+            if let Some(refusal_reason) = info.refusal_reason().or(info.unavailable_reason()) {
+                let why = format!("{node}: {refusal_reason}");
+                return Err(Error::broken(self.retry_policy.describe(operation), why));
             }
         }
         Ok(())
     }
 
-    /// All nodes that have hash slots.
-    async fn all(&self, doing: &str) -> Result<Vec<Node>> {
-        if !self.is_cluster(doing).await? {
+    /// Returns all nodes that own hash slots.
+    async fn primaries(&self, operation: &str) -> Result<Vec<Node>> {
+        if !self.is_cluster(operation).await? {
             return Ok(self.seeds.clone());
         }
-        self.refresh(doing).await?;
-        let mut nodes: Vec<Node> = self.map().iter().map(|(_, _, node)| node.clone()).collect();
+        self.refresh(operation).await?;
+        let mut nodes: Vec<Node> = self
+            .slot_map()
+            .iter()
+            .map(|(_, _, node)| node.clone())
+            .collect();
         nodes.sort();
         nodes.dedup();
         Ok(nodes)
     }
 
-    /// The answers to some requests, in their order. They are tried again, so they must be ones that may run several times.
-    pub(super) async fn ask_again(&self, doing: &str, requests: &[Request]) -> Result<Vec<Value>> {
-        let tries = || self.ask(doing, requests);
-        self.patience.repeated(doing, tries).await
+    /// Sends requests with retries, so they must be idempotent. The answers are in the order of the
+    /// requests.
+    pub(super) async fn send_with_retry(
+        &self,
+        operation: &str,
+        requests: &[Request],
+    ) -> Result<Vec<Value>> {
+        let tries = || self.send(operation, requests);
+        self.retry_policy.retry(operation, tries).await
     }
 
-    /// One try of some requests, each at the node that has its hash slot; those of one node go together.
-    /// The answers come in the order of the requests.
+    /// Sends requests once, each to the node that owns its hash slot; requests to one node are
+    /// pipelined. The answers are in the order of the requests.
     ///
     /// # Errors
-    /// The first one; the other requests may have had their effect.
-    pub(super) async fn ask(&self, doing: &str, requests: &[Request]) -> Result<Vec<Value>> {
-        let mut ways = vec![Way::default(); requests.len()];
+    /// The first error; the other requests may have had an effect.
+    pub(super) async fn send(&self, operation: &str, requests: &[Request]) -> Result<Vec<Value>> {
+        let mut routes = vec![Routing::default(); requests.len()];
         let mut answers: Vec<Option<Value>> = requests.iter().map(|_| None).collect();
         for _ in 0..ROUNDS {
             let open: Vec<usize> = (0..requests.len())
@@ -232,209 +259,227 @@ impl Nodes {
             if open.is_empty() {
                 return Ok(answers.into_iter().flatten().collect());
             }
-            if self.is_cluster(doing).await? && self.mapped.lock().await.is_none() {
-                self.refresh(doing).await?;
+            if self.is_cluster(operation).await? && self.slot_map_read_at.lock().await.is_none() {
+                self.refresh(operation).await?;
             }
-            for (index, reply) in self.round(doing, requests, &ways, &open).await? {
-                let (Some(way), Some(answer)) = (ways.get_mut(index), answers.get_mut(index))
+            for (index, reply) in self.send_open(operation, requests, &routes, &open).await? {
+                let (Some(route), Some(answer)) = (routes.get_mut(index), answers.get_mut(index))
                 else {
                     continue;
                 };
                 match reply {
                     Reply::Value(value) => *answer = Some(value),
-                    Reply::NoScript => way.whole = true,
-                    Reply::Moved(to) => {
-                        way.elsewhere = Node::parse(&to);
-                        *self.mapped.lock().await = None;
+                    Reply::NoScript => route.full_script = true,
+                    Reply::Redirect(to) => {
+                        route.redirect = Node::parse(&to);
+                        *self.slot_map_read_at.lock().await = None;
                     }
                 }
             }
         }
-        Err(self
-            .patience
-            .unavailable(doing, "the cluster keeps moving its keys"))
+        Err(self.retry_policy.unavailable(
+            operation,
+            "the cluster keeps redirecting the keys of this request",
+        ))
     }
 
-    /// Sends what is open, to all nodes side by side.
-    async fn round(
+    /// Sends the open requests to all nodes concurrently.
+    async fn send_open(
         &self,
-        doing: &str,
+        operation: &str,
         requests: &[Request],
-        ways: &[Way],
+        routes: &[Routing],
         open: &[usize],
     ) -> Result<Vec<(usize, Reply)>> {
         let mut by_node: BTreeMap<Node, Vec<usize>> = BTreeMap::new();
         for index in open {
-            let (Some(request), Some(way)) = (requests.get(*index), ways.get(*index)) else {
+            let (Some(request), Some(route)) = (requests.get(*index), routes.get(*index)) else {
                 continue;
             };
-            let node = match &way.elsewhere {
+            let node = match &route.redirect {
                 Some(node) => node.clone(),
-                None => self.node_of(doing, request.hash_slot)?,
+                None => self.node_for(operation, request.hash_slot)?,
             };
             by_node.entry(node).or_default().push(*index);
         }
         let sending = by_node
             .into_iter()
-            .map(|(node, indices)| self.ask_node(doing, node, indices, (requests, ways)));
+            .map(|(node, indices)| self.send_to_node(operation, node, indices, requests, routes));
         let mut replies = Vec::with_capacity(open.len());
-        for of_node in join_all(sending).await {
-            replies.extend(of_node?);
+        for node_replies in join_all(sending).await {
+            replies.extend(node_replies?);
         }
         Ok(replies)
     }
 
-    async fn ask_node(
+    async fn send_to_node(
         &self,
-        doing: &str,
+        operation: &str,
         node: Node,
         indices: Vec<usize>,
-        (requests, ways): (&[Request], &[Way]),
+        requests: &[Request],
+        routes: &[Routing],
     ) -> Result<Vec<(usize, Reply)>> {
         let mut commands = Pipeline::with_capacity(indices.len());
-        // Whose reply is whose.
-        let mut owners = Vec::with_capacity(indices.len());
+        // Index of the request of each reply.
+        let mut sent_indices = Vec::with_capacity(indices.len());
         for index in indices {
-            let (Some(request), Some(way)) = (requests.get(index), ways.get(index)) else {
+            let (Some(request), Some(route)) = (requests.get(index), routes.get(index)) else {
                 continue;
             };
-            commands.add_command(request.call.command(way.whole));
-            owners.push(index);
+            commands.add_command(request.call.command(route.full_script));
+            sent_indices.push(index);
         }
-        let link = self.link(&node);
-        let sent = link.send(&self.dial, &self.patience, doing, &commands);
+        let connection = self.connection(&node);
+        let sent = connection.send(&self.config, &self.retry_policy, operation, &commands);
         let values = match sent.await {
             Ok(values) => values,
             Err(error) => {
-                // The node may have lost its keys to another one.
-                *self.mapped.lock().await = None;
+                // The keys may have moved to another node.
+                *self.slot_map_read_at.lock().await = None;
                 return Err(error);
             }
         };
-        if values.len() != owners.len() {
-            return Err(fault::strange(&self.patience, doing));
+        if values.len() != sent_indices.len() {
+            return Err(errors::unexpected_answer(&self.retry_policy, operation));
         }
         let mut replies = Vec::with_capacity(values.len());
-        for (owner, value) in owners.into_iter().zip(values) {
-            if fault::is_demoted(&value) {
-                link.give_up().await;
+        for (index, value) in sent_indices.into_iter().zip(values) {
+            if errors::is_not_primary(&value) {
+                connection.disconnect().await;
             }
-            let reply = fault::reply(&self.patience, doing, value);
+            let reply = errors::classify_reply(&self.retry_policy, operation, value);
             if reply
                 .as_ref()
                 .is_err_and(|error| matches!(error, Error::Unavailable { .. }))
             {
-                *self.mapped.lock().await = None;
+                *self.slot_map_read_at.lock().await = None;
             }
-            replies.push((owner, reply?));
+            replies.push((index, reply?));
         }
         Ok(replies)
     }
 
-    fn node_of(&self, doing: &str, hash_slot: u16) -> Result<Node> {
+    fn node_for(&self, operation: &str, hash_slot: u16) -> Result<Node> {
         if self.is_cluster.get() != Some(&true) {
             let seed = self.seeds.first().cloned();
-            return seed.ok_or_else(|| fault::strange(&self.patience, doing));
+            return seed.ok_or_else(|| errors::unexpected_answer(&self.retry_policy, operation));
         }
-        let map = self.map();
-        let mut ranges = map.iter();
+        let slot_map = self.slot_map();
+        let mut ranges = slot_map.iter();
         let found = ranges.find(|(first, last, _)| (*first..=*last).contains(&hash_slot));
         found.map(|(_, _, node)| node.clone()).ok_or_else(|| {
-            let why = format!("no node of the cluster has hash slot {hash_slot}");
-            self.patience.unavailable(doing, why)
+            let why =
+                format!("no node of the cluster owns hash slot {hash_slot}; see CLUSTER INFO");
+            self.retry_policy.unavailable(operation, why)
         })
     }
 
-    fn map(&self) -> Arc<Map> {
-        Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner))
+    fn slot_map(&self) -> Arc<SlotMap> {
+        Arc::clone(&self.slot_map.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn link(&self, node: &Node) -> Arc<Link> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let link = links
+    fn connection(&self, node: &Node) -> Arc<NodeConnection> {
+        let mut connections = self
+            .connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let connection = connections
             .entry(node.clone())
-            .or_insert_with(|| Arc::new(Link::new(node.clone())));
-        Arc::clone(link)
+            .or_insert_with(|| Arc::new(NodeConnection::new(node.clone())));
+        Arc::clone(connection)
     }
 
-    /// Reads the map of the cluster from the first node that answers.
-    async fn refresh(&self, doing: &str) -> Result<()> {
-        // One reads it, and those who wait meanwhile find it read.
-        let mut mapped = self.mapped.lock().await;
-        if mapped.is_some_and(|at| at.elapsed() < MAP_INTERVAL) {
+    /// Reads the cluster's slot map from the first node that answers.
+    async fn refresh(&self, operation: &str) -> Result<()> {
+        // One caller reads the map; concurrent callers wait and reuse it.
+        let mut slot_map_read_at = self.slot_map_read_at.lock().await;
+        if slot_map_read_at.is_some_and(|at| at.elapsed() < SLOT_MAP_INTERVAL) {
             return Ok(());
         }
-        let mut nodes: Vec<Node> = self.map().iter().map(|(_, _, node)| node.clone()).collect();
+        let mut nodes: Vec<Node> = self
+            .slot_map()
+            .iter()
+            .map(|(_, _, node)| node.clone())
+            .collect();
         nodes.extend(self.seeds.iter().cloned());
-        let mut asked: Vec<Node> = Vec::new();
-        let mut last = fault::strange(&self.patience, doing);
+        let mut queried: Vec<Node> = Vec::new();
+        let mut last = errors::unexpected_answer(&self.retry_policy, operation);
         for node in nodes {
-            if asked.contains(&node) {
+            if queried.contains(&node) {
                 continue;
             }
-            match self.ask_map(doing, &node).await {
-                Ok(map) => {
-                    let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-                    links.retain(|node, _| {
-                        self.seeds.contains(node) || map.iter().any(|(_, _, of)| of == node)
+            match self.fetch_slot_map(operation, &node).await {
+                Ok(slot_map) => {
+                    let mut connections = self
+                        .connections
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner);
+                    connections.retain(|node, _| {
+                        self.seeds.contains(node) || slot_map.iter().any(|(_, _, of)| of == node)
                     });
-                    *self.map.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
-                    *mapped = Some(Instant::now());
+                    *self.slot_map.lock().unwrap_or_else(PoisonError::into_inner) =
+                        Arc::new(slot_map);
+                    *slot_map_read_at = Some(Instant::now());
                     return Ok(());
                 }
                 Err(error) => last = error,
             }
-            asked.push(node);
+            queried.push(node);
         }
         Err(last)
     }
 
-    async fn ask_map(&self, doing: &str, node: &Node) -> Result<Map> {
+    async fn fetch_slot_map(&self, operation: &str, node: &Node) -> Result<SlotMap> {
         let mut commands = Pipeline::new();
         commands.add_command(redis::cmd("CLUSTER").arg("SLOTS").take());
-        let link = self.link(node);
-        let sent = link.send(&self.dial, &self.patience, doing, &commands);
+        let connection = self.connection(node);
+        let sent = connection.send(&self.config, &self.retry_policy, operation, &commands);
         let value = sent.await?.into_iter().next().unwrap_or_default();
-        let Reply::Value(value) = fault::reply(&self.patience, doing, value)? else {
-            return Err(fault::strange(&self.patience, doing));
+        let Reply::Value(value) = errors::classify_reply(&self.retry_policy, operation, value)?
+        else {
+            return Err(errors::unexpected_answer(&self.retry_policy, operation));
         };
-        parse_map(&value, node).ok_or_else(|| fault::strange(&self.patience, doing))
+        parse_slot_map(&value, node)
+            .ok_or_else(|| errors::unexpected_answer(&self.retry_policy, operation))
     }
 
-    /// What is wrong with the server, in sentences.
-    pub(super) async fn flaws(&self) -> Result<Vec<String>> {
-        let doing = "looking at the server";
-        let mut flaws = Vec::new();
-        for node in self.all(doing).await? {
-            let link = self.link(&node);
-            let info = link.info(&self.dial, &self.patience, doing).await?;
-            let refusal = info.refusal().or(info.is_behind());
+    /// Returns problems of the server, one sentence each.
+    pub(super) async fn diagnostics(&self) -> Result<Vec<String>> {
+        let operation = "checking the server";
+        let mut diagnostics = Vec::new();
+        for node in self.primaries(operation).await? {
+            let connection = self.connection(&node);
+            let info = connection
+                .info(&self.config, &self.retry_policy, operation)
+                .await?;
+            let refusal_reason = info.refusal_reason().or(info.unavailable_reason());
             let warnings = info.warnings().into_iter().map(str::to_owned);
-            flaws.extend(
-                refusal
+            diagnostics.extend(
+                refusal_reason
                     .into_iter()
                     .chain(warnings)
                     .map(|flaw| format!("Redis at {node}: {flaw}")),
             );
         }
-        let held: usize = self
-            .map()
+        let assigned: usize = self
+            .slot_map()
             .iter()
             .map(|(first, last, _)| usize::from(*last) + 1 - usize::from(*first))
             .sum();
-        if self.is_cluster(doing).await? && held < usize::from(HASH_SLOTS) {
-            flaws.push(format!(
-                "{}: {held} of {HASH_SLOTS} hash slots are on a node; look at CLUSTER INFO",
-                self.patience.server()
+        if self.is_cluster(operation).await? && assigned < usize::from(HASH_SLOTS) {
+            diagnostics.push(format!(
+                "{}: only {assigned} of {HASH_SLOTS} hash slots have a node; see CLUSTER INFO",
+                self.retry_policy.server()
             ));
         }
-        Ok(flaws)
+        Ok(diagnostics)
     }
 }
 
-/// The answer to `CLUSTER SLOTS`: first, last, master, replicas. A node that does not know its own name
-/// leaves it out.
-fn parse_map(value: &Value, asked: &Node) -> Option<Map> {
+/// Decodes the answer to `CLUSTER SLOTS`: first, last, primary, replicas. A node that does not know
+/// its own name omits it.
+fn parse_slot_map(value: &Value, answering: &Node) -> Option<SlotMap> {
     let Value::Array(ranges) = value else {
         return None;
     };
@@ -456,7 +501,7 @@ fn parse_map(value: &Value, asked: &Node) -> Option<Map> {
             return None;
         };
         let host = if host.is_empty() || host == "?" {
-            asked.host.clone()
+            answering.host.clone()
         } else {
             host
         };
@@ -470,8 +515,9 @@ fn parse_map(value: &Value, asked: &Node) -> Option<Map> {
             node,
         ))
     };
-    let map: Map = ranges.iter().map(range).collect::<Option<_>>()?;
-    map.iter()
+    let slot_map: SlotMap = ranges.iter().map(range).collect::<Option<_>>()?;
+    slot_map
+        .iter()
         .all(|(first, last, _)| first <= last)
-        .then_some(map)
+        .then_some(slot_map)
 }

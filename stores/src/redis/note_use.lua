@@ -1,10 +1,9 @@
 #!lua flags=allow-oom
--- Notes that a board was read, if it is in the register as one that is filled: a note may come after the
--- board has gone, and nobody would take it away.
+-- Records that a board was read, if the register lists it as filled. A late note for a dropped
+-- board would never be removed.
 --
--- KEYS[1]: the record, for its hash tag. ARGV: what all keys of the slot begin with, the board's field in
--- the register, the moment in milliseconds.
--- Answers 1; 0 if nothing was noted.
+-- KEYS[1]: the record, for its hash tag. ARGV: the key prefix, the board's field in the register,
+-- the time in milliseconds. Returns 1; 0 if nothing was recorded.
 local value = redis.call('HGET', ARGV[1] .. 'boards', ARGV[2])
 if not value or string.sub(value, 1, 1) ~= 'r' then
     return 0

@@ -1,9 +1,9 @@
 #!lua flags=no-writes
--- Reads the record and, of the same moment, the first entries that wait to be told.
+-- Reads the record and, at the same moment, the first entries of the outbox.
 --
--- KEYS[1]: the record. ARGV: what all keys of the slot begin with, how many entries at most.
--- Answers the record (empty: missing), how many entries were taken out before, how many wait, and the
--- first of them.
+-- KEYS[1]: the record. ARGV: the key prefix, the maximum number of entries. Returns the record
+-- (empty: missing), the number of entries that were removed so far, the number of waiting entries,
+-- and the first of them.
 local record = redis.call('GET', KEYS[1])
 if not record then
     return { '' }

@@ -24,7 +24,7 @@ const COUNT_MAX: u64 = 1 << 31;
 /// So many views share strings, at most: what is read for one goes through the segments of all.
 pub(super) const VIEWS_MAX: usize = 64;
 
-/// Whether a count may be packed.
+/// True if a count may be packed.
 pub(super) const fn is_short(count: i64) -> bool {
     count.unsigned_abs() <= COUNT_MAX
 }

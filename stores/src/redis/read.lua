@@ -1,15 +1,14 @@
 #!lua flags=no-writes
--- Reads the record and, of the same moment, the groups that are asked for in all epochs that are kept.
+-- Reads the record and, at the same moment, given groups in all retained epochs.
 --
--- KEYS[1]: the record. ARGV: what all keys of the slot begin with, the first letter of the places,
--- how many rows one answer may hold, 1 if a sum that is made takes the place of its states; then for each
--- question a view and a group.
--- Answers the record (empty: missing), then for each question the sum that is kept of the group's states
--- (empty: none) and, unless that takes their place, for each place of its view, in the record's order, the
--- fields and values of the group (of a place of chunks these), of a place that views share its string (empty: none); the
--- number of its fields if these were too many.
+-- KEYS[1]: the record. ARGV: the key prefix, the first letter of the containers, the maximum number
+-- of rows in the answer, 1 if a finished live count replaces its entries, then for each query a
+-- view and a group. Returns the record (empty: missing). For each query follows the live count of
+-- the group (empty: none). Unless it replaces the entries, then follows for each container of the
+-- view, in the record's order: its fields and values (chunks included), or the string of a shared
+-- container (empty: none), or the number of fields if there are too many rows.
 
--- About so many bytes a packed row has, and so many rows a chunk.
+-- Estimated bytes of a packed row, and rows of a chunk.
 local ROW, CHUNK = 32, 16
 local record = redis.call('GET', KEYS[1])
 if not record then
@@ -17,24 +16,24 @@ if not record then
 end
 local prefix, kind, budget = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local decoded = cjson.decode(record)
-local live, sums = decoded.live, decoded.sums or {}
+local live, count_hashes = decoded.live, decoded.sums or {}
 local answer = { record }
 for at = 5, #ARGV, 2 do
-    local of_view, sum = sums[ARGV[at]], ''
-    if of_view and kind == 's' then
-        sum = redis.call('HGET', prefix .. of_view, ARGV[at + 1]) or ''
+    local counts_hash, live_count = count_hashes[ARGV[at]], ''
+    if counts_hash and kind == 's' then
+        live_count = redis.call('HGET', prefix .. counts_hash, ARGV[at + 1]) or ''
     end
-    answer[#answer + 1] = sum
-    local is_summed = ARGV[4] == '1' and string.sub(sum, 1, 1) == 'm'
-    for _, place in ipairs(live[ARGV[at]] or {}) do
-        local letter = string.sub(place[1], 1, 1)
+    answer[#answer + 1] = live_count
+    local replaces_rows = ARGV[4] == '1' and string.sub(live_count, 1, 1) == 'm'
+    for _, container in ipairs(live[ARGV[at]] or {}) do
+        local letter = string.sub(container[1], 1, 1)
         if letter == 'p' and kind == 'd' then
-            local key = prefix .. string.match(place[1], '^[^#]+') .. ':' .. ARGV[at + 1]
+            local key = prefix .. string.match(container[1], '^[^#]+') .. ':' .. ARGV[at + 1]
             local rows = redis.call('GET', key) or ''
             budget = math.max(0, budget - math.ceil(#rows / ROW))
             answer[#answer + 1] = rows
-        elseif (letter == kind or letter == 'c' and kind == 'd') and not is_summed then
-            local key = prefix .. place[1] .. ':' .. ARGV[at + 1]
+        elseif (letter == kind or letter == 'c' and kind == 'd') and not replaces_rows then
+            local key = prefix .. container[1] .. ':' .. ARGV[at + 1]
             local fields = redis.call('HLEN', key)
             local rows = letter == 'c' and fields * CHUNK or fields
             if rows > budget then

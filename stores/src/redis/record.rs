@@ -1,37 +1,40 @@
-//! The record of a slot: what stands at its one key that decides.
+//! The record of a partition state: the value of its `:slot` key, and its format.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use schemas::seam::{Epoch, Slot};
+use schemas::seam::{Epoch, PartitionState};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::packed::VIEWS_MAX;
 use crate::board_cache::Revision;
-use crate::live::SlotId;
+use crate::live::PartitionId;
 use crate::namespace::Namespace;
 use crate::{Error, Result};
 
-/// A program that knows format 1 only would leave cached boards as they are when it applies changes, one
-/// of format 2 would count the changes of their register, one of format 3 would leave sums of states
-/// as they are, one of format 4 would not see packed rows, and one of format 5 would not see chunks of them.
+/// Format of the records that are written.
+///
+/// An older program would silently damage newer data. With format 1 it would not change cached
+/// boards when it applies changes. With format 2 it would number the changes of their register.
+/// With format 3 it would not change live counts. With formats 4 and 5 it would not read packed
+/// rows and chunks.
 const FORMAT: u32 = 6;
-/// The formats that are read.
+/// Formats that can be read.
 const FORMATS: std::ops::RangeInclusive<u32> = 1..=FORMAT;
 
-/// What a place holds.
+/// Contents of a container: the deltas or entries of one generation, epoch and view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PlaceKind {
-    /// Deltas, each in a field of its own.
+pub(super) enum ContainerKind {
+    /// Deltas, one field per row.
     Deltas,
-    /// Chunks of packed deltas, which are deltas too.
+    /// Chunks of packed deltas.
     Chunks,
     States,
 }
 
-impl PlaceKind {
-    /// The first letter of a place's name.
+impl ContainerKind {
+    /// First letter of the container's name.
     pub(super) const fn letter(self) -> &'static str {
         match self {
             Self::Deltas => "d",
@@ -41,82 +44,85 @@ impl PlaceKind {
     }
 }
 
-/// The first letter of a place of chunks.
+/// First letter of the name of a container with chunks.
 const CHUNKS: &str = "c";
-/// The first letter of a place of deltas that views share: its groups are strings of packed rows.
+/// First letter of the name of a shared container, whose groups are strings of packed rows.
 const SHARED: char = 'p';
-/// What stands between the name of such a place and the number of a view.
+/// Separates the name of a shared container from the number of a view.
 const NUMBER: char = '#';
 
-/// The view's number, if this is the name of a place that views share.
-pub(super) fn number_of(place: &str) -> Option<usize> {
-    let (_, number) = place.strip_prefix(SHARED)?.split_once(NUMBER)?;
+/// Returns the view's number if this is the name of a shared container.
+pub(super) fn view_number(container: &str) -> Option<usize> {
+    let (_, number) = container.strip_prefix(SHARED)?.split_once(NUMBER)?;
     number.parse().ok()
 }
 
-/// Whether this is the name of a place of chunks.
-pub(super) fn has_chunks(place: &str) -> bool {
-    place.starts_with(CHUNKS)
+/// True if a container has this name because it contains chunks.
+pub(super) fn has_chunks(container: &str) -> bool {
+    container.starts_with(CHUNKS)
 }
 
-/// A place that the views of one family share, in one epoch.
+/// A container that the views of one family share in one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct SharedPlace {
+struct SharedContainer {
     family: String,
     epoch: Epoch,
-    /// How many views have a number there.
+    /// Number of views that have a number in it.
     views: usize,
-    /// Whether a count came that can't be packed: from then on nothing is, so that sums are checked.
+    /// True if an increment was too large to be packed. From then on no more rows are packed, so
+    /// that sums are checked.
     #[serde(default)]
     is_closed: bool,
 }
 
-/// Where the rows of some views go that may be packed.
+/// The shared container for packed rows of some views.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Sharing {
-    pub(super) place: String,
-    /// The numbers of the views, in their order.
+pub(super) struct PackedContainer {
+    pub(super) container: String,
+    /// The views' numbers, in the order of the views.
     pub(super) numbers: Vec<usize>,
 }
 
-/// The slot of a partition and the places of its parts. Scripts read `live` and `garbage`; they must
-/// not write it, since a number of theirs is a double.
+/// A partition state and the list of its containers. Scripts read `live` and `garbage`. They must
+/// not write the record, because Lua's numbers are doubles.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     format: u32,
-    /// Made anew with every change, so that no two records have the same bytes, and whoever has sent
-    /// this one sees that it went through.
+    /// Changes with every write, so no two records have the same bytes, and the writer recognizes
+    /// its record.
     mark: String,
-    pub(super) slot: Slot,
-    /// The number of the next place of this generation.
-    next_place: u64,
-    /// By view: the name and the epoch of each place that can be read. The name of one that views share has the
-    /// view's number there after it.
+    #[serde(rename = "slot")]
+    pub(super) state: PartitionState,
+    /// Number of the next container of this generation.
+    #[serde(rename = "next_place")]
+    next_container: u64,
+    /// Name and epoch of each readable container by view. For a shared container, the view's number
+    /// follows the name.
     live: BTreeMap<String, Vec<(String, Epoch)>>,
-    /// By name: the places that views share, each of one epoch, with which it goes.
+    /// Shared containers by name. Each belongs to one epoch and is pruned with it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    shared: BTreeMap<String, SharedPlace>,
-    /// The names of places, of outboxes and of hashes of sums that can't be read any more.
+    shared: BTreeMap<String, SharedContainer>,
+    /// Names of containers, outboxes and hashes of live counts that can no longer be read.
     pub(super) garbage: Vec<String>,
-    /// The last change of the register of cached boards.
+    /// Revision of the register of cached boards.
     #[serde(default)]
     pub(super) boards_revision: Revision,
-    /// The name of the list of what waits to be told, once there was anything in this life.
+    /// Name of the outbox, once it was used in this generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) outbox: Option<String>,
-    /// By view: the name of the hash of the sums of its states, by key, once there was any in this life.
+    /// Name of the hash of live counts by view, once it was used in this generation.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     sums: BTreeMap<String, String>,
 }
 
 impl Record {
-    /// A record with this slot and no places.
-    pub(super) fn new(slot: Slot) -> Self {
+    /// Creates a record without containers.
+    pub(super) fn new(state: PartitionState) -> Self {
         Self {
             format: FORMAT,
             mark: String::new(),
-            slot,
-            next_place: 0,
+            state,
+            next_container: 0,
             live: BTreeMap::new(),
             shared: BTreeMap::new(),
             garbage: Vec::new(),
@@ -126,10 +132,10 @@ impl Record {
         }
     }
 
-    /// Reads a record; nothing for no bytes.
+    /// Parses a record. Returns `None` for empty bytes.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the damage.
     pub(super) fn parse(bytes: &[u8]) -> std::result::Result<Option<Self>, String> {
         if bytes.is_empty() {
             return Ok(None);
@@ -137,7 +143,7 @@ impl Record {
         let mut record: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if !FORMATS.contains(&record.format) {
             return Err(format!(
-                "it has format {}, and this version knows those up to {FORMAT}",
+                "its format is {}, and this version reads formats up to {FORMAT}",
                 record.format
             ));
         }
@@ -145,227 +151,241 @@ impl Record {
         Ok(Some(record))
     }
 
-    /// Its bytes, with a mark of their own.
+    /// Encodes the record with a new mark.
     pub(super) fn encode(&mut self) -> Result<Vec<u8>> {
         self.mark = Uuid::new_v4().simple().to_string();
-        serde_json::to_vec(self).map_err(|error| Error::broken("writing a live slot", error))
+        serde_json::to_vec(self).map_err(|error| Error::broken("encoding a partition state", error))
     }
 
-    /// What no other record has.
+    /// The mark that no other record has.
     pub(super) fn mark(&self) -> &str {
         &self.mark
     }
 
-    /// The places of a view that can be read, with their epochs.
-    pub(super) fn places(
+    /// The readable containers of a view, with their epochs.
+    pub(super) fn containers(
         &self,
         view: &str,
-        kind: PlaceKind,
+        kind: ContainerKind,
     ) -> impl Iterator<Item = &(String, Epoch)> {
-        let places = self.live.get(view).into_iter().flatten();
-        places.filter(move |(name, _)| {
+        let containers = self.live.get(view).into_iter().flatten();
+        containers.filter(move |(name, _)| {
             let is_packed = name.starts_with(SHARED) || has_chunks(name);
-            kind == PlaceKind::Deltas && is_packed || name.starts_with(kind.letter())
+            kind == ContainerKind::Deltas && is_packed || name.starts_with(kind.letter())
         })
     }
 
-    /// Where some views of a family keep packed rows in the epoch that is being filled; made if it is not there. Nothing
-    /// if these must not be packed: `is_long` says that counts are too large for that.
-    pub(super) fn ensure_shared(
+    /// Returns the shared container of a family for the current epoch, and adds it if it does not
+    /// exist. Returns `None` if the rows must not be packed; `is_long` says that an increment is
+    /// too large.
+    pub(super) fn ensure_shared_container(
         &mut self,
         family: &str,
         views: &[String],
         is_long: bool,
-    ) -> Option<Sharing> {
-        let (epoch, generation) = (self.slot.epoch, self.slot.generation);
-        let is_it = |place: &SharedPlace| place.epoch == epoch && place.family == family;
-        let found = self.shared.iter().find(|(_, place)| is_it(place));
+    ) -> Option<PackedContainer> {
+        let (epoch, generation) = (self.state.epoch, self.state.generation);
+        let is_match =
+            |container: &SharedContainer| container.epoch == epoch && container.family == family;
+        let found = self
+            .shared
+            .iter()
+            .find(|(_, container)| is_match(container));
         let name = found.map_or_else(
-            || format!("{SHARED}{generation}.{}", self.next_place),
+            || format!("{SHARED}{generation}.{}", self.next_container),
             |(name, _)| name.clone(),
         );
-        let place = self.shared.entry(name.clone()).or_insert_with(|| {
-            self.next_place += 1;
+        let container = self.shared.entry(name.clone()).or_insert_with(|| {
+            self.next_container += 1;
             let family = family.to_owned();
-            SharedPlace {
+            SharedContainer {
                 family,
                 epoch,
                 views: 0,
                 is_closed: false,
             }
         });
-        place.is_closed |= is_long;
+        container.is_closed |= is_long;
         let numbered = format!("{name}{NUMBER}");
         let mut numbers = Vec::with_capacity(views.len());
         for view in views {
-            let places = self.live.entry(view.clone()).or_default();
-            let known = places
+            let containers = self.live.entry(view.clone()).or_default();
+            let existing = containers
                 .iter()
                 .find_map(|(at, _)| at.strip_prefix(&numbered)?.parse().ok());
-            let number = known.unwrap_or_else(|| {
-                places.push((format!("{numbered}{}", place.views), epoch));
-                place.views += 1;
-                place.views - 1
+            let number = existing.unwrap_or_else(|| {
+                containers.push((format!("{numbered}{}", container.views), epoch));
+                container.views += 1;
+                container.views - 1
             });
             numbers.push(number);
         }
-        let is_open = !place.is_closed && place.views <= VIEWS_MAX;
-        is_open.then_some(Sharing {
-            place: name,
+        let is_open = !container.is_closed && container.views <= VIEWS_MAX;
+        is_open.then_some(PackedContainer {
+            container: name,
             numbers,
         })
     }
 
-    /// The family whose views share a place, if that is of the epoch that is being filled.
-    pub(super) fn family_of(&self, place: &str) -> Option<&str> {
-        let shared = self.shared.get(place)?;
-        (shared.epoch == self.slot.epoch).then_some(&shared.family)
+    /// The family of a shared container, if it belongs to the current epoch.
+    pub(super) fn current_family(&self, container: &str) -> Option<&str> {
+        let shared = self.shared.get(container)?;
+        (shared.epoch == self.state.epoch).then_some(&shared.family)
     }
 
-    /// The views that share a place, by their numbers there.
-    pub(super) fn sharers(&self, place: &str) -> BTreeMap<usize, &str> {
-        let places = self.live.iter();
-        let places = places.flat_map(|(view, of)| of.iter().map(move |(name, _)| (view, name)));
-        let numbered = places.filter_map(|(view, name)| {
+    /// The views in a shared container, by number.
+    pub(super) fn views_sharing(&self, container: &str) -> BTreeMap<usize, &str> {
+        let containers = self.live.iter();
+        let containers =
+            containers.flat_map(|(view, of)| of.iter().map(move |(name, _)| (view, name)));
+        let numbered = containers.filter_map(|(view, name)| {
             let (of, _) = name.split_once(NUMBER)?;
-            Some((number_of(name).filter(|_| of == place)?, view.as_str()))
+            Some((
+                view_number(name).filter(|_| of == container)?,
+                view.as_str(),
+            ))
         });
         numbered.collect()
     }
 
-    /// The view that a place is of, if that is of the epoch that is being filled.
-    pub(super) fn view_of(&self, place: &str) -> Option<&str> {
-        let is_it = |(name, epoch): &(String, Epoch)| name == place && *epoch == self.slot.epoch;
+    /// The view of a container, if it belongs to the current epoch.
+    pub(super) fn current_view(&self, container: &str) -> Option<&str> {
+        let is_match =
+            |(name, epoch): &(String, Epoch)| name == container && *epoch == self.state.epoch;
         let mut views = self.live.iter();
-        let found = views.find(|(_, places)| places.iter().any(is_it));
+        let found = views.find(|(_, containers)| containers.iter().any(is_match));
         found.map(|(view, _)| view.as_str())
     }
 
-    /// Whether a count came in the epoch that is being filled that can't be packed.
-    pub(super) fn has_closed(&self) -> bool {
+    /// True if the current epoch has an increment that is too large to be packed.
+    pub(super) fn has_unpackable(&self) -> bool {
         let mut shared = self.shared.values();
-        shared.any(|place| place.is_closed && place.epoch == self.slot.epoch)
+        shared.any(|container| container.is_closed && container.epoch == self.state.epoch)
     }
 
-    /// Whether a place is there that views share, or one of chunks.
-    pub(super) fn has_packed(&self, place: &str) -> bool {
-        let mut places = self.live.values().flatten();
-        self.shared.contains_key(place) || places.any(|(name, _)| name == place)
+    /// True if the record lists a shared container, or one with chunks, under this name.
+    pub(super) fn has_container(&self, container: &str) -> bool {
+        let mut containers = self.live.values().flatten();
+        self.shared.contains_key(container) || containers.any(|(name, _)| name == container)
     }
 
-    /// The place of a view's parts in the epoch that is being filled; made if it is not there.
-    pub(super) fn ensure_place(&mut self, view: &str, kind: PlaceKind) -> String {
-        let epoch = self.slot.epoch;
-        let mut places = self.places(view, kind);
-        let is_it = |(name, of): &&(String, Epoch)| {
-            *of == epoch && name.starts_with(kind.letter()) && number_of(name).is_none()
+    /// Returns the container of a view for the current epoch, and adds it if it does not exist.
+    pub(super) fn ensure_container(&mut self, view: &str, kind: ContainerKind) -> String {
+        let epoch = self.state.epoch;
+        let mut containers = self.containers(view, kind);
+        let is_match = |(name, of): &&(String, Epoch)| {
+            *of == epoch && name.starts_with(kind.letter()) && view_number(name).is_none()
         };
-        if let Some((name, _)) = places.find(is_it) {
+        if let Some((name, _)) = containers.find(is_match) {
             return name.clone();
         }
-        drop(places);
+        drop(containers);
         let name = format!(
             "{}{}.{}",
             kind.letter(),
-            self.slot.generation,
-            self.next_place
+            self.state.generation,
+            self.next_container
         );
-        self.next_place += 1;
-        let places = self.live.entry(view.to_owned()).or_default();
-        places.push((name.clone(), epoch));
+        self.next_container += 1;
+        let containers = self.live.entry(view.to_owned()).or_default();
+        containers.push((name.clone(), epoch));
         name
     }
 
-    /// The register of cached boards changes.
+    /// Changes the revision of the register of cached boards.
     pub(super) fn change_boards(&mut self) -> Revision {
         self.boards_revision = Revision::random();
         self.boards_revision
     }
 
-    /// The id of one more cached board, and the register's change.
-    pub(super) fn next_board(&mut self) -> (String, Revision) {
-        let own = Uuid::new_v4().simple();
-        let id = format!("{}.{own}", self.slot.generation);
+    /// Returns the id of a new cached board, and the new revision of the register.
+    pub(super) fn new_board(&mut self) -> (String, Revision) {
+        let unique = Uuid::new_v4().simple();
+        let id = format!("{}.{unique}", self.state.generation);
         (id, self.change_boards())
     }
 
-    /// Whether an id is of a board of the present generation.
+    /// True if an id belongs to a board of the current generation.
     pub(super) fn has_board(&self, id: &str) -> bool {
         let generation = id.split_once('.').map(|(generation, _)| generation);
-        generation.is_some_and(|text| text.parse() == Ok(self.slot.generation))
+        generation.is_some_and(|text| text.parse() == Ok(self.state.generation))
     }
 
-    /// The outbox of this life; named if it is not yet.
+    /// Returns the outbox of this generation, and adds it if it does not exist.
     pub(super) fn ensure_outbox(&mut self) -> String {
-        let name = format!("o{}", self.slot.generation);
+        let name = format!("o{}", self.state.generation);
         self.outbox.get_or_insert(name).clone()
     }
 
-    /// The hash of the sums of a view's states, if there were any in this life.
+    /// The hash of live counts of a view, if it exists in this generation.
     pub(super) fn sums(&self, view: &str) -> Option<&str> {
         self.sums.get(view).map(String::as_str)
     }
 
-    /// The same; named if it is not yet.
-    pub(super) fn ensure_sums(&mut self, view: &str) -> String {
+    /// Returns the hash of live counts of a view, and adds it if it does not exist.
+    pub(super) fn ensure_live_counts(&mut self, view: &str) -> String {
         if let Some(name) = self.sums.get(view) {
             return name.clone();
         }
-        let name = format!("m{}.{}", self.slot.generation, self.next_place);
-        self.next_place += 1;
+        let name = format!("m{}.{}", self.state.generation, self.next_container);
+        self.next_container += 1;
         self.sums.insert(view.to_owned(), name.clone());
         name
     }
 
-    /// The record with another state of the slot: places that it does not keep become garbage, and the sums
-    /// of views that have none left, which may be retired.
-    pub(super) fn with_slot(&self, slot: Slot) -> Self {
+    /// Returns the record with another partition state. Containers that it does not retain become
+    /// garbage, and so do the live counts of views without containers, which may be retired.
+    pub(super) fn with_state(&self, state: PartitionState) -> Self {
         let mut next = self.clone();
-        let (same, oldest) = (slot.generation == self.slot.generation, slot.oldest);
-        for places in next.live.values_mut() {
-            let gone = places.extract_if(.., |(_, epoch)| !same || *epoch < oldest);
-            let gone = gone.filter(|(name, _)| number_of(name).is_none());
-            next.garbage.extend(gone.map(|(name, _)| name));
+        let (same, oldest) = (state.generation == self.state.generation, state.oldest);
+        for containers in next.live.values_mut() {
+            let removed = containers.extract_if(.., |(_, epoch)| !same || *epoch < oldest);
+            let removed = removed.filter(|(name, _)| view_number(name).is_none());
+            next.garbage.extend(removed.map(|(name, _)| name));
         }
-        let gone = next
+        let removed = next
             .shared
-            .extract_if(.., |_, place| !same || place.epoch < oldest);
-        next.garbage.extend(gone.map(|(name, _)| name));
-        next.live.retain(|_, places| !places.is_empty());
+            .extract_if(.., |_, container| !same || container.epoch < oldest);
+        next.garbage.extend(removed.map(|(name, _)| name));
+        next.live.retain(|_, containers| !containers.is_empty());
         if !same {
             next.garbage.extend(next.outbox.take());
         }
         let live = &next.live;
-        let gone = next.sums.extract_if(.., |view, _| !live.contains_key(view));
-        next.garbage.extend(gone.map(|(_, name)| name));
-        next.slot = slot;
+        let removed = next.sums.extract_if(.., |view, _| !live.contains_key(view));
+        next.garbage.extend(removed.map(|(_, name)| name));
+        next.state = state;
         next
     }
 }
 
-/// Where the keys of a slot begin.
+/// Keys of a partition state.
 #[derive(Debug, Clone)]
-pub(super) struct SlotKeys {
+pub(super) struct PartitionKeys {
     /// `{NAMESPACE:SOURCE:PARTITION}:`.
     pub(super) prefix: String,
     /// The key of the record.
     pub(super) record: String,
-    /// The hash slot that a cluster keeps them in.
+    /// The hash slot of all keys in a cluster.
     pub(super) hash_slot: u16,
 }
 
-impl SlotKeys {
-    pub(super) fn new(namespace: &Namespace, slot: SlotId) -> Self {
-        Self::of_tag(&namespace.key(&format!("{}:{}", slot.source.name(), slot.partition)))
+impl PartitionKeys {
+    pub(super) fn new(namespace: &Namespace, partition_id: PartitionId) -> Self {
+        Self::from_tag(&namespace.key(&format!(
+            "{}:{}",
+            partition_id.source.name(),
+            partition_id.partition
+        )))
     }
 
-    /// The key of a group in a place.
-    pub(super) fn group(&self, place: &str, group: &[u8]) -> Vec<u8> {
-        [self.prefix.as_bytes(), place.as_bytes(), b":", group].concat()
+    /// The key of a group in a container.
+    pub(super) fn group(&self, container: &str, group: &[u8]) -> Vec<u8> {
+        [self.prefix.as_bytes(), container.as_bytes(), b":", group].concat()
     }
 
-    /// Keys with a hash tag.
-    pub(super) fn of_tag(tag: &str) -> Self {
+    /// Builds the keys from a hash tag.
+    pub(super) fn from_tag(tag: &str) -> Self {
         let prefix = format!("{{{tag}}}:");
         Self {
             record: format!("{prefix}slot"),
@@ -375,16 +395,16 @@ impl SlotKeys {
     }
 }
 
-impl fmt::Display for SlotKeys {
+impl fmt::Display for PartitionKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.record)
     }
 }
 
-/// How many hash slots a cluster has.
+/// Number of hash slots in a cluster.
 pub(super) const HASH_SLOTS: u16 = 16_384;
 
-/// The hash slot of a hash tag: its CRC-16 (XMODEM).
+/// Hash slot of a hash tag: its CRC-16 (XMODEM).
 fn hash_slot(tag: &[u8]) -> u16 {
     let mut crc = 0_u16;
     for byte in tag {
@@ -402,108 +422,116 @@ fn hash_slot(tag: &[u8]) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use schemas::seam::{Cut, NewLife};
+    use schemas::seam::{Cut, GenerationStart};
 
     use super::*;
 
-    fn slot(generation: u64) -> Slot {
-        let life = NewLife {
+    fn new_state(generation: u64) -> PartitionState {
+        let start = GenerationStart {
             newest: 0,
             cut: Cut::start(),
             log_end: 0,
-            hint: generation,
+            generation_min: generation,
         };
-        Slot::new_generation(generation, &life)
+        PartitionState::new_generation(generation, &start)
     }
 
     #[test]
-    fn hash_slots_are_those_of_redis() {
+    fn hash_slots_match_the_redis_specification() {
         // From the specification of Redis Cluster.
         assert_eq!(hash_slot(b"123456789"), 0x31C3);
     }
 
     #[test]
-    fn what_is_let_go_becomes_garbage() {
-        let mut record = Record::new(slot(7));
-        let first = record.ensure_place("a@1", PlaceKind::Deltas);
-        assert_eq!(first, record.ensure_place("a@1", PlaceKind::Deltas));
-        let mut later = record.slot.clone();
-        later.roll(1).expect("an end");
-        let mut record = record.with_slot(later.clone());
-        let second = record.ensure_place("a@1", PlaceKind::Deltas);
+    fn pruned_containers_become_garbage() {
+        let mut record = Record::new(new_state(7));
+        let first = record.ensure_container("a@1", ContainerKind::Deltas);
+        assert_eq!(first, record.ensure_container("a@1", ContainerKind::Deltas));
+        let mut later = record.state.clone();
+        later.end_epoch(1).expect("an end");
+        let mut record = record.with_state(later.clone());
+        let second = record.ensure_container("a@1", ContainerKind::Deltas);
         assert_ne!(first, second);
         later.oldest = 2;
-        let record = record.with_slot(later);
+        let record = record.with_state(later);
         assert_eq!(record.garbage.join(" "), first);
         let mut record = record;
         assert_eq!(record.ensure_outbox(), "o7");
-        let sums = record.ensure_sums("a@1");
-        assert_eq!(record.ensure_sums("a@1"), sums);
+        let sums = record.ensure_live_counts("a@1");
+        assert_eq!(record.ensure_live_counts("a@1"), sums);
         assert_eq!(record.sums("b@1"), None);
         let mut other = record.clone();
-        let of_none = other.ensure_sums("b@1");
-        let other = other.with_slot(record.slot.clone());
-        assert_eq!(other.garbage.last(), Some(&of_none));
+        let unused = other.ensure_live_counts("b@1");
+        let other = other.with_state(record.state.clone());
+        assert_eq!(other.garbage.last(), Some(&unused));
         assert_eq!(other.sums("a@1"), Some(sums.as_str()));
         assert_eq!(other.sums("b@1"), None);
-        let record = record.with_slot(slot(8));
+        let record = record.with_state(new_state(8));
         assert_eq!(record.garbage, [first, second, "o7".to_owned(), sums]);
         assert_eq!(record.outbox, None);
         assert_eq!(record.sums("a@1"), None);
-        assert_eq!(record.places("a@1", PlaceKind::Deltas).count(), 0);
+        assert_eq!(record.containers("a@1", ContainerKind::Deltas).count(), 0);
     }
 
     #[test]
-    fn views_of_a_family_share_a_place() {
-        let mut record = Record::new(slot(7));
+    fn views_of_a_family_share_a_container() {
+        let mut record = Record::new(new_state(7));
         let [a, b] = ["a@1".to_owned(), "b@1".to_owned()];
         let both = [b.clone(), a.clone()];
-        let mut sharing = |views: &[String], is_long| record.ensure_shared("f", views, is_long);
-        let first = sharing(&both, false).expect("a place");
+        let mut sharing =
+            |views: &[String], is_long| record.ensure_shared_container("f", views, is_long);
+        let first = sharing(&both, false).expect("a container");
         assert_eq!(first.numbers, [0, 1]);
-        let again = sharing(std::slice::from_ref(&a), false).expect("a place");
+        let again = sharing(std::slice::from_ref(&a), false).expect("a container");
         assert_eq!(
-            (&again.place, again.numbers.as_slice()),
-            (&first.place, &[1][..])
+            (&again.container, again.numbers.as_slice()),
+            (&first.container, &[1][..])
         );
         assert_eq!(sharing(&both, true), None);
         assert_eq!(sharing(&both, false), None, "it stays closed");
-        let other = record.ensure_shared("g", &both, false).expect("a place");
-        assert_ne!(other.place, first.place);
-        let own = record.ensure_place(&a, PlaceKind::Deltas);
-        let places = record.places(&a, PlaceKind::Deltas);
-        let numbers: Vec<_> = places.map(|(name, _)| number_of(name)).collect();
+        let other = record
+            .ensure_shared_container("g", &both, false)
+            .expect("a container");
+        assert_ne!(other.container, first.container);
+        let unshared = record.ensure_container(&a, ContainerKind::Deltas);
+        let containers = record.containers(&a, ContainerKind::Deltas);
+        let numbers: Vec<_> = containers.map(|(name, _)| view_number(name)).collect();
         assert_eq!(numbers, [Some(1), Some(1), None]);
-        assert_eq!(record.places(&a, PlaceKind::States).count(), 0);
+        assert_eq!(record.containers(&a, ContainerKind::States).count(), 0);
         let many: Vec<String> = (0..VIEWS_MAX).map(|n| format!("{n}@1")).collect();
-        assert_eq!(record.ensure_shared("g", &many, false), None);
+        assert_eq!(record.ensure_shared_container("g", &many, false), None);
         let bytes = record.encode().expect("JSON");
         let read = Record::parse(&bytes).expect("a record").expect("a record");
         assert_eq!(read, record);
-        let mut later = record.slot.clone();
-        later.roll(1).expect("an end");
-        let mut record = record.with_slot(later.clone());
-        let next = record.ensure_shared("f", &both, false).expect("a place");
-        assert_ne!(next.place, first.place);
+        let mut later = record.state.clone();
+        later.end_epoch(1).expect("an end");
+        let mut record = record.with_state(later.clone());
+        let next = record
+            .ensure_shared_container("f", &both, false)
+            .expect("a container");
+        assert_ne!(next.container, first.container);
         later.oldest = 2;
-        let record = record.with_slot(later);
-        assert_eq!(record.garbage, [own, first.place.clone(), other.place]);
-        assert!(record.has_packed(&next.place) && !record.has_packed(&first.place));
-        assert_eq!(record.family_of(&next.place), Some("f"));
-        let sharers = record.sharers(&next.place).into_iter();
-        assert!(sharers.eq([(0, b.as_str()), (1, a.as_str())]));
+        let record = record.with_state(later);
+        assert_eq!(
+            record.garbage,
+            [unshared, first.container.clone(), other.container]
+        );
+        assert!(record.has_container(&next.container) && !record.has_container(&first.container));
+        assert_eq!(record.current_family(&next.container), Some("f"));
+        let views_sharing = record.views_sharing(&next.container).into_iter();
+        assert!(views_sharing.eq([(0, b.as_str()), (1, a.as_str())]));
         let mut record = record;
-        let chunks = record.ensure_place(&a, PlaceKind::Chunks);
-        assert!(has_chunks(&chunks) && record.has_packed(&chunks));
-        assert_ne!(record.ensure_place(&a, PlaceKind::Deltas), chunks);
-        assert_eq!(record.ensure_place(&a, PlaceKind::Chunks), chunks);
-        assert_eq!(record.view_of(&chunks), Some(a.as_str()));
-        assert_eq!(record.places(&a, PlaceKind::Deltas).count(), 3);
+        let chunks = record.ensure_container(&a, ContainerKind::Chunks);
+        assert!(has_chunks(&chunks) && record.has_container(&chunks));
+        assert_ne!(record.ensure_container(&a, ContainerKind::Deltas), chunks);
+        assert_eq!(record.ensure_container(&a, ContainerKind::Chunks), chunks);
+        assert_eq!(record.current_view(&chunks), Some(a.as_str()));
+        assert_eq!(record.containers(&a, ContainerKind::Deltas).count(), 3);
     }
 
     #[test]
-    fn no_two_records_are_the_same() {
-        let mut record = Record::new(slot(u64::MAX));
+    fn no_two_records_are_equal() {
+        let mut record = Record::new(new_state(u64::MAX));
         let (one, other) = (
             record.encode().expect("JSON"),
             record.encode().expect("JSON"),
@@ -512,13 +540,13 @@ mod tests {
         let read = Record::parse(&other).expect("a record").expect("a record");
         assert_eq!(read, record);
         assert_eq!(Record::parse(b""), Ok(None));
-        let board = record.next_board();
+        let board = record.new_board();
         let read = Record::parse(&record.encode().expect("JSON"));
         let mut read = read.expect("a record").expect("a record");
         assert_eq!(read.boards_revision, board.1);
         assert!(read.has_board(&board.0));
-        // Two that go on from the same record never name the same.
-        assert_ne!(read.next_board(), record.next_board());
+        // Two successors of the same record never create the same names.
+        assert_ne!(read.new_board(), record.new_board());
         assert_ne!(read.boards_revision, record.boards_revision);
         assert!(Record::parse(b"{}").is_err());
     }

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Changes the register of cached boards together with the record, if that is as it was seen.
+-- Changes the register of cached boards together with the record, if the record is as expected.
 --
--- KEYS[1]: the record. ARGV: the record as seen, the new one, what all keys of the slot begin with, a
--- field (empty: none), the value that must be there (empty: any) and one to be put there, the last epoch
--- of a change of that board (0: none), then fields and ids of boards that go.
--- Answers 1, or the present record (empty: missing), or 0 if the field has another value: a server that took over may
--- have the record, but not the last steps of a filling. Unless it answers 1 nothing was changed.
+-- KEYS[1]: the record. ARGV: the expected record, the new record, the key prefix, a field (empty:
+-- none), its expected value (empty: any) and its new value, the epoch of the last change of that
+-- board (0: none), then fields and ids of boards to drop. Returns 1, or the present record (empty:
+-- missing), or 0 if the field has another value. After a failover, the record may be present while
+-- the last steps of a fill are lost. Unless it returns 1, nothing was changed.
 local record = redis.call('GET', KEYS[1]) or ''
 if record ~= ARGV[1] then
     return record
@@ -34,20 +34,20 @@ end
 if ARGV[4] ~= '' then
     local replaced = id_of(before)
     if replaced and replaced ~= id_of(ARGV[6]) then
-        -- Nobody knows its keys from now on.
+        -- Its keys can no longer be found.
         delete(replaced)
         redis.call('ZREM', used, ARGV[4])
     end
     redis.call('HSET', register, ARGV[4], ARGV[6])
 end
 if ARGV[6] ~= '' then
-    local sums = prefix .. 'b:' .. id_of(ARGV[6]) .. ':m'
+    local totals = prefix .. 'b:' .. id_of(ARGV[6]) .. ':m'
     if string.sub(ARGV[6], 1, 1) == 'f' then
-        redis.call('HSET', sums, 'k', '1')
+        redis.call('HSET', totals, 'k', '1')
     end
-    local changed = tonumber(redis.call('HGET', sums, 'c') or '0')
+    local changed = tonumber(redis.call('HGET', totals, 'c') or '0')
     if changed < tonumber(ARGV[7]) then
-        redis.call('HSET', sums, 'c', ARGV[7])
+        redis.call('HSET', totals, 'c', ARGV[7])
     end
 end
 redis.call('SET', KEYS[1], ARGV[2])

@@ -1,19 +1,19 @@
-//! The scripts. They are sent by their hash, and whole to a server that has not seen them: each node
-//! of a cluster keeps its own, and loses them when it restarts.
+//! The Lua scripts. They are sent by hash, and in full to a node that does not know them: each node
+//! of a cluster has its own script cache and loses it at a restart.
 
 use std::sync::LazyLock;
 
 use bytes::Bytes;
 use redis::Cmd;
 
-/// A script, by its text.
+/// A Lua script.
 #[derive(Debug)]
 pub(super) struct Script {
     text: &'static str,
     hash: LazyLock<String>,
 }
 
-/// A script of one file, or of some that follow each other.
+/// Defines a script from one file, or from several that are concatenated.
 macro_rules! script {
     ($name:ident, $($file:literal),+) => {
         pub(super) static $name: Script = Script {
@@ -42,11 +42,11 @@ script!(OUTBOX, "outbox.lua");
 script!(TAKE_OUT, "take_out.lua");
 
 impl Script {
-    /// The command that runs it on the record `key`.
-    pub(super) fn command(&self, key: &str, arguments: &[Bytes], whole: bool) -> Cmd {
+    /// Builds the command that runs the script on the record `key`.
+    pub(super) fn command(&self, key: &str, arguments: &[Bytes], full_script: bool) -> Cmd {
         let bytes: usize = arguments.iter().map(Bytes::len).sum();
         let mut command = Cmd::with_capacity(arguments.len() + 4, bytes + key.len() + 64);
-        if whole {
+        if full_script {
             command.arg("EVAL").arg(self.text);
         } else {
             command.arg("EVALSHA").arg(self.hash.as_str());

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Takes the first entries out of an outbox, if they are those that were read: a server that lost its
--- last writes may hold others under the same numbers.
+-- Removes the first entries of an outbox, if they are those that were read. After a failover, other
+-- entries may have the same numbers.
 --
--- KEYS[1]: the record. ARGV: what all keys of the slot begin with, the outbox, how many entries had been
--- taken out before, how many of the first entries go, the last of these.
--- Answers 1 if they were taken out.
+-- KEYS[1]: the record. ARGV: the key prefix, the outbox, the number of entries that were removed
+-- before, the number of entries to remove, the last of these entries. Returns 1 if they were
+-- removed.
 local record = redis.call('GET', KEYS[1])
 if not record or cjson.decode(record).outbox ~= ARGV[2] then
     return 0

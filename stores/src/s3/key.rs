@@ -1,52 +1,51 @@
-//! Which key requests are signed with: the one of the options, or that of the environment, and never half
-//! of each.
+//! Chooses the access key: from the options or from the environment, never half of each.
 
 use object_store::aws::AwsCredential;
 
-/// What the environment says: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`.
+/// The variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`.
 #[derive(Debug, Default)]
-pub(super) struct Around {
+pub(super) struct EnvironmentKey {
     pub(super) id: Option<String>,
     pub(super) secret: Option<String>,
     pub(super) token: Option<String>,
 }
 
-/// The key, if the options have a part of one; else the client finds it by itself. The other part may
-/// come from the environment, unless that is another key's. A session token belongs to the secret beside
-/// which it stands.
+/// The access key, if the options have a part of one; otherwise the client finds one. The
+/// environment may supply the other part, unless it holds another key. A session token belongs to
+/// the secret of the environment.
 ///
 /// # Errors
-/// What is missing.
-pub(super) fn key(
+/// The missing part.
+pub(super) fn resolve_key(
     id: &str,
     secret: &str,
-    around: Around,
+    environment: EnvironmentKey,
 ) -> Result<Option<AwsCredential>, &'static str> {
-    let there = |text: Option<String>| text.filter(|text| !text.is_empty());
-    let Around {
-        id: id_around,
-        secret: secret_around,
+    let non_empty = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let EnvironmentKey {
+        id: environment_id,
+        secret: environment_secret,
         token,
-    } = around;
-    let id_around = there(id_around);
+    } = environment;
+    let environment_id = non_empty(environment_id);
     let (key_id, secret_key, token) = match (id, secret) {
         ("", "") => return Ok(None),
         ("", secret) => {
-            let id = id_around.ok_or(
-                "secret_access_key is set and no id of a key; set access_key_id or AWS_ACCESS_KEY_ID",
+            let id = environment_id.ok_or(
+                "secret_access_key is set without an access key id; set access_key_id or AWS_ACCESS_KEY_ID",
             )?;
             (id, secret.to_owned(), None)
         }
         (id, "") => {
-            if id_around.is_some_and(|around| around != id) {
+            if environment_id.is_some_and(|environment| environment != id) {
                 return Err(
-                    "access_key_id is set, and the environment holds the secret of another key; set secret_access_key, or leave access_key_id to AWS_ACCESS_KEY_ID",
+                    "access_key_id is set, but the environment contains the secret of another key; set secret_access_key, or remove access_key_id to use AWS_ACCESS_KEY_ID",
                 );
             }
-            let secret = there(secret_around).ok_or(
-                "access_key_id is set and no secret; set secret_access_key or AWS_SECRET_ACCESS_KEY",
+            let secret = non_empty(environment_secret).ok_or(
+                "access_key_id is set without a secret; set secret_access_key or AWS_SECRET_ACCESS_KEY",
             )?;
-            (id.to_owned(), secret, there(token))
+            (id.to_owned(), secret, non_empty(token))
         }
         (id, secret) => (id.to_owned(), secret.to_owned(), None),
     };
@@ -61,20 +60,22 @@ pub(super) fn key(
 mod tests {
     use super::*;
 
-    /// The parts of the key that is made of options and environment.
-    fn made(
-        (id, secret): (&str, &str),
-        around: [&str; 3],
+    /// The parts of the key from options and environment.
+    fn resolve(
+        id: &str,
+        secret: &str,
+        environment: [&str; 3],
     ) -> Result<Option<[String; 3]>, &'static str> {
-        let [id_around, secret_around, token] = around.map(|text| Some(text.to_owned()));
-        let around = Around {
-            id: id_around,
-            secret: secret_around,
+        let [environment_id, environment_secret, token] =
+            environment.map(|text| Some(text.to_owned()));
+        let environment = EnvironmentKey {
+            id: environment_id,
+            secret: environment_secret,
             token,
         };
         let parts =
             |key: AwsCredential| [key.key_id, key.secret_key, key.token.unwrap_or_default()];
-        Ok(key(id, secret, around)?.map(parts))
+        Ok(resolve_key(id, secret, environment)?.map(parts))
     }
 
     fn parts(parts: [&str; 3]) -> Result<Option<[String; 3]>, &'static str> {
@@ -82,18 +83,18 @@ mod tests {
     }
 
     #[test]
-    fn halves_of_two_keys_are_never_one() {
-        assert_eq!(made(("", ""), ["A", "s", "t"]), Ok(None));
-        assert_eq!(made(("B", "r"), ["A", "s", "t"]), parts(["B", "r", ""]));
-        assert_eq!(made(("B", ""), ["", "s", ""]), parts(["B", "s", ""]));
-        assert_eq!(made(("B", ""), ["", "s", "t"]), parts(["B", "s", "t"]));
-        assert_eq!(made(("A", ""), ["A", "s", "t"]), parts(["A", "s", "t"]));
-        assert_eq!(made(("", "r"), ["A", "s", "t"]), parts(["A", "r", ""]));
-        let missing = made(("B", ""), ["", "", ""]).expect_err("no secret");
+    fn never_combines_parts_of_two_keys() {
+        assert_eq!(resolve("", "", ["A", "s", "t"]), Ok(None));
+        assert_eq!(resolve("B", "r", ["A", "s", "t"]), parts(["B", "r", ""]));
+        assert_eq!(resolve("B", "", ["", "s", ""]), parts(["B", "s", ""]));
+        assert_eq!(resolve("B", "", ["", "s", "t"]), parts(["B", "s", "t"]));
+        assert_eq!(resolve("A", "", ["A", "s", "t"]), parts(["A", "s", "t"]));
+        assert_eq!(resolve("", "r", ["A", "s", "t"]), parts(["A", "r", ""]));
+        let missing = resolve("B", "", ["", "", ""]).expect_err("no secret");
         assert!(missing.contains("AWS_SECRET_ACCESS_KEY"), "{missing}");
-        let other = made(("B", ""), ["A", "s", "t"]).expect_err("another key's");
+        let other = resolve("B", "", ["A", "s", "t"]).expect_err("another key's");
         assert!(other.contains("another key"), "{other}");
-        let missing = made(("", "r"), ["", "s", "t"]).expect_err("no id");
+        let missing = resolve("", "r", ["", "s", "t"]).expect_err("no id");
         assert!(missing.contains("AWS_ACCESS_KEY_ID"), "{missing}");
     }
 }

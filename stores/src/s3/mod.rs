@@ -1,13 +1,13 @@
-//! The archive on S3, or on another store that speaks its protocol.
+//! The archive on S3, or on another store with its protocol.
 //!
-//! Keys and region come from the usual places (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
-//! `AWS_SESSION_TOKEN`, `AWS_REGION`, a role of the machine), unless they are among the options. The id of
-//! a key may be an option and its secret in the environment, or the other way round.
+//! Key and region come from the usual places (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
+//! `AWS_SESSION_TOKEN`, `AWS_REGION`, a role of the machine), unless the options contain them. The
+//! options may contain the id of a key and the environment its secret, or the other way round.
 //!
-//! Rights that are needed on the bucket: `s3:ListBucket`, and on its objects `s3:GetObject`,
-//! `s3:PutObject`, `s3:DeleteObject`, `s3:AbortMultipartUpload`; for `migrate` also `s3:CreateBucket`.
-//! What a process that died left half uploaded costs space and is never read: let a rule of the
-//! bucket's life cycle abort incomplete uploads after a day.
+//! Required permissions on the bucket: `s3:ListBucket`; on its objects: `s3:GetObject`,
+//! `s3:PutObject`, `s3:DeleteObject`, `s3:AbortMultipartUpload`; for `migrate` also
+//! `s3:CreateBucket`. Incomplete uploads of a crashed process use space and are never read: add a
+//! lifecycle rule that aborts incomplete uploads after a day.
 
 mod key;
 
@@ -28,12 +28,12 @@ use reqwest::{Method, StatusCode};
 use crate::archive::Archive;
 use crate::namespace::Namespace;
 pub use crate::options::S3Options;
-use crate::patience::{Patience, causes};
+use crate::retry::{RetryPolicy, error_chain};
 use crate::{Error, Result, Server, tls};
 
-const REGION_UNNAMED: &str = "us-east-1";
-const SIGNED_FOR: Duration = Duration::from_secs(60);
-/// Written by [`Server::flaws`]; nothing else begins like this.
+const DEFAULT_REGION: &str = "us-east-1";
+const SIGNATURE_TTL: Duration = Duration::from_secs(60);
+/// The object that [`Server::diagnostics`] writes; no other object begins like this.
 const PROBE: &str = "backstitch-check";
 
 /// A bucket, or a folder in one.
@@ -43,37 +43,37 @@ pub struct S3 {
     prefix: Path,
     bucket: String,
     region: String,
-    patience: Patience,
+    retry_policy: RetryPolicy,
     http: reqwest::Client,
 }
 
-/// What a server says to a request about the bucket.
+/// The response to a request about the bucket.
 #[derive(Debug)]
-struct Answer {
+struct BucketResponse {
     status: StatusCode,
-    /// The name of the error, such as `BucketAlreadyExists`; empty where it tells none.
+    /// The error code, such as `BucketAlreadyExists`; empty if there is none.
     code: String,
 }
 
-/// The name of the error in the text of an answer.
+/// The error code in the text of a response.
 fn error_code(text: &str) -> &str {
     let code = text.split_once("<Code>").map_or("", |(_, rest)| rest);
     code.split_once("</Code>").map_or("", |(code, _)| code)
 }
 
 impl S3 {
-    /// A client of the bucket. Nothing is asked of the server yet.
+    /// Creates a client of the bucket. Sends no request.
     ///
     /// # Errors
-    /// [`Error::Broken`] for options that can't be used.
+    /// [`Error::Broken`] for invalid options.
     pub fn new(options: &S3Options, namespace: &Namespace) -> Result<Self> {
         let bucket = namespace.bucket(&options.bucket);
-        let place = if options.endpoint.is_empty() {
+        let endpoint = if options.endpoint.is_empty() {
             "Amazon"
         } else {
             &options.endpoint
         };
-        let server = format!("S3 at {place}, bucket {bucket}");
+        let server = format!("S3 at {endpoint}, bucket {bucket}");
         let wrong = |why: &dyn std::fmt::Display| Error::broken(format!("using {server}"), why);
         let millis = Duration::from_millis;
         let (connect, request) = (
@@ -86,10 +86,10 @@ impl S3 {
             .with_allow_http(plain)
             .with_connect_timeout(connect)
             .with_timeout(request);
-        let http = tls::http(&options.ca_file, &|error: reqwest::Error| wrong(&error))?
+        let http = tls::http_client(&options.ca_file, &|error: reqwest::Error| wrong(&error))?
             .connect_timeout(connect)
             .timeout(request);
-        if let Some(pem) = tls::certificates(&options.ca_file)? {
+        if let Some(pem) = tls::read_certificates(&options.ca_file)? {
             for trusted in Certificate::from_pem_bundle(&pem).map_err(|error| wrong(&error))? {
                 client = client.with_root_certificate(trusted);
             }
@@ -109,13 +109,13 @@ impl S3 {
         if !options.region.is_empty() {
             builder = builder.with_region(&options.region);
         }
-        let around = key::Around {
+        let environment = key::EnvironmentKey {
             id: builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId),
             secret: builder.get_config_value(&AmazonS3ConfigKey::SecretAccessKey),
             token: builder.get_config_value(&AmazonS3ConfigKey::Token),
         };
         let (id, secret) = (&options.access_key_id, options.secret_access_key.reveal());
-        if let Some(key) = key::key(id, secret, around).map_err(|why| wrong(&why))? {
+        if let Some(key) = key::resolve_key(id, secret, environment).map_err(|why| wrong(&why))? {
             builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(key)));
         }
         let region = builder.get_config_value(&AmazonS3ConfigKey::Region);
@@ -125,61 +125,71 @@ impl S3 {
             prefix: Path::parse(&options.prefix).map_err(|error| wrong(&error))?,
             bucket,
             http: http.build().map_err(|error| wrong(&error))?,
-            patience: Patience::new(server, request, request + retry),
+            retry_policy: RetryPolicy::new(server, request, request + retry),
         })
     }
 
-    /// The archive in it.
+    /// The archive in the bucket.
     #[must_use]
     pub fn archive(&self) -> Archive {
         let store = Arc::clone(&self.store);
-        Archive::in_bucket(store, self.prefix.clone(), self.patience.clone())
+        Archive::in_bucket(store, self.prefix.clone(), self.retry_policy.clone())
     }
 
-    /// Makes the bucket if it is not there; answers whether it did.
-    async fn make(&self, doing: &str) -> Result<bool> {
+    /// Creates the bucket if it does not exist; returns whether it did.
+    async fn create_bucket(&self, operation: &str) -> Result<bool> {
         let bucket = &self.bucket;
-        let refused = |why: String| Err(Error::broken(self.patience.what(doing), why));
-        match self.ask(doing, Method::HEAD, String::new()).await?.status {
+        let refused = |why: String| Err(Error::broken(self.retry_policy.describe(operation), why));
+        match self
+            .send_bucket_request(operation, Method::HEAD, String::new())
+            .await?
+            .status
+        {
             status if status.is_success() => return Ok(false),
             StatusCode::NOT_FOUND => {}
             status @ (StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED) => {
                 return refused(format!(
-                    "the server answers {status}: the bucket {bucket} is somebody else's, or this key may not list it; name another bucket, or check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY and give the key s3:ListBucket"
+                    "the server returned {status}: the bucket {bucket} has another owner, or this access key may not list it; use another bucket, or check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY and grant the key s3:ListBucket"
                 ));
             }
             status => {
                 return refused(format!(
-                    "asked for the bucket {bucket}, the server answers {status}; check the endpoint and the region"
+                    "the server returned {status} for the bucket {bucket}; check the endpoint and the region"
                 ));
             }
         }
-        let Answer { status, code } = self.ask(doing, Method::PUT, self.constraint()).await?;
+        let BucketResponse { status, code } = self
+            .send_bucket_request(operation, Method::PUT, self.location_constraint())
+            .await?;
         if status.is_success() {
             return Ok(true);
         }
         if status == StatusCode::CONFLICT {
-            // Somebody makes or deletes it at this moment.
+            // Another process is creating or deleting it.
             if code == "OperationAborted" {
-                return Err(self.patience.unavailable(doing, code));
+                return Err(self.retry_policy.unavailable(operation, code));
             }
-            // Perhaps one of ours made it since. Stores don't agree on what they call that.
-            let again = self.ask(doing, Method::HEAD, String::new()).await?.status;
-            if code == "BucketAlreadyOwnedByYou" || again.is_success() {
+            // Another process of this program may have created it. Stores use different codes for
+            // this.
+            let retried = self
+                .send_bucket_request(operation, Method::HEAD, String::new())
+                .await?
+                .status;
+            if code == "BucketAlreadyOwnedByYou" || retried.is_success() {
                 return Ok(false);
             }
             return refused(format!(
-                "the server answers {status} ({code}): the bucket {bucket} is somebody else's; name another one"
+                "the server returned {status} ({code}): the bucket {bucket} has another owner; use another name"
             ));
         }
         refused(format!(
-            "the server answers {status} ({code}); make the bucket {bucket} by hand, or give this key the right to"
+            "the server returned {status} ({code}); create the bucket {bucket} manually, or grant this access key s3:CreateBucket"
         ))
     }
 
-    /// Where the bucket is to be. The first of all regions must not be named.
-    fn constraint(&self) -> String {
-        if self.region.is_empty() || self.region == REGION_UNNAMED {
+    /// The region of the new bucket. The first region must not be named.
+    fn location_constraint(&self) -> String {
+        if self.region.is_empty() || self.region == DEFAULT_REGION {
             return String::new();
         }
         format!(
@@ -188,39 +198,44 @@ impl S3 {
         )
     }
 
-    /// A request about the bucket itself, which the client has no call for.
-    async fn ask(&self, doing: &str, method: Method, body: String) -> Result<Answer> {
+    /// Sends a request about the bucket itself, which the client does not support.
+    async fn send_bucket_request(
+        &self,
+        operation: &str,
+        method: Method,
+        body: String,
+    ) -> Result<BucketResponse> {
         let root = Path::default();
-        let signed = self.store.signed_url(method.clone(), &root, SIGNED_FOR);
+        let signed = self.store.signed_url(method.clone(), &root, SIGNATURE_TTL);
         let url = signed
             .await
-            .map_err(|error| Error::broken(self.patience.what(doing), error))?;
+            .map_err(|error| Error::broken(self.retry_policy.describe(operation), error))?;
         let request = self
             .http
             .request(method, url.as_str())
             .header(CONTENT_LENGTH, body.len())
             .body(body);
         let answer = request.send().await;
-        // The address holds a signature.
+        // The URL contains a signature.
         let answer = answer.map_err(|error| {
-            self.patience
-                .unavailable(doing, causes(&error.without_url()))
+            self.retry_policy
+                .unavailable(operation, error_chain(&error.without_url()))
         })?;
         let status = answer.status();
         if status.is_server_error() {
-            return Err(self.patience.unavailable(doing, status));
+            return Err(self.retry_policy.unavailable(operation, status));
         }
-        let said = answer.text().await.unwrap_or_default();
-        Ok(Answer {
+        let text = answer.text().await.unwrap_or_default();
+        Ok(BucketResponse {
             status,
-            code: error_code(&said).to_owned(),
+            code: error_code(&text).to_owned(),
         })
     }
 
-    async fn forget(&self, probe: &Path) -> Result<()> {
+    async fn delete_probe(&self, probe: &Path) -> Result<()> {
         match self.store.delete(probe).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(self.patience.unavailable("deleting a probe", error)),
+            Err(error) => Err(self.retry_policy.unavailable("deleting a probe", error)),
         }
     }
 }
@@ -232,49 +247,52 @@ impl Server for S3 {
     }
 
     async fn migrate(&self) -> Result<Vec<String>> {
-        let doing = "making the bucket";
-        let made = self.patience.repeated(doing, || self.make(doing)).await?;
-        if !made {
+        let operation = "creating the bucket";
+        let created = self
+            .retry_policy
+            .retry(operation, || self.create_bucket(operation))
+            .await?;
+        if !created {
             return Ok(Vec::new());
         }
-        Ok(vec![format!("made the bucket {}", self.bucket)])
+        Ok(vec![format!("created the bucket {}", self.bucket)])
     }
 
-    async fn flaws(&self) -> Result<Vec<String>> {
-        let status = self.patience.once("asking for the bucket", async {
-            self.ask("asking for the bucket", Method::HEAD, String::new())
+    async fn diagnostics(&self) -> Result<Vec<String>> {
+        let status = self.retry_policy.try_once("reading the bucket", async {
+            self.send_bucket_request("reading the bucket", Method::HEAD, String::new())
                 .await
         });
-        let server = self.patience.server();
+        let server = self.retry_policy.server();
         match status.await?.status {
             StatusCode::NOT_FOUND => {
                 return Ok(vec![format!(
-                    "{server}: the bucket is not there; run `backstitch migrate`"
+                    "{server}: the bucket does not exist; run `backstitch migrate`"
                 )]);
             }
             StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => {
                 return Ok(vec![format!(
-                    "{server}: this key may not use the bucket; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and the bucket's policy"
+                    "{server}: this access key has no permission for the bucket; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the policy of the bucket"
                 )]);
             }
             _ => {}
         }
         let probe = self.prefix.clone().join(PROBE);
         let create = || PutOptions::from(PutMode::Create);
-        let mut flaws = Vec::new();
-        // What an earlier check left behind.
-        self.forget(&probe).await?;
+        let mut problems = Vec::new();
+        // A leftover of an earlier check.
+        self.delete_probe(&probe).await?;
         let first = self.store.put_opts(&probe, PROBE.into(), create()).await;
         if let Err(error) = first {
-            return Ok(vec![format!("{server}: can't be written: {error}")]);
+            return Ok(vec![format!("{server}: cannot write an object: {error}")]);
         }
         let second = self.store.put_opts(&probe, PROBE.into(), create()).await;
         if !matches!(second, Err(object_store::Error::AlreadyExists { .. })) {
-            flaws.push(format!(
-                "{server}: an object that was there was put once more in spite of If-None-Match; two batch runs could write the same manifest. Use a store with conditional writes"
+            problems.push(format!(
+                "{server}: the store ignores If-None-Match and replaced an existing object, so two batch runs could write the same manifest. Use a store with conditional writes"
             ));
         }
-        self.forget(&probe).await?;
-        Ok(flaws)
+        self.delete_probe(&probe).await?;
+        Ok(problems)
     }
 }

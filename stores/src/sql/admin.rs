@@ -1,22 +1,22 @@
-//! Looking after applications: statements that every database understands.
+//! Statements that administer applications.
 //!
-//! Decisions are made while the counter of the application is locked, from what is read after that.
+//! Each decision locks the counter of the application first, and then reads the state on which it depends.
 
 use schemas::entities::Application;
 
 use super::connect::lock_counters;
-use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending, undecodable};
+use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending, decode_error};
 use super::notices;
 use crate::admin::{
-    AuditEntry, By, CapacityRequest, Change, Changed, Decided, Decision, RequestState, Requested,
-    Usage,
+    ApplicationChange, ApplicationUsage, AuditContext, AuditEntry, AuditedChange, CapacityRequest,
+    CapacityRequestOutcome, DecisionOutcome, RequestDecision, RequestState,
 };
 
 const CAPACITY: &str = "capacity";
 const ENFORCEMENT: &str = "enforcement";
 const OWNER: &str = "owner";
 
-/// Applications with their usage; `p` is the application.
+/// Selects applications `p` with their usage.
 pub(super) const USAGES: &str = "SELECT CAST(p.id AS SIGNED) AS id, p.name, p.owner,
         CAST(p.athlete_capacity AS SIGNED) AS athlete_capacity, CAST(p.version AS SIGNED) AS version,
         CAST(coalesce(c.athletes, 0) AS SIGNED) AS connected,
@@ -29,14 +29,14 @@ impl FromSqlRow for Application {
         Ok(Self {
             id: row.get("id")?,
             name: row.get("name")?,
-            owner: owner(&row.get::<String>("owner")?)?,
+            owner: parse_owner(&row.get::<String>("owner")?)?,
             athlete_capacity: row.get("athlete_capacity")?,
             version: row.get("version")?,
         })
     }
 }
 
-impl FromSqlRow for Usage {
+impl FromSqlRow for ApplicationUsage {
     fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
         Ok(Self {
             application: Application::from_row(row)?,
@@ -46,39 +46,42 @@ impl FromSqlRow for Usage {
     }
 }
 
-async fn usage_of(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<Usage>> {
+async fn fetch_usage(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<ApplicationUsage>> {
     let statement = format!("{USAGES} WHERE p.id = ?");
-    connection.row(&statement, &[Value::Int(id)]).await
+    connection
+        .fetch_optional(&statement, &[Value::Int(id)])
+        .await
 }
 
-/// The usage of an application whose counter is held from now on; nothing if there is none.
-async fn held(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<Usage>> {
-    // Nobody holds what is not there: a counter would be made.
-    if usage_of(connection, id).await?.is_none() {
+/// Locks the counter of an application until the commit, and reads its usage. Returns `None` if the application does not exist.
+async fn lock_usage(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<ApplicationUsage>> {
+    // Checked first, because locking would create a counter.
+    if fetch_usage(connection, id).await?.is_none() {
         return Ok(None);
     }
     lock_counters(connection, std::iter::once(id)).await?;
-    usage_of(connection, id).await
+    fetch_usage(connection, id).await
 }
 
-/// Changes an application. Call it within a transaction that writes. `token` is unique to the call: a retry after a lost answer
-/// finds the record of the change that carries it.
+/// Changes an application. Call it within a write transaction. `token` is unique to the call: a retry after a lost response finds
+/// the audit record with this token.
 pub(crate) async fn change(
     connection: &mut SqlConnection<'_>,
     id: i64,
-    change: Change,
-    by: &By,
+    change: ApplicationChange,
+    by: &AuditContext,
     now_ms: i64,
     token: &str,
-) -> Sql<Option<Usage>> {
-    let Some(before) = held(connection, id).await? else {
+) -> Sql<Option<ApplicationUsage>> {
+    let Some(before) = lock_usage(connection, id).await? else {
         return Ok(None);
     };
     let statement = "SELECT id FROM application_audit
                      WHERE application_id = ? AND call_token = ? LIMIT 1";
     let values = [Value::Int(id), Value::Text(token)];
-    let own: Option<i64> = connection.row(statement, &values).await?;
-    if own.is_some() {
+    // An earlier attempt of this call committed.
+    let committed: Option<i64> = connection.fetch_optional(statement, &values).await?;
+    if committed.is_some() {
         return Ok(Some(before));
     }
     let cause = Cause {
@@ -86,46 +89,46 @@ pub(crate) async fn change(
         request_id: None,
         token: Some(token),
     };
-    put(connection, &before, change, &cause, now_ms).await?;
-    usage_of(connection, id).await
+    apply_change(connection, &before, change, &cause, now_ms).await?;
+    fetch_usage(connection, id).await
 }
 
-/// Why an application changes.
+/// The reason for a change of an application.
 struct Cause<'a> {
-    by: &'a By,
+    by: &'a AuditContext,
     /// The request that the change grants.
     request_id: Option<i64>,
     /// The token of the call.
     token: Option<&'a str>,
 }
 
-/// Changes what is to be changed, and records it.
-async fn put(
+/// Applies a change where it differs from the present state, and adds audit records.
+async fn apply_change(
     connection: &mut SqlConnection<'_>,
-    of: &Usage,
-    change: Change,
+    usage: &ApplicationUsage,
+    change: ApplicationChange,
     cause: &Cause<'_>,
     now_ms: i64,
 ) -> Sql<()> {
-    let id = of.application.id;
-    let before = of.application.athlete_capacity;
+    let id = usage.application.id;
+    let before = usage.application.athlete_capacity;
     if let Some(after) = change.athlete_capacity.filter(|after| *after != before) {
         let statement = "UPDATE applications SET athlete_capacity = ? WHERE id = ?";
         connection
-            .run(statement, &[Value::Int(after), Value::Int(id)])
+            .execute(statement, &[Value::Int(after), Value::Int(id)])
             .await?;
-        let changed = Changed::Capacity { before, after };
+        let changed = AuditedChange::Capacity { before, after };
         record(connection, id, changed, cause, now_ms).await?;
-        notices::arm(connection, id, now_ms).await?;
+        notices::reset_thresholds(connection, id, now_ms).await?;
     }
-    let before = of.is_enforced;
+    let before = usage.is_enforced;
     if let Some(after) = change.is_enforced.filter(|after| *after != before) {
         let statement = match after {
             true => "DELETE FROM unlimited WHERE application_id = ?",
             false => "INSERT INTO unlimited (application_id) VALUES (?)",
         };
-        connection.run(statement, &[Value::Int(id)]).await?;
-        let changed = Changed::Enforcement { before, after };
+        connection.execute(statement, &[Value::Int(id)]).await?;
+        let changed = AuditedChange::Enforcement { before, after };
         record(connection, id, changed, cause, now_ms).await?;
     }
     Ok(())
@@ -134,17 +137,17 @@ async fn put(
 async fn record(
     connection: &mut SqlConnection<'_>,
     application: i64,
-    changed: Changed,
+    changed: AuditedChange,
     cause: &Cause<'_>,
     now_ms: i64,
 ) -> Sql<()> {
     let mut owners = None;
     let (action, before, after) = match changed {
-        Changed::Capacity { before, after } => (CAPACITY, before, after),
-        Changed::Enforcement { before, after } => {
+        AuditedChange::Capacity { before, after } => (CAPACITY, before, after),
+        AuditedChange::Enforcement { before, after } => {
             (ENFORCEMENT, i64::from(before), i64::from(after))
         }
-        Changed::Owner { before, after } => {
+        AuditedChange::Owner { before, after } => {
             owners = Some((before.to_string(), after.to_string()));
             (OWNER, 0, 0)
         }
@@ -167,32 +170,53 @@ async fn record(
         Value::TextOrNull(owner_after.as_deref()),
         Value::TextOrNull(cause.token),
     ];
-    connection.run(statement, &values).await?;
+    connection.execute(statement, &values).await?;
     Ok(())
 }
 
-/// Id, owner and capacity of an application.
-pub(crate) type Stored = (i64, String, i64);
+/// The fields of a stored application whose changes are audited.
+#[derive(Debug)]
+pub(crate) struct StoredApplication {
+    id: i64,
+    /// JSON.
+    owner: String,
+    athlete_capacity: i64,
+}
 
-/// Applications that are stored, ascending; `ids` are few enough for one statement.
-pub(crate) async fn stored(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<Vec<Stored>> {
+impl FromSqlRow for StoredApplication {
+    fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
+        let (id, owner, athlete_capacity): (i64, String, i64) = FromSqlRow::from_row(row)?;
+        Ok(Self {
+            id,
+            owner,
+            athlete_capacity,
+        })
+    }
+}
+
+/// Reads applications, ascending. `ids` fit into one statement.
+pub(crate) async fn stored_applications(
+    connection: &mut SqlConnection<'_>,
+    ids: &[i64],
+) -> Sql<Vec<StoredApplication>> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
     let statement = "SELECT CAST(id AS SIGNED), owner, CAST(athlete_capacity AS SIGNED)
                      FROM applications WHERE id IN ? ORDER BY id";
-    connection.rows(statement, &[Value::Ints(ids)]).await
+    connection.fetch_all(statement, &[Value::Ints(ids)]).await
 }
 
-/// Records what lines of `actor` changed of applications that were `before`, as [`stored`] gave them.
-pub(crate) async fn record_lines(
+/// Adds audit records of changes that ingested rows made to applications. `before` is the earlier result of
+/// [`stored_applications`].
+pub(crate) async fn record_changes(
     connection: &mut SqlConnection<'_>,
-    before: &[Stored],
+    before: &[StoredApplication],
     actor: &str,
     now_ms: i64,
 ) -> Sql<()> {
-    let ids: Vec<i64> = before.iter().map(|(id, ..)| *id).collect();
-    let by = By {
+    let ids: Vec<i64> = before.iter().map(|application| application.id).collect();
+    let by = AuditContext {
         actor: actor.to_owned(),
         reason: None,
     };
@@ -201,30 +225,31 @@ pub(crate) async fn record_lines(
         request_id: None,
         token: None,
     };
-    let after = stored(connection, &ids).await?;
-    for ((id, owner_before, before), (_, owner_after, after)) in before.iter().zip(after) {
-        let owners = (owner(owner_before)?, owner(&owner_after)?);
+    let after = stored_applications(connection, &ids).await?;
+    for (before, after) in before.iter().zip(after) {
+        let id = before.id;
+        let owners = (parse_owner(&before.owner)?, parse_owner(&after.owner)?);
         if owners.0 != owners.1 {
-            let changed = Changed::Owner {
+            let changed = AuditedChange::Owner {
                 before: owners.0,
                 after: owners.1,
             };
-            record(connection, *id, changed, &cause, now_ms).await?;
+            record(connection, id, changed, &cause, now_ms).await?;
         }
-        if *before != after {
-            let changed = Changed::Capacity {
-                before: *before,
-                after,
+        if before.athlete_capacity != after.athlete_capacity {
+            let changed = AuditedChange::Capacity {
+                before: before.athlete_capacity,
+                after: after.athlete_capacity,
             };
-            record(connection, *id, changed, &cause, now_ms).await?;
-            notices::arm(connection, *id, now_ms).await?;
+            record(connection, id, changed, &cause, now_ms).await?;
+            notices::reset_thresholds(connection, id, now_ms).await?;
         }
     }
     Ok(())
 }
 
-fn owner(json: &str) -> Sql<serde_json::Value> {
-    serde_json::from_str(json).map_err(undecodable)
+fn parse_owner(json: &str) -> Sql<serde_json::Value> {
+    serde_json::from_str(json).map_err(decode_error)
 }
 
 impl FromSqlRow for AuditEntry {
@@ -232,20 +257,24 @@ impl FromSqlRow for AuditEntry {
         let (before, after) = (row.get("value_before")?, row.get("value_after")?);
         let owner_in = |column: &str| {
             let json: Option<String> = row.get(column)?;
-            owner(json.as_deref().unwrap_or("null"))
+            parse_owner(json.as_deref().unwrap_or("null"))
         };
         let action: String = row.get("action")?;
         let changed = match action.as_str() {
-            CAPACITY => Changed::Capacity { before, after },
-            ENFORCEMENT => Changed::Enforcement {
+            CAPACITY => AuditedChange::Capacity { before, after },
+            ENFORCEMENT => AuditedChange::Enforcement {
                 before: before != 0,
                 after: after != 0,
             },
-            OWNER => Changed::Owner {
+            OWNER => AuditedChange::Owner {
                 before: owner_in("owner_before")?,
                 after: owner_in("owner_after")?,
             },
-            other => return Err(undecodable(format!("{other:?} is no change that is known"))),
+            other => {
+                return Err(decode_error(format!(
+                    "unknown action {other:?} in the audit log"
+                )));
+            }
         };
         Ok(Self {
             id: row.get("id")?,
@@ -272,14 +301,14 @@ impl FromSqlRow for CapacityRequest {
             id: row.get("id")?,
             application_id: row.get("application_id")?,
             athlete_capacity: row.get("athlete_capacity")?,
-            asked: By {
+            requested_by: AuditContext {
                 actor: row.get("asked_by")?,
                 reason: row.get("reason")?,
             },
-            asked_at_ms: row.get("asked_at_ms")?,
-            state: RequestState::of_name(&state)
-                .ok_or_else(|| undecodable(format!("{state:?} is no state of a request")))?,
-            decided: decided_by.map(|actor| By {
+            requested_at_ms: row.get("asked_at_ms")?,
+            state: RequestState::from_name(&state)
+                .ok_or_else(|| decode_error(format!("unknown state {state:?} of a request")))?,
+            decided_by: decided_by.map(|actor| AuditContext {
                 actor,
                 reason: answer,
             }),
@@ -289,31 +318,32 @@ impl FromSqlRow for CapacityRequest {
     }
 }
 
-/// Records a request for a higher capacity. Call it within a transaction that writes. `token` is unique to the call: a retry
-/// after a lost answer finds the request that carries it.
+/// Adds a request for a higher capacity. Call it within a write transaction. `token` is unique to the call: a retry after a lost
+/// response finds the request with this token.
 pub(crate) async fn request_capacity(
     connection: &mut SqlConnection<'_>,
-    (id, athlete_capacity): (i64, i64),
-    by: &By,
+    id: i64,
+    athlete_capacity: i64,
+    by: &AuditContext,
     now_ms: i64,
     token: &str,
-) -> Sql<Requested> {
-    let Some(usage) = held(connection, id).await? else {
-        return Ok(Requested::UnknownApplication);
+) -> Sql<CapacityRequestOutcome> {
+    let Some(usage) = lock_usage(connection, id).await? else {
+        return Ok(CapacityRequestOutcome::UnknownApplication);
     };
-    // Whatever became of the request since: it is the outcome of this call.
+    // An earlier attempt of this call added the request. Its present state does not matter.
     let statement = format!("{REQUESTS} WHERE application_id = ? AND request_token = ?");
     let values = [Value::Int(id), Value::Text(token)];
-    if let Some(own) = connection.row(&statement, &values).await? {
-        return Ok(Requested::New(own));
+    if let Some(request) = connection.fetch_optional(&statement, &values).await? {
+        return Ok(CapacityRequestOutcome::Created(request));
     }
     if athlete_capacity <= usage.application.athlete_capacity {
-        return Ok(Requested::Enough {
+        return Ok(CapacityRequestOutcome::AlreadySufficient {
             athlete_capacity: usage.application.athlete_capacity,
         });
     }
-    if let Some(open) = open_of(connection, id).await? {
-        return Ok(Requested::Open(open));
+    if let Some(open) = fetch_open_request(connection, id).await? {
+        return Ok(CapacityRequestOutcome::AlreadyOpen(open));
     }
     let statement = "INSERT INTO capacity_requests
             (application_id, athlete_capacity, asked_by, reason, asked_at_ms, state, request_token)
@@ -327,62 +357,72 @@ pub(crate) async fn request_capacity(
         Value::Text(RequestState::Open.name()),
         Value::Text(token),
     ];
-    connection.run(statement, &values).await?;
-    let made = open_of(connection, id).await?;
-    made.map(Requested::New).ok_or(sqlx::Error::RowNotFound)
+    connection.execute(statement, &values).await?;
+    let made = fetch_open_request(connection, id).await?;
+    made.map(CapacityRequestOutcome::Created)
+        .ok_or(sqlx::Error::RowNotFound)
 }
 
 /// The open request of an application.
-async fn open_of(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<CapacityRequest>> {
+async fn fetch_open_request(
+    connection: &mut SqlConnection<'_>,
+    id: i64,
+) -> Sql<Option<CapacityRequest>> {
     let statement = format!("{REQUESTS} WHERE application_id = ? AND state = ? ORDER BY id DESC");
     let values = [Value::Int(id), Value::Text(RequestState::Open.name())];
-    connection.row(&statement, &values).await
+    connection.fetch_optional(&statement, &values).await
 }
 
-async fn request_of(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<CapacityRequest>> {
+async fn fetch_request(
+    connection: &mut SqlConnection<'_>,
+    id: i64,
+) -> Sql<Option<CapacityRequest>> {
     let statement = format!("{REQUESTS} WHERE id = ?");
-    connection.row(&statement, &[Value::Int(id)]).await
+    connection
+        .fetch_optional(&statement, &[Value::Int(id)])
+        .await
 }
 
-/// Decides a request. Call it within a transaction that writes. `token` is unique to the call: a retry after a lost answer
-/// finds the decision that carries it.
+/// Decides a request. Call it within a write transaction. `token` is unique to the call: a retry after a lost response finds the
+/// decision with this token.
 pub(crate) async fn decide(
     connection: &mut SqlConnection<'_>,
-    (request_id, decision): (i64, Decision),
-    by: &By,
+    request_id: i64,
+    decision: RequestDecision,
+    by: &AuditContext,
     now_ms: i64,
     token: &str,
-) -> Sql<Decided> {
-    let Some(found) = request_of(connection, request_id).await? else {
-        return Ok(Decided::Unknown);
+) -> Sql<DecisionOutcome> {
+    let Some(found) = fetch_request(connection, request_id).await? else {
+        return Ok(DecisionOutcome::Unknown);
     };
     let id = found.application_id;
-    let Some(before) = held(connection, id).await? else {
-        return Ok(Decided::Unknown);
+    let Some(before) = lock_usage(connection, id).await? else {
+        return Ok(DecisionOutcome::Unknown);
     };
-    // Somebody else may have decided before the counter was held.
-    let Some(found) = request_of(connection, request_id).await? else {
-        return Ok(Decided::Unknown);
+    // Another call may have decided before the counter was locked.
+    let Some(found) = fetch_request(connection, request_id).await? else {
+        return Ok(DecisionOutcome::Unknown);
     };
     if found.state != RequestState::Open {
         let statement = "SELECT id FROM capacity_requests WHERE id = ? AND decision_token = ?";
         let values = [Value::Int(request_id), Value::Text(token)];
-        let own: Option<i64> = connection.row(statement, &values).await?;
-        return Ok(match own {
-            Some(_) => Decided::Done {
+        let committed: Option<i64> = connection.fetch_optional(statement, &values).await?;
+        return Ok(match committed {
+            Some(_) => DecisionOutcome::Done {
                 request: found,
                 usage: before,
             },
-            None => Decided::Already(found),
+            None => DecisionOutcome::AlreadyDecided(found),
         });
     }
     let athlete_capacity = before.application.athlete_capacity;
     let (state, granted) = match decision {
-        Decision::Refuse => (RequestState::Refused, None),
-        Decision::Grant(Some(granted)) if granted < athlete_capacity => {
-            return Ok(Decided::Lowers { athlete_capacity });
+        RequestDecision::Refuse => (RequestState::Refused, None),
+        RequestDecision::Grant(Some(granted)) if granted < athlete_capacity => {
+            return Ok(DecisionOutcome::WouldLower { athlete_capacity });
         }
-        Decision::Grant(granted) => {
+        RequestDecision::Grant(granted) => {
             let granted = granted.unwrap_or(found.athlete_capacity);
             (RequestState::Granted, Some(granted.max(athlete_capacity)))
         }
@@ -400,8 +440,8 @@ pub(crate) async fn decide(
         Value::Text(token),
         Value::Int(request_id),
     ];
-    connection.run(statement, &values).await?;
-    let change = Change {
+    connection.execute(statement, &values).await?;
+    let change = ApplicationChange {
         athlete_capacity: granted,
         is_enforced: None,
     };
@@ -410,13 +450,13 @@ pub(crate) async fn decide(
         request_id: Some(request_id),
         token: None,
     };
-    put(connection, &before, change, &cause, now_ms).await?;
+    apply_change(connection, &before, change, &cause, now_ms).await?;
     match (
-        request_of(connection, request_id).await?,
-        usage_of(connection, id).await?,
+        fetch_request(connection, request_id).await?,
+        fetch_usage(connection, id).await?,
     ) {
-        (Some(request), Some(usage)) => Ok(Decided::Done { request, usage }),
-        _ => Ok(Decided::Unknown),
+        (Some(request), Some(usage)) => Ok(DecisionOutcome::Done { request, usage }),
+        _ => Ok(DecisionOutcome::Unknown),
     }
 }
 
@@ -424,33 +464,32 @@ pub(super) fn bounded(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// Of applications those to which somebody is connected, ascending; `ids` are few enough for one statement.
-async fn connected(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<Vec<i64>> {
+/// Returns the applications with connected athletes, ascending. `ids` fit into one statement.
+async fn with_connected_athletes(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<Vec<i64>> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
     let statement = "SELECT application_id FROM connected
                      WHERE application_id IN ? AND athletes > 0 ORDER BY application_id";
-    connection.rows(statement, &[Value::Ints(ids)]).await
+    connection.fetch_all(statement, &[Value::Ints(ids)]).await
 }
 
-/// Notes what is reached of the capacities of applications that came after their athletes: nobody knew
-/// them when those connected.
-pub(crate) async fn note_new(
+/// Writes notices of new applications whose athletes connected earlier, when the capacities were unknown.
+pub(crate) async fn write_notices_of_new(
     connection: &mut SqlConnection<'_>,
     ids: &[i64],
     now_ms: i64,
 ) -> Sql<()> {
-    for id in connected(connection, ids).await? {
-        notices::arm(connection, id, now_ms).await?;
+    for id in with_connected_athletes(connection, ids).await? {
+        notices::reset_thresholds(connection, id, now_ms).await?;
     }
     Ok(())
 }
 
-/// The applications of lines that are not stored, ascending.
-pub(crate) fn new(stored: &[Stored], rows: &[&Application]) -> Vec<i64> {
+/// The ids of rows that are not stored, ascending.
+pub(crate) fn new_ids(stored: &[StoredApplication], rows: &[&Application]) -> Vec<i64> {
     let is_new = |row: &&&Application| {
-        let stored = stored.binary_search_by_key(&row.id, |(id, ..)| *id);
+        let stored = stored.binary_search_by_key(&row.id, |application| application.id);
         stored.is_err()
     };
     ascending(rows.iter().filter(is_new).map(|row| row.id))

@@ -13,25 +13,25 @@ use super::database::{Database, sql_call};
 use super::keys::KEYS;
 use super::{keys, sqlite};
 use crate::Result;
-use crate::keys::{Action, ApiKey, KeptKey, Keys, Rotated};
+use crate::keys::{AdminAction, ApiKey, ApiKeyRecord, Keys, RotateOutcome};
 #[cfg(feature = "sql")]
 use crate::namespace::Namespace;
 
-/// The API keys of an installation. On a server they have a connection pool of their own, so that authentication does not wait
-/// for entities.
+/// The API keys of an installation. On a server they have a separate connection pool, so that authentication does not wait for
+/// entities.
 #[derive(Debug)]
 pub struct ApiKeyStore {
     database: Database,
 }
 
 impl ApiKeyStore {
-    /// The keys of a data folder.
+    /// Opens the keys of a data folder.
     pub(crate) async fn open_file(folder: &Path) -> Result<Self> {
         let database = Database::file(folder, &sqlite::keys::KEYS).await?;
         Ok(Self { database })
     }
 
-    /// The keys on a server, which is connected when the first call needs it.
+    /// The keys on a server. The first call connects.
     #[cfg(feature = "sql")]
     #[must_use]
     pub fn on_server(options: &SqlOptions, namespace: &Namespace) -> Self {
@@ -43,13 +43,16 @@ impl ApiKeyStore {
 
 #[async_trait]
 impl Keys for ApiKeyStore {
-    async fn any_key(&self) -> Result<bool> {
+    async fn has_keys(&self) -> Result<bool> {
         let statement = "SELECT number FROM api_keys ORDER BY number LIMIT 1";
-        let found: Vec<i64> = self.database.rows(keys::READING, statement, &[]).await?;
+        let found: Vec<i64> = self
+            .database
+            .fetch_all(keys::READING, statement, &[])
+            .await?;
         Ok(!found.is_empty())
     }
 
-    async fn key(&self, id: &str) -> Result<Option<KeptKey>> {
+    async fn key(&self, id: &str) -> Result<Option<ApiKeyRecord>> {
         let call = sql_call!(connection => keys::key(connection, id));
         self.database.read(keys::READING, call).await
     }
@@ -62,20 +65,25 @@ impl Keys for ApiKeyStore {
         let statement = format!("{KEYS} {condition} ORDER BY number DESC LIMIT ?");
         let limit = Value::Int(bounded(limit));
         let values: Vec<_> = before.map(Value::Text).into_iter().chain([limit]).collect();
-        let found = self.database.rows(keys::READING, &statement, &values);
+        let found = self.database.fetch_all(keys::READING, &statement, &values);
         Ok(found
             .await?
             .into_iter()
-            .map(|kept: KeptKey| kept.key)
+            .map(|record: ApiKeyRecord| record.key)
             .collect())
     }
 
-    async fn add_key(&self, key: &KeptKey) -> Result<()> {
+    async fn add_key(&self, key: &ApiKeyRecord) -> Result<()> {
         let call = sql_call!(connection => keys::add(connection, key));
         self.database.write(keys::CHANGING, call).await
     }
 
-    async fn rotate_key(&self, id: &str, until_ms: i64, by: &KeptKey) -> Result<Rotated> {
+    async fn rotate_key(
+        &self,
+        id: &str,
+        until_ms: i64,
+        by: &ApiKeyRecord,
+    ) -> Result<RotateOutcome> {
         let call = sql_call!(connection => keys::rotate(connection, id, until_ms, by));
         self.database.write(keys::CHANGING, call).await
     }
@@ -85,21 +93,23 @@ impl Keys for ApiKeyStore {
         self.database.write(keys::CHANGING, call).await
     }
 
-    async fn key_used(&self, id: &str, at_ms: i64) -> Result<()> {
-        let call = sql_call!(connection => keys::used(connection, id, at_ms));
+    async fn record_key_use(&self, id: &str, at_ms: i64) -> Result<()> {
+        let call = sql_call!(connection => keys::record_use(connection, id, at_ms));
         self.database.write(keys::CHANGING, call).await
     }
 
-    async fn record_action(&self, action: &Action) -> Result<()> {
+    async fn record_action(&self, action: &AdminAction) -> Result<()> {
         let id = &Uuid::new_v4().to_string();
         let call = sql_call!(connection => keys::record_once(connection, id, action));
         self.database.write(keys::CHANGING, call).await
     }
 
-    async fn actions(&self, before: Option<i64>, limit: usize) -> Result<Vec<Action>> {
+    async fn actions(&self, before: Option<i64>, limit: usize) -> Result<Vec<AdminAction>> {
         let statement = "SELECT number, at_ms, actor, action, target, detail FROM admin_actions
             WHERE number < ? ORDER BY number DESC LIMIT ?";
         let values = [before.unwrap_or(i64::MAX), bounded(limit)].map(Value::Int);
-        self.database.rows(keys::ACTIONS, statement, &values).await
+        self.database
+            .fetch_all(keys::ACTIONS, statement, &values)
+            .await
     }
 }

@@ -1,12 +1,12 @@
-//! Applying rows of all kinds within one transaction.
+//! Applies rows of all kinds within one transaction.
 //!
-//! Rows that can be rejected, or whose change touches groups, are read first; `decide` compares them with the new ones; then new
-//! rows are inserted and known rows updated. For the other kinds the database compares the versions.
+//! Rows that can be rejected, or whose change touches groups, are read first. `decide` compares them with the new ones. Then new
+//! rows are inserted and known rows updated. For the other kinds, the database compares the versions.
 //!
-//! On a server, the stored rows are locked in the order of their ids, and a concurrent insert of the same id makes the whole call
-//! fail and repeat. Locks have one order: counters of applications, buckets of athletes, efforts, athletes, authorizations, the
-//! rest; further counters only where they are free (`away`). The server ends one of two transactions that still deadlock, and that
-//! call is repeated. In a file, writers exclude each other.
+//! On a server, the stored rows are locked in the order of their ids. A concurrent insert of the same id fails the whole call,
+//! which is then retried. Locks have one order: counters of applications, buckets of athletes, efforts, athletes, authorizations,
+//! the rest; further counters only if they are free (`deleted_athletes`). The server aborts one of two transactions that still
+//! deadlock, and that call is retried. In a file, writers exclude each other.
 
 use std::collections::HashMap;
 
@@ -15,19 +15,19 @@ use schemas::entities::{
 };
 
 use super::admin;
-use super::away;
 use super::connect::lock_counters;
 use super::connection::{Dialect, Sql, SqlConnection, Value, ascending};
-use super::decide::{ChangedAthletes, Decided, Known, Seen, Versioned};
-use super::decode::Grouped;
-use super::outbox::{AT_ONCE, Touched, lock_athletes, tell};
+use super::decide::{ChangedAthletes, KnownRow, RowsToWrite, Versioned, VisibleAthlete};
+use super::decode::GroupedSource;
+use super::deleted_athletes;
+use super::outbox::{IDS_PER_STATEMENT, Touched, enqueue_notifications, lock_athletes};
 use super::rows::{Conflict, Rows, write};
 use super::sqlite;
-use crate::canon::Applied;
+use crate::entities::ApplyOutcome;
 
-/// Rows by their kind, those of a kind in their order; where one may be rejected, with its index.
+/// Rows grouped by kind, in their order. Kinds whose rows may be rejected include each row's index.
 #[derive(Debug, Default)]
-struct ByKind<'a> {
+struct RowsByKind<'a> {
     efforts: Vec<(usize, &'a Effort)>,
     athletes: Vec<(usize, &'a Athlete)>,
     memberships: Vec<&'a Membership>,
@@ -36,9 +36,9 @@ struct ByKind<'a> {
     applications: Vec<&'a Application>,
 }
 
-impl<'a> ByKind<'a> {
-    /// Sorts rows; those that the server can't store are rejected at once.
-    fn of(
+impl<'a> RowsByKind<'a> {
+    /// Groups rows. Rejects rows that the server cannot store.
+    fn new(
         connection: &SqlConnection<'_>,
         rows: &'a [Entity],
         rejected: &mut Vec<(usize, String)>,
@@ -62,73 +62,79 @@ impl<'a> ByKind<'a> {
     }
 }
 
-/// Why a row can't be stored. PostgreSQL knows no text with the sign U+0000.
+/// Why a row cannot be stored: PostgreSQL does not support U+0000 in text.
 fn unstorable(connection: &SqlConnection<'_>, row: &Entity) -> Option<String> {
     if connection.dialect() != Dialect::Postgres {
         return None;
     }
     let has_null = |text: &str| text.contains('\0');
-    let is_odd = |text: &Option<String>| text.as_deref().is_some_and(has_null);
+    let contains_null = |text: &Option<String>| text.as_deref().is_some_and(has_null);
     let field = match row {
         Entity::Effort(row) => has_null(&row.tz).then_some("tz"),
-        Entity::Athlete(row) if is_odd(&row.name) => Some("name"),
-        Entity::Athlete(row) => is_odd(&row.country).then_some("country"),
+        Entity::Athlete(row) if contains_null(&row.name) => Some("name"),
+        Entity::Athlete(row) => contains_null(&row.country).then_some("country"),
         Entity::Application(row) => has_null(&row.name).then_some("name"),
-        // The owner is JSON, which writes the sign in letters.
+        // The owner is JSON, which escapes U+0000.
         Entity::Membership(_) | Entity::Follow(_) | Entity::Authorization(_) => None,
     }?;
     Some(format!(
-        "{field}: holds U+0000, which PostgreSQL can't store; leave it out"
+        "{field}: contains U+0000, which PostgreSQL cannot store; remove it"
     ))
 }
 
-/// Applies rows; call it within a transaction that writes.
+/// Applies rows. Call it within a write transaction.
 pub(crate) async fn apply(
     connection: &mut SqlConnection<'_>,
     rows: &[Entity],
     actor: &str,
     now_ms: i64,
-) -> Sql<Applied> {
+) -> Sql<ApplyOutcome> {
     let mut rejected = Vec::new();
-    let kinds = ByKind::of(connection, rows, &mut rejected);
-    let applications = newest(&kinds.applications, |row| (row.id, 0), |row| row.version);
+    let kinds = RowsByKind::new(connection, rows, &mut rejected);
+    let applications = newest_rows(&kinds.applications, |row| (row.id, 0), |row| row.version);
     let connecting = kinds.authorizations.iter();
     let connecting = connecting.map(|(_, row)| row.application_id);
-    // Also of lines that seem to change nothing: somebody else may be changing a capacity, or connecting an athlete to
-    // an application that is new.
+    // Also locks counters of unchanged applications, because another transaction may be changing the capacity or connecting an
+    // athlete.
     let changing = applications.iter().map(|row| row.id);
     lock_counters(connection, connecting.chain(changing)).await?;
     let changed = kinds.athletes.iter().map(|(_, row)| row.id);
     let with_efforts = kinds.efforts.iter().map(|(_, row)| row.athlete_id);
-    // One lock after the other, and never a shared one that is to become another's obstacle.
+    // Locks once, because upgrading shared locks to exclusive ones would deadlock.
     if kinds.athletes.is_empty() {
         lock_athletes(connection, with_efforts, false).await?;
     } else {
         lock_athletes(connection, changed.chain(with_efforts), true).await?;
     }
     let mut touched = Touched {
-        efforts: efforts(connection, &kinds.efforts, &mut rejected).await?,
+        efforts: write_efforts(connection, &kinds.efforts, &mut rejected).await?,
         ..Touched::default()
     };
-    let athletes = athletes(connection, &kinds.athletes).await?;
-    touched.athletes = athletes.seen;
-    // Authorizations come after their athletes, and so count as these are then.
-    let moved = away::moved(connection, &athletes.come_or_gone, now_ms).await?;
+    let athletes = write_athletes(connection, &kinds.athletes).await?;
+    touched.athletes = athletes.visible;
+    // Authorizations are written after their athletes, so their counters see which athletes are deleted.
+    let changed_pairs = deleted_athletes::update_written_athletes(
+        connection,
+        &athletes.deleted_or_restored,
+        now_ms,
+    )
+    .await?;
     let pairs = kinds.authorizations.iter();
-    away::expect(connection, pairs.filter_map(|(_, row)| row.group())).await?;
-    let changed = authorizations(connection, &kinds.authorizations, &mut rejected).await?;
-    touched.authorizations = ascending(changed.into_iter().chain(moved));
+    let pairs = pairs.filter_map(|(_, row)| row.group());
+    deleted_athletes::create_deleted_pairs(connection, pairs).await?;
+    let changed = write_authorizations(connection, &kinds.authorizations, &mut rejected).await?;
+    touched.authorizations = ascending(changed.into_iter().chain(changed_pairs));
     let id = |row: &Membership| (row.club_id, row.athlete_id);
-    let memberships = newest(&kinds.memberships, id, |row| row.version);
+    let memberships = newest_rows(&kinds.memberships, id, |row| row.version);
     let memberships = Rows::memberships(&memberships);
     write(connection, &memberships, Conflict::Newer).await?;
     let id = |row: &Follow| (row.follower_id, row.followed_id);
-    let follows = newest(&kinds.follows, id, |row| row.version);
+    let follows = newest_rows(&kinds.follows, id, |row| row.version);
     write(connection, &Rows::follows(&follows), Conflict::Newer).await?;
     write_applications(connection, &applications, actor, now_ms).await?;
-    let (notifications, more_pending) = tell(connection, touched, now_ms).await?;
+    let (notifications, more_pending) = enqueue_notifications(connection, touched, now_ms).await?;
     rejected.sort_unstable();
-    Ok(Applied {
+    Ok(ApplyOutcome {
         erased: 0,
         accepted: (rows.len() - rejected.len()) as u64,
         rejected,
@@ -137,33 +143,33 @@ pub(crate) async fn apply(
     })
 }
 
-/// Writes applications whose counters are held, and records which owners and capacities `actor` changes and what is
-/// reached of them.
+/// Writes applications whose counters are locked. Adds audit records of changed owners and capacities, and notices of reached
+/// thresholds.
 async fn write_applications(
     connection: &mut SqlConnection<'_>,
     rows: &[&Application],
     actor: &str,
     now_ms: i64,
 ) -> Sql<()> {
-    for rows in rows.chunks(AT_ONCE) {
+    for rows in rows.chunks(IDS_PER_STATEMENT) {
         let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
-        let before = admin::stored(connection, &ids).await?;
+        let before = admin::stored_applications(connection, &ids).await?;
         write(connection, &Rows::applications(rows), Conflict::Newer).await?;
-        admin::record_lines(connection, &before, actor, now_ms).await?;
-        admin::note_new(connection, &admin::new(&before, rows), now_ms).await?;
+        admin::record_changes(connection, &before, actor, now_ms).await?;
+        let new_ids = admin::new_ids(&before, rows);
+        admin::write_notices_of_new(connection, &new_ids, now_ms).await?;
     }
     Ok(())
 }
 
-/// Of the rows with one id what they come to in their order: the last one among those with the
-/// newest version; in the order of ids.
-fn newest<'a, T>(
+/// Returns one row for each id, in the order of ids: the last one with the newest version.
+fn newest_rows<'a, T>(
     rows: &[&'a T],
     id: impl Fn(&T) -> (i64, i64),
     version: impl Fn(&T) -> i64,
 ) -> Vec<&'a T> {
     let mut rows = rows.to_vec();
-    // Rows that are equal in both stay in their order.
+    // The sort is stable, so rows with equal ids and versions remain in their order.
     rows.sort_by_key(|row| (id(row), version(row)));
     rows.reverse();
     rows.dedup_by_key(|row| id(row));
@@ -171,108 +177,111 @@ fn newest<'a, T>(
     rows
 }
 
-/// Writes what was decided; answers the groups that it touches.
-async fn put<T: Versioned>(
+/// Writes rows, and returns their groups.
+async fn write_rows<T: Versioned>(
     connection: &mut SqlConnection<'_>,
-    decided: &mut Decided<'_, T>,
+    to_write: &mut RowsToWrite<'_, T>,
     columns: impl Fn(&[&T]) -> Rows,
 ) -> Sql<Vec<Group>> {
     if connection.has_exclusive_writes() {
-        // Neighbors in the index of groups are written together.
-        decided
-            .kept
+        // Sorted by group, so that adjacent entries of the index of groups are written together.
+        to_write
+            .rows
             .sort_unstable_by_key(|row| (row.group(), row.id()));
     } else {
-        decided.kept.sort_unstable_by_key(|row| row.id());
+        to_write.rows.sort_unstable_by_key(|row| row.id());
     }
     let (new, known): (Vec<&T>, Vec<&T>) =
-        (decided.kept.iter()).partition(|row| decided.is_new(row));
+        (to_write.rows.iter()).partition(|row| to_write.is_new(row));
     write(connection, &columns(&new), Conflict::Fail).await?;
     write(connection, &columns(&known), Conflict::Newer).await?;
-    Ok(decided.groups(|_| true))
+    Ok(to_write.groups(|_| true))
 }
 
-/// Writes efforts; answers the groups that they touch.
-async fn efforts(
+/// Writes efforts, and returns the touched groups.
+async fn write_efforts(
     connection: &mut SqlConnection<'_>,
     rows: &[(usize, &Effort)],
     rejected: &mut Vec<(usize, String)>,
 ) -> Sql<Vec<Group>> {
-    let stored = stored(connection, Grouped::Efforts, rows).await?;
-    let mut decided = Decided::of(rows, stored, rejected);
-    let touched = put(connection, &mut decided, Rows::efforts).await?;
+    let stored = lock_stored_rows(connection, GroupedSource::Efforts, rows).await?;
+    let mut to_write = RowsToWrite::new(rows, stored, rejected);
+    let touched = write_rows(connection, &mut to_write, Rows::efforts).await?;
     if let Some(connection) = connection.as_sqlite() {
-        let new = decided.groups(|row| decided.is_new(row));
+        let new = to_write.groups(|row| to_write.is_new(row));
         sqlite::add_segments(connection, &new).await?;
     }
     Ok(touched)
 }
 
-/// Writes authorizations; answers the groups that they touch.
-async fn authorizations(
+/// Writes authorizations, and returns the touched groups.
+async fn write_authorizations(
     connection: &mut SqlConnection<'_>,
     rows: &[(usize, &Authorization)],
     rejected: &mut Vec<(usize, String)>,
 ) -> Sql<Vec<Group>> {
-    let stored = stored(connection, Grouped::Authorizations, rows).await?;
-    let mut decided = Decided::of(rows, stored, rejected);
-    put(connection, &mut decided, Rows::authorizations).await
+    let stored = lock_stored_rows(connection, GroupedSource::Authorizations, rows).await?;
+    let mut to_write = RowsToWrite::new(rows, stored, rejected);
+    write_rows(connection, &mut to_write, Rows::authorizations).await
 }
 
-/// Writes athletes; answers what changed of them.
-async fn athletes(
+/// Writes athletes, and returns which changed.
+async fn write_athletes(
     connection: &mut SqlConnection<'_>,
     rows: &[(usize, &Athlete)],
 ) -> Sql<ChangedAthletes> {
     type Stored = (i64, i64, Option<String>, Option<i64>, Option<f64>, bool);
     let statement = "SELECT id, version, gender, birth_year, weight_kg, is_deleted FROM athletes
                      WHERE id IN ? ORDER BY id FOR UPDATE";
-    // An app may disqualify an athlete of whom there is no row.
+    // An app may disqualify an athlete without a row.
     let disqualified = "SELECT athlete_id FROM disqualified WHERE athlete_id IN ?
                         ORDER BY athlete_id FOR UPDATE";
     let mut known = HashMap::with_capacity(rows.len());
-    let mut seen = HashMap::with_capacity(rows.len());
-    for ids in ids(rows).chunks(AT_ONCE) {
-        let stored: Vec<Stored> = connection.rows(statement, &[Value::Ints(ids)]).await?;
+    let mut before = HashMap::with_capacity(rows.len());
+    for ids in ids(rows).chunks(IDS_PER_STATEMENT) {
+        let stored: Vec<Stored> = connection.fetch_all(statement, &[Value::Ints(ids)]).await?;
         for (id, version, gender, birth_year, weight_kg, is_deleted) in stored {
-            known.insert(id, Known::stored(None, version));
-            let row = Seen {
+            known.insert(id, KnownRow::stored(None, version));
+            let row = VisibleAthlete {
                 gender,
                 birth_year,
                 weight_kg,
                 is_deleted,
                 is_disqualified: false,
             };
-            seen.insert(id, row);
+            before.insert(id, row);
         }
-        let stored: Vec<i64> = connection.rows(disqualified, &[Value::Ints(ids)]).await?;
+        let stored: Vec<i64> = connection
+            .fetch_all(disqualified, &[Value::Ints(ids)])
+            .await?;
         for id in stored {
-            let row: &mut Seen = seen.entry(id).or_default();
+            let row: &mut VisibleAthlete = before.entry(id).or_default();
             row.is_disqualified = true;
         }
     }
-    let mut decided = Decided::of(rows, known, &mut Vec::new());
-    put(connection, &mut decided, Rows::athletes).await?;
-    disqualify(connection, &decided.kept, &seen).await?;
-    Ok(ChangedAthletes::of(&decided.kept, seen))
+    let mut to_write = RowsToWrite::new(rows, known, &mut Vec::new());
+    write_rows(connection, &mut to_write, Rows::athletes).await?;
+    update_disqualified(connection, &to_write.rows, &before).await?;
+    Ok(ChangedAthletes::new(&to_write.rows, before))
 }
 
-/// Brings the list of the disqualified to what athletes' rows say.
-async fn disqualify(
+/// Updates the table of disqualified athletes from the rows of athletes.
+async fn update_disqualified(
     connection: &mut SqlConnection<'_>,
     rows: &[&Athlete],
-    seen: &HashMap<i64, Seen>,
+    before: &HashMap<i64, VisibleAthlete>,
 ) -> Sql<()> {
-    let was = |row: &Athlete| seen.get(&row.id).is_some_and(|seen| seen.is_disqualified);
+    let was_disqualified =
+        |row: &Athlete| (before.get(&row.id)).is_some_and(|before| before.is_disqualified);
     let rows = rows.iter().copied();
-    let changed = rows.filter(|row| row.is_disqualified != was(row));
-    let (more, fewer): (Vec<&Athlete>, Vec<&Athlete>) =
+    let changed = rows.filter(|row| row.is_disqualified != was_disqualified(row));
+    let (added, removed): (Vec<&Athlete>, Vec<&Athlete>) =
         changed.partition(|row| row.is_disqualified);
-    write(connection, &Rows::disqualified(&more), Conflict::Fail).await?;
-    let fewer: Vec<i64> = fewer.iter().map(|row| row.id).collect();
-    for ids in fewer.chunks(AT_ONCE) {
+    write(connection, &Rows::disqualified(&added), Conflict::Fail).await?;
+    let removed: Vec<i64> = removed.iter().map(|row| row.id).collect();
+    for ids in removed.chunks(IDS_PER_STATEMENT) {
         let statement = "DELETE FROM disqualified WHERE athlete_id IN ?";
-        connection.run(statement, &[Value::Ints(ids)]).await?;
+        connection.execute(statement, &[Value::Ints(ids)]).await?;
     }
     Ok(())
 }
@@ -281,22 +290,24 @@ fn ids<T: Versioned>(rows: &[(usize, &T)]) -> Vec<i64> {
     ascending(rows.iter().map(|(_, row)| row.id()))
 }
 
-async fn stored<T: Versioned>(
+async fn lock_stored_rows<T: Versioned>(
     connection: &mut SqlConnection<'_>,
-    of: Grouped,
+    source: GroupedSource,
     rows: &[(usize, &T)],
-) -> Sql<HashMap<i64, Known>> {
+) -> Sql<HashMap<i64, KnownRow>> {
     let statement = format!(
         "SELECT id, {key}, athlete_id, version FROM {table} WHERE id IN ? ORDER BY id FOR UPDATE",
-        key = of.key(),
-        table = of.table(),
+        key = source.key(),
+        table = source.table(),
     );
     let mut known = HashMap::with_capacity(rows.len());
-    for ids in ids(rows).chunks(AT_ONCE) {
-        let stored: Vec<(i64, i64, i64, i64)> =
-            connection.rows(&statement, &[Value::Ints(ids)]).await?;
+    for ids in ids(rows).chunks(IDS_PER_STATEMENT) {
+        let stored: Vec<(i64, i64, i64, i64)> = connection
+            .fetch_all(&statement, &[Value::Ints(ids)])
+            .await?;
         for (id, key, member, version) in stored {
-            known.insert(id, Known::stored(Some(Group { key, member }), version));
+            let group = Some(Group { key, member });
+            known.insert(id, KnownRow::stored(group, version));
         }
     }
     Ok(known)
@@ -307,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_rows_with_one_id_the_last_of_the_newest_stays() {
+    fn newest_returns_the_last_row_of_the_newest_version() {
         let row = |id: i64, version: i64, is_deleted: bool| Membership {
             club_id: id,
             athlete_id: 1,
@@ -322,7 +333,7 @@ mod tests {
             row(2, 0, true),
         ];
         let all: Vec<&Membership> = rows.iter().collect();
-        let kept = newest(&all, |row| (row.club_id, row.athlete_id), |row| row.version);
-        assert_eq!(kept, [&rows[2], &rows[0]]);
+        let newest = newest_rows(&all, |row| (row.club_id, row.athlete_id), |row| row.version);
+        assert_eq!(newest, [&rows[2], &rows[0]]);
     }
 }

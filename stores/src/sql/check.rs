@@ -1,7 +1,7 @@
-//! Making the schema, and telling what is wrong with it.
+//! Creates and upgrades the schema, and diagnoses problems.
 //!
-//! Migrations are numbered, checked in, and kept with their checksums in the table
-//! `_sqlx_migrations` of the schema. Only `migrate` applies them, under a lock.
+//! Migrations are numbered files. The table `_sqlx_migrations` of the schema contains their checksums. Only `migrate` applies
+//! them, under a lock.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -12,9 +12,9 @@ use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use tokio::time::timeout;
 
 use super::SqlServer;
-use super::connection::{OwnedConnection, Sql, SqlConnection, in_time};
-use super::database::{Purpose, sql_call};
-use super::fault::{Meaning, meaning};
+use super::connection::{OwnedConnection, Sql, SqlConnection, with_timeout};
+use super::database::{ConnectionPurpose, sql_call};
+use super::errors::{ErrorClass, classify};
 #[cfg(feature = "mysql")]
 use super::mysql;
 #[cfg(feature = "postgres")]
@@ -23,17 +23,17 @@ use super::server::Server;
 use super::{counters, view_columns};
 use crate::{Error, Result};
 
-/// Large tables may take their time.
-const MIGRATE_FOR: Duration = Duration::from_secs(3600);
+/// Migrations of large tables may take long.
+const MIGRATE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-const OPENING: &str = "opening the canonical store";
-const MIGRATING: &str = "making the schema";
-const COUNTING: &str = "counting connected athletes";
+const OPENING: &str = "opening the entity store";
+const MIGRATING: &str = "migrating the schema of the entity store";
+const COUNTING: &str = "recounting connected athletes";
 
-/// So many applications whose counters are wrong are named.
-const NAMED: i64 = 10;
+/// Upper limit of the applications with wrong counters that a message names.
+const LISTED_APPLICATIONS_MAX: i64 = 10;
 
-/// The tables; a column of each, and what is written of a whole row: of some the server gives numbers.
+/// The tables with one of their columns, and the columns that an insert writes: all, unless the server assigns some.
 const TABLES: [(&str, &str, &str); 17] = [
     ("efforts", "version", "*"),
     ("athletes", "version", "*"),
@@ -75,7 +75,7 @@ const TABLES: [(&str, &str, &str); 17] = [
 ];
 
 fn migrations(server: SqlServer) -> Vec<Migration> {
-    let of: &'static [super::Migration] = match server {
+    let files: &'static [super::Migration] = match server {
         #[cfg(feature = "postgres")]
         SqlServer::Postgres => postgres::MIGRATIONS,
         #[cfg(feature = "mysql")]
@@ -83,25 +83,25 @@ fn migrations(server: SqlServer) -> Vec<Migration> {
         #[cfg(not(all(feature = "postgres", feature = "mysql")))]
         _ => &[],
     };
-    let numbered = (1..).zip(of);
-    let one = |(number, (name, text)): (i64, &super::Migration)| {
+    let numbered = (1..).zip(files);
+    let migration = |(number, (name, text)): (i64, &super::Migration)| {
         let (name, text) = (Cow::Borrowed(*name), text.into_sql_str());
         Migration::new(number, name, MigrationType::Simple, text, false)
     };
-    numbered.map(one).collect()
+    numbered.map(migration).collect()
 }
 
-/// A migration that was applied: its number, its checksum and whether it went well.
+/// An applied migration: its number, its checksum and whether it succeeded.
 type AppliedRow = (i64, Vec<u8>, bool);
 
-async fn applied(connection: &mut SqlConnection<'_>) -> Sql<Vec<AppliedRow>> {
+async fn applied_migrations(connection: &mut SqlConnection<'_>) -> Sql<Vec<AppliedRow>> {
     let statement = "SELECT version, checksum, success FROM _sqlx_migrations ORDER BY version";
-    connection.rows(statement, &[]).await
+    connection.fetch_all(statement, &[]).await
 }
 
-/// What speaks against using the schema as it is.
-fn stands_against(known: &[Migration], applied: &[AppliedRow]) -> Option<String> {
-    for (number, checksum, went_well) in applied {
+/// Returns why the schema is unusable for this program, if it is.
+fn schema_problem(known: &[Migration], applied: &[AppliedRow]) -> Option<String> {
+    for (number, checksum, has_succeeded) in applied {
         let Some(known) = known.iter().find(|known| known.version == *number) else {
             return Some(format!(
                 "the schema is newer (migration {number}) than this program; install the newer version"
@@ -109,65 +109,69 @@ fn stands_against(known: &[Migration], applied: &[AppliedRow]) -> Option<String>
         };
         if *known.checksum != **checksum {
             return Some(format!(
-                "migration {number} was applied in another form than this program has; use the program that made the schema, or make it anew and apply all rows again"
+                "the applied migration {number} differs from that of this program; use the program that created the schema, or create a new schema and apply all rows again"
             ));
         }
-        if !went_well {
+        if !has_succeeded {
             return Some(format!(
-                "migration {number} was broken off; run `backstitch migrate` again"
+                "migration {number} was aborted; run `backstitch migrate` again"
             ));
         }
     }
     if applied.len() < known.len() {
-        let at = applied.last().map_or(0, |row| row.0);
+        let newest = applied.last().map_or(0, |row| row.0);
         return Some(format!(
-            "the schema is older (migration {at}) than this program; run `backstitch migrate`"
+            "the schema is older (migration {newest}) than this program; run `backstitch migrate`"
         ));
     }
     None
 }
 
-/// Looks whether the schema can be used; answers the names that are views.
-pub(crate) async fn opened(server: &Server) -> Result<BTreeSet<String>> {
+/// Checks that the schema is usable, and returns the tables that are views.
+pub(crate) async fn check_usable(server: &Server) -> Result<BTreeSet<String>> {
     let known = migrations(server.options.server);
-    let (applied, views, flaws) = server
-        .read(OPENING, sql_call!(connection => look(connection)))
+    let (applied, views, problems) = server
+        .read(OPENING, sql_call!(connection => read_state(connection)))
         .await?;
-    let unreadable = (!flaws.is_empty()).then(|| flaws.join("; "));
-    if let Some(why) = stands_against(&known, &applied).or(unreadable) {
+    let view_problem = (!problems.is_empty()).then(|| problems.join("; "));
+    if let Some(why) = schema_problem(&known, &applied).or(view_problem) {
         return Err(Error::broken(format!("{OPENING} ({})", server.name()), why));
     }
     Ok(views)
 }
 
-async fn look(
+/// Reads the applied migrations, the tables that are views, and the problems of views.
+async fn read_state(
     connection: &mut SqlConnection<'_>,
 ) -> Sql<(Vec<AppliedRow>, BTreeSet<String>, Vec<String>)> {
-    let applied = applied(connection).await?;
-    let (views, flaws) = view_columns::views(connection).await?;
-    Ok((applied, views, flaws))
+    let applied = applied_migrations(connection).await?;
+    let (views, problems) = view_columns::check_views(connection).await?;
+    Ok((applied, views, problems))
 }
 
-/// Brings the schema to this version; answers whether there was anything to do.
+/// Upgrades the schema, and returns whether anything changed.
 pub(crate) async fn migrate(server: &Server) -> Result<bool> {
     let known = migrations(server.options.server);
-    let mut own = server
-        .tried(MIGRATING, || server.connect(Purpose::Migrate))
+    let mut owned = server
+        .retry(MIGRATING, || server.connect(ConnectionPurpose::Migrate))
         .await?;
-    let migrating = async {
-        make_schema(&mut own, &server.schema).await?;
-        let before = applied(&mut own.borrow()).await.map_or(0, |rows| {
-            rows.iter().filter(|(.., went_well)| *went_well).count()
-        });
+    let migrate = async {
+        create_schema(&mut owned, &server.schema).await?;
+        let before = applied_migrations(&mut owned.borrow())
+            .await
+            .map_or(0, |rows| {
+                let succeeded = rows.iter().filter(|(.., has_succeeded)| *has_succeeded);
+                succeeded.count()
+            });
         let migrator = Migrator::with_migrations(known.clone());
-        match &mut own {
+        match &mut owned {
             #[cfg(feature = "postgres")]
             OwnedConnection::Postgres(connection) => {
                 migrator.run_direct(None, connection, false).await?
             }
             #[cfg(feature = "mysql")]
             OwnedConnection::MySql(connection) => {
-                mysql::lock_schema(connection, &server.schema, MIGRATE_FOR).await?;
+                mysql::lock_schema(connection, &server.schema, MIGRATE_TIMEOUT).await?;
                 let mut migrator = migrator;
                 migrator.set_locking(false);
                 migrator.run_direct(None, connection, false).await?;
@@ -175,25 +179,27 @@ pub(crate) async fn migrate(server: &Server) -> Result<bool> {
         }
         Ok(before < known.len())
     };
-    let migrating = in_time(MIGRATE_FOR, async { Ok(migrating.await) });
-    let done = migrating.await.map_err(MigrateError::from);
-    let done: std::result::Result<bool, MigrateError> = done.and_then(|done| done);
-    done.map_err(|error| match error {
+    let outcome = with_timeout(MIGRATE_TIMEOUT, async { Ok(migrate.await) }).await;
+    let outcome: std::result::Result<bool, MigrateError> = outcome
+        .map_err(MigrateError::from)
+        .and_then(|outcome| outcome);
+    outcome.map_err(|error| match error {
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
-            server.fault(MIGRATING, &error)
+            server.classify_error(MIGRATING, &error)
         }
         MigrateError::VersionMissing(number) => Error::broken(
             format!("{MIGRATING} ({})", server.name()),
-            format!("the schema is newer (migration {number}) than this program"),
+            format!(
+                "the schema is newer (migration {number}) than this program; install the newer version"
+            ),
         ),
         error => Error::broken(format!("{MIGRATING} ({})", server.name()), error),
     })
 }
 
-/// Makes the schema itself, if it is not there. Two may do so at once: one of them fails, and finds
-/// it there.
-async fn make_schema(own: &mut OwnedConnection, schema: &str) -> Sql<()> {
-    let statement = match own {
+/// Creates the schema if it does not exist. If two processes do so at once, one fails and then finds the schema.
+async fn create_schema(owned: &mut OwnedConnection, schema: &str) -> Sql<()> {
+    let statement = match owned {
         #[cfg(feature = "postgres")]
         OwnedConnection::Postgres(_) => format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\""),
         #[cfg(feature = "mysql")]
@@ -202,76 +208,82 @@ async fn make_schema(own: &mut OwnedConnection, schema: &str) -> Sql<()> {
              USE `{schema}`"
         ),
     };
-    let mut connection = own.borrow();
-    match connection.raw(&statement).await {
-        Err(error) if meaning(&error) == Meaning::Later => connection.raw(&statement).await,
+    let mut connection = owned.borrow();
+    match connection.execute_raw(&statement).await {
+        Err(error) if classify(&error) == ErrorClass::Retryable => {
+            connection.execute_raw(&statement).await
+        }
         done => done,
     }
 }
 
-/// What is wrong, in sentences.
-pub(crate) async fn flaws(server: &Server) -> Result<Vec<String>> {
-    let told = |why: String| format!("{}: {why}", server.name());
+/// Diagnoses the server and the schema. Returns one sentence for each problem.
+pub(crate) async fn diagnose(server: &Server) -> Result<Vec<String>> {
+    let with_name = |problem: String| format!("{}: {problem}", server.name());
     let wait = Duration::from_millis(server.options.request_timeout_ms);
-    let connected = server.connect(Purpose::Calls).await;
-    let mut own = match connected {
-        Ok(own) => own,
-        Err(error) => return Ok(vec![server.fault("connecting", &error).to_string()]),
+    let mut owned = match server.connect(ConnectionPurpose::Calls).await {
+        Ok(owned) => owned,
+        Err(error) => {
+            return Ok(vec![
+                server.classify_error("connecting", &error).to_string(),
+            ]);
+        }
     };
-    let asking = async {
-        let mut flaws = match &mut own {
+    let diagnosis = async {
+        let mut problems = match &mut owned {
             #[cfg(feature = "postgres")]
-            OwnedConnection::Postgres(connection) => postgres::flaws(connection).await?,
+            OwnedConnection::Postgres(connection) => postgres::diagnose(connection).await?,
             #[cfg(feature = "mysql")]
-            OwnedConnection::MySql(connection) => mysql::flaws(connection).await?,
+            OwnedConnection::MySql(connection) => mysql::diagnose(connection).await?,
         };
-        let mut connection = own.borrow();
-        match applied(&mut connection).await {
+        let mut connection = owned.borrow();
+        match applied_migrations(&mut connection).await {
             Ok(applied) => {
-                let stands = stands_against(&migrations(server.options.server), &applied);
-                if let Some(stands) = stands {
-                    // What else is missing comes with the migrations.
-                    flaws.push(stands);
-                    return Ok(flaws);
+                let problem = schema_problem(&migrations(server.options.server), &applied);
+                if let Some(problem) = problem {
+                    // The migrations may solve the other problems.
+                    problems.push(problem);
+                    return Ok(problems);
                 }
             }
-            Err(error) if meaning(&error) == Meaning::NoSchema => {
-                flaws.push("the schema is missing; run `backstitch migrate`".to_owned());
-                return Ok(flaws);
+            Err(error) if classify(&error) == ErrorClass::MissingSchema => {
+                problems.push("the schema is missing; run `backstitch migrate`".to_owned());
+                return Ok(problems);
             }
-            Err(error) if meaning(&error) == Meaning::NoRight => {
-                flaws.push(format!("{error}; give this user rights on the schema"));
-                return Ok(flaws);
+            Err(error) if classify(&error) == ErrorClass::PermissionDenied => {
+                problems.push(format!("{error}; grant this user rights on the schema"));
+                return Ok(problems);
             }
             Err(error) => return Err(error),
         }
-        let (views, unreadable) = view_columns::views(&mut connection).await?;
-        flaws.extend(unreadable);
-        flaws.extend(missing_rights(&mut connection, &views).await?);
-        // Whoever may not read can't ask how it would be read either.
-        if flaws.is_empty() {
-            flaws.extend(view_columns::slow(&mut own, &views).await?);
+        let (views, view_problems) = view_columns::check_views(&mut connection).await?;
+        problems.extend(view_problems);
+        problems.extend(find_missing_rights(&mut connection, &views).await?);
+        // Explaining a query requires the rights to run it.
+        if problems.is_empty() {
+            problems.extend(view_columns::unindexed_views(&mut owned, &views).await?);
         }
-        if flaws.is_empty() && !views.contains("authorizations") {
-            flaws.extend(miscounted(&mut own.borrow(), wait / 2).await?);
+        if problems.is_empty() && !views.contains("authorizations") {
+            problems.extend(check_counters(&mut owned.borrow(), wait / 2).await?);
         }
-        Ok(flaws)
+        Ok(problems)
     };
-    match timeout(wait, asking).await {
-        Ok(Ok(flaws)) => Ok(flaws.into_iter().map(told).collect()),
-        Ok(Err(error)) => Ok(vec![server.fault("checking", &error).to_string()]),
-        Err(_) => Ok(vec![told("it does not answer".to_owned())]),
+    match timeout(wait, diagnosis).await {
+        Ok(Ok(problems)) => Ok(problems.into_iter().map(with_name).collect()),
+        Ok(Err(error)) => Ok(vec![server.classify_error("checking", &error).to_string()]),
+        Err(_) => Ok(vec![with_name("the server does not respond".to_owned())]),
     }
 }
 
-/// Which counters of connected athletes are wrong. With very many authorizations that may take longer
-/// than somebody who checks wants to wait: then it is not told.
-async fn miscounted(connection: &mut SqlConnection<'_>, wait: Duration) -> Sql<Option<String>> {
-    let differing = match timeout(wait, counters::differing(connection, NAMED)).await {
-        Ok(Err(error)) if meaning(&error) != Meaning::Later => return Err(error),
+/// Reports wrong counters of connected athletes. Reports nothing if the comparison exceeds `wait`, which may happen with very many
+/// authorizations.
+async fn check_counters(connection: &mut SqlConnection<'_>, wait: Duration) -> Sql<Option<String>> {
+    let comparison = counters::find_differing(connection, LISTED_APPLICATIONS_MAX);
+    let differing = match timeout(wait, comparison).await {
+        Ok(Err(error)) if classify(&error) != ErrorClass::Retryable => return Err(error),
         Ok(Ok(differing)) => differing,
         Ok(Err(_)) | Err(_) => {
-            tracing::warn!("counting authorizations takes too long; counters were not compared");
+            tracing::warn!("counters of connected athletes were not checked: it takes too long");
             return Ok(None);
         }
     };
@@ -280,43 +292,43 @@ async fn miscounted(connection: &mut SqlConnection<'_>, wait: Duration) -> Sql<O
     }
     let ids: Vec<String> = differing.iter().map(i64::to_string).collect();
     Ok(Some(format!(
-        "connected athletes are counted wrongly of the applications {}, since something changed authorizations without firing triggers (a foreign key's cascade on MySQL, or TRUNCATE), or the deletion of an athlete was not told of; run `backstitch migrate`, which counts them anew",
+        "the counters of connected athletes are wrong for the applications {}: authorizations changed without firing triggers (foreign-key cascade on MySQL, or TRUNCATE), or the deletion of an athlete has no notification; run `backstitch migrate`, which repairs them",
         ids.join(", ")
     )))
 }
 
-/// Counts connected athletes anew where the counters are wrong; answers the applications.
+/// Repairs wrong counters of connected athletes, and returns their applications.
 pub(crate) async fn recount(server: &Server) -> Result<Vec<i64>> {
-    let mut own = server
-        .tried(COUNTING, || server.connect(Purpose::Migrate))
+    let mut owned = server
+        .retry(COUNTING, || server.connect(ConnectionPurpose::Migrate))
         .await?;
-    let counting = async {
-        make_schema(&mut own, &server.schema).await?;
-        let mut connection = own.borrow();
-        let (views, _) = view_columns::views(&mut connection).await?;
+    let recount = async {
+        create_schema(&mut owned, &server.schema).await?;
+        let mut connection = owned.borrow();
+        let (views, _) = view_columns::check_views(&mut connection).await?;
         if views.contains("authorizations") {
             return Ok(Vec::new());
         }
-        let differing = counters::differing(&mut connection, i64::MAX).await?;
+        let differing = counters::find_differing(&mut connection, i64::MAX).await?;
         for application in &differing {
-            connection.raw("BEGIN").await?;
+            connection.execute_raw("BEGIN").await?;
             counters::recount(&mut connection, *application).await?;
-            connection.raw("COMMIT").await?;
+            connection.execute_raw("COMMIT").await?;
         }
         Ok(differing)
     };
-    let done = in_time(MIGRATE_FOR, counting).await;
-    done.map_err(|error| server.fault(COUNTING, &error))
+    let outcome = with_timeout(MIGRATE_TIMEOUT, recount).await;
+    outcome.map_err(|error| server.classify_error(COUNTING, &error))
 }
 
-/// Rights that the user lacks, found by statements that change no row.
-async fn missing_rights(
+/// Finds missing rights by statements that change no row.
+async fn find_missing_rights(
     connection: &mut SqlConnection<'_>,
     views: &BTreeSet<String>,
 ) -> Sql<Vec<String>> {
     let mut statements = vec![
         "DELETE FROM outbox WHERE 1 = 0".to_owned(),
-        // Whoever locks rows has to be allowed to change them.
+        // Locking rows requires the right to change them.
         "UPDATE outbox SET member = member WHERE 1 = 0".to_owned(),
         "INSERT INTO outbox (source, group_key, member, made_at_ms)
          SELECT source, group_key, member, made_at_ms FROM outbox WHERE 1 = 0"
@@ -343,19 +355,19 @@ async fn missing_rights(
             statements.push(format!("DELETE FROM {table} WHERE 1 = 0"));
         }
     }
-    let mut flaws = Vec::new();
+    let mut problems = Vec::new();
     for statement in statements {
-        match connection.run(&statement, &[]).await {
+        match connection.execute(&statement, &[]).await {
             Ok(_) => {}
-            Err(error) if meaning(&error) == Meaning::NoRight => {
-                flaws.push(format!("{error}; give this user the right to"));
+            Err(error) if classify(&error) == ErrorClass::PermissionDenied => {
+                problems.push(format!("{error}; grant this user the right"));
             }
-            Err(error) if meaning(&error) == Meaning::NoSchema => {
-                flaws.push(format!("{error}; make the view that was to take its place"));
+            Err(error) if classify(&error) == ErrorClass::MissingSchema => {
+                problems.push(format!("{error}; create the table, or a view in its place"));
             }
             Err(error) => return Err(error),
         }
     }
-    flaws.dedup();
-    Ok(flaws)
+    problems.dedup();
+    Ok(problems)
 }

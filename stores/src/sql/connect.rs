@@ -1,33 +1,35 @@
-//! Applications, and the athletes who connect to them.
+//! Connects athletes to applications, and disconnects them.
 //!
-//! `connections` holds how many authorizations of a pair are not revoked, `connected` how many
-//! pairs have one and an athlete who is not deleted, for each application. Triggers keep both. On a server, a transaction locks the
-//! row of `connected` before it changes authorizations of an application, so capacity is assigned in one order.
+//! `connections` counts the unrevoked authorizations of each pair. `connected` counts for each application the pairs with such an
+//! authorization and an athlete who is not deleted. Triggers maintain both. On a server, a transaction locks the row of
+//! `connected` before it changes authorizations of an application, so concurrent connections are decided one after the other.
 
 use schemas::entities::{Application, Authorization, Group};
 
 use super::connection::{Sql, SqlConnection, Value, ascending};
-use super::outbox::{AT_ONCE, Touched, tell};
+use super::outbox::{IDS_PER_STATEMENT, Touched, enqueue_notifications};
 use super::rows::{Conflict, Rows, write};
-use crate::canon::{Authorized, Notification, Revoked};
+use crate::entities::{AuthorizeOutcome, Notification, RevokeOutcome};
 
 pub(super) const US_PER_MS: i64 = 1000;
 
-/// Ids that are made up have so many bits: JSON readers hold such numbers exactly.
+/// The number of bits of random ids. JSON parsers represent such numbers exactly.
 const ID_BITS: u32 = 53;
 
-/// Applications, as `p`.
+/// Selects applications `p`.
 pub(crate) const APPLICATIONS: &str = "SELECT CAST(p.id AS SIGNED) AS id, p.name, p.owner,
         CAST(p.athlete_capacity AS SIGNED) AS athlete_capacity, CAST(p.version AS SIGNED) AS version
     FROM applications p";
 
 async fn has_application(connection: &mut SqlConnection<'_>, id: i64) -> Sql<bool> {
     let statement = format!("{APPLICATIONS} WHERE p.id = ?");
-    let found: Option<Application> = connection.row(&statement, &[Value::Int(id)]).await?;
+    let found: Option<Application> = connection
+        .fetch_optional(&statement, &[Value::Int(id)])
+        .await?;
     Ok(found.is_some())
 }
 
-/// Locks the counters of some applications until the commit; creates those that are missing.
+/// Locks the counters of applications until the commit. Creates missing ones.
 pub(crate) async fn lock_counters(
     connection: &mut SqlConnection<'_>,
     applications: impl Iterator<Item = i64>,
@@ -35,40 +37,40 @@ pub(crate) async fn lock_counters(
     if connection.has_exclusive_writes() {
         return Ok(());
     }
-    for ids in ascending(applications).chunks(AT_ONCE) {
+    for ids in ascending(applications).chunks(IDS_PER_STATEMENT) {
         let statement = "SELECT application_id FROM connected WHERE application_id IN ?
                          ORDER BY application_id FOR UPDATE";
-        let there: Vec<i64> = connection.rows(statement, &[Value::Ints(ids)]).await?;
-        if there.len() == ids.len() {
+        let existing: Vec<i64> = connection.fetch_all(statement, &[Value::Ints(ids)]).await?;
+        if existing.len() == ids.len() {
             continue;
         }
-        let is_missing = |id: &i64| there.binary_search(id).is_err();
+        let is_missing = |id: &i64| existing.binary_search(id).is_err();
         let missing: Vec<i64> = ids.iter().copied().filter(is_missing).collect();
         write(connection, &Rows::counters(&missing), Conflict::Keep).await?;
-        let _held: Vec<i64> = connection.rows(statement, &[Value::Ints(ids)]).await?;
+        let _locked: Vec<i64> = connection.fetch_all(statement, &[Value::Ints(ids)]).await?;
     }
     Ok(())
 }
 
-/// A random id for an authorization, which no other is likely to have.
+/// A random id for an authorization. Collisions are unlikely.
 pub(crate) fn random_id() -> i64 {
     let (_, random) = uuid::Uuid::new_v4().as_u64_pair();
     (random % (1 << ID_BITS)).max(1).cast_signed()
 }
 
-/// Connects an athlete by a new authorization with the given id. Call it within a transaction that writes. A retry after
-/// a lost answer finds the authorization with this id and returns the same outcome.
+/// Connects an athlete by a new authorization with the given id. Call it within a write transaction. A retry after a lost
+/// response finds the authorization with this id and returns the same outcome.
 pub(crate) async fn authorize(
     connection: &mut SqlConnection<'_>,
     pair: Group,
     id: i64,
     now_ms: i64,
-) -> Sql<Authorized> {
+) -> Sql<AuthorizeOutcome> {
     if !has_application(connection, pair.key).await? {
-        return Ok(Authorized::UnknownApplication);
+        return Ok(AuthorizeOutcome::UnknownApplication);
     }
     lock_counters(connection, [pair.key].into_iter()).await?;
-    // What was read before the lock may be old by now.
+    // Read after locking, because earlier reads may be outdated.
     let statement = "SELECT CAST(p.athlete_capacity AS SIGNED),
             CAST(coalesce(c.athletes, 0) AS SIGNED),
             (SELECT count(*) FROM connections o
@@ -88,22 +90,24 @@ pub(crate) async fn authorize(
         athlete,
         application,
     ];
-    let found: Option<(i64, i64, i64, i64, i64, i64)> = connection.row(statement, &values).await?;
-    let Some((capacity, connected, already, own, deleted, unlimited)) = found else {
-        return Ok(Authorized::UnknownApplication);
+    let found: Option<(i64, i64, i64, i64, i64, i64)> =
+        connection.fetch_optional(statement, &values).await?;
+    let Some((capacity, connected, existing, committed, deleted, unlimited)) = found else {
+        return Ok(AuthorizeOutcome::UnknownApplication);
     };
-    if own > 0 {
-        let notification = tell_of(connection, pair, now_ms).await?;
-        return Ok(Authorized::New { id, notification });
+    // An earlier attempt of this call committed.
+    if committed > 0 {
+        let notification = enqueue_pair(connection, pair, now_ms).await?;
+        return Ok(AuthorizeOutcome::New { id, notification });
     }
     if deleted > 0 {
-        return Ok(Authorized::AthleteDeleted);
+        return Ok(AuthorizeOutcome::AthleteDeleted);
     }
-    if already > 0 {
-        return Ok(Authorized::Already);
+    if existing > 0 {
+        return Ok(AuthorizeOutcome::AlreadyConnected);
     }
     if connected >= capacity && unlimited == 0 {
-        return Ok(Authorized::Full {
+        return Ok(AuthorizeOutcome::CapacityReached {
             connected,
             capacity,
         });
@@ -118,20 +122,20 @@ pub(crate) async fn authorize(
     };
     let new = Rows::authorizations(&[&authorization]);
     write(connection, &new, Conflict::Fail).await?;
-    let notification = tell_of(connection, pair, now_ms).await?;
-    Ok(Authorized::New { id, notification })
+    let notification = enqueue_pair(connection, pair, now_ms).await?;
+    Ok(AuthorizeOutcome::New { id, notification })
 }
 
-/// Disconnects an athlete. Call it within a transaction that writes. A retry after a lost answer leaves authorizations alone that
-/// were created since `created_max_us`.
+/// Disconnects an athlete. Call it within a write transaction. A retry after a lost response does not revoke authorizations that
+/// were created after `created_max_us`.
 pub(crate) async fn revoke(
     connection: &mut SqlConnection<'_>,
     pair: Group,
     created_max_us: i64,
     now_ms: i64,
-) -> Sql<Revoked> {
+) -> Sql<RevokeOutcome> {
     if !has_application(connection, pair.key).await? {
-        return Ok(Revoked::UnknownApplication);
+        return Ok(RevokeOutcome::UnknownApplication);
     }
     lock_counters(connection, [pair.key].into_iter()).await?;
     let statement = "UPDATE authorizations SET revoked_at_us = ?
@@ -142,14 +146,14 @@ pub(crate) async fn revoke(
         Value::Int(pair.member),
         Value::Int(created_max_us),
     ];
-    if connection.run(statement, &values).await? == 0 {
-        return Ok(Revoked::Done(None));
+    if connection.execute(statement, &values).await? == 0 {
+        return Ok(RevokeOutcome::Done(None));
     }
-    let notification = tell_of(connection, pair, now_ms).await?;
-    Ok(Revoked::Done(Some(notification)))
+    let notification = enqueue_pair(connection, pair, now_ms).await?;
+    Ok(RevokeOutcome::Done(Some(notification)))
 }
 
-async fn tell_of(
+async fn enqueue_pair(
     connection: &mut SqlConnection<'_>,
     pair: Group,
     now_ms: i64,
@@ -158,6 +162,7 @@ async fn tell_of(
         authorizations: vec![pair],
         ..Touched::default()
     };
-    let (told, _) = tell(connection, touched, now_ms).await?;
-    told.into_iter().next().ok_or(sqlx::Error::RowNotFound)
+    let (notifications, _) = enqueue_notifications(connection, touched, now_ms).await?;
+    let notification = notifications.into_iter().next();
+    notification.ok_or(sqlx::Error::RowNotFound)
 }

@@ -1,8 +1,7 @@
-//! Connections and the statements that every database understands.
+//! Connections, and statements in a common dialect.
 //!
-//! A statement has a `?` for each value; a list of integers follows `IN`. Statements are written for PostgreSQL and MySQL
-//! with `CAST(… AS SIGNED)` and `FOR UPDATE`; [`SqlConnection`] translates them. What a dialect does in a way of its own
-//! is in its module.
+//! A statement has a `?` for each value; a list of integers follows `IN`. The common dialect has `CAST(… AS SIGNED)` and
+//! `FOR UPDATE`; [`SqlConnection`] translates both for each database. Other differences are in the modules of the dialects.
 
 use std::error::Error as StdError;
 #[cfg(feature = "sql")]
@@ -18,19 +17,19 @@ use sqlx::{PgConnection, postgres::PgArguments, postgres::PgRow};
 
 pub(crate) type Sql<T> = Result<T, sqlx::Error>;
 
-/// The error of a stored value that cannot be decoded.
-pub(crate) fn undecodable(why: impl Into<Box<dyn StdError + Send + Sync>>) -> sqlx::Error {
+/// The error for a stored value that cannot be decoded.
+pub(crate) fn decode_error(why: impl Into<Box<dyn StdError + Send + Sync>>) -> sqlx::Error {
     sqlx::Error::Decode(why.into())
 }
 
-/// A value of a statement.
+/// A parameter of a statement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Value<'a> {
     Int(i64),
     IntOrNull(Option<i64>),
     Text(&'a str),
     TextOrNull(Option<&'a str>),
-    /// Not empty, and few enough for one statement.
+    /// A list, not empty and short enough for one statement.
     Ints(&'a [i64]),
 }
 
@@ -43,7 +42,7 @@ pub(crate) enum Dialect {
     Sqlite,
 }
 
-/// A row that a statement finds.
+/// A row of a result.
 pub(crate) enum SqlRow<'r> {
     #[cfg(feature = "postgres")]
     Postgres(&'r PgRow),
@@ -59,12 +58,12 @@ impl SqlRow<'_> {
     }
 }
 
-/// A type that is read from a row: tuples by the positions of columns, structs by their names.
+/// A type that is read from a row: tuples by column position, structs by column name.
 pub(crate) trait FromSqlRow: Sized + Send {
     fn from_row(row: &SqlRow<'_>) -> Sql<Self>;
 }
 
-/// A value that every database holds.
+/// A value type that every database supports.
 pub(crate) trait SqlValue: Sized + Send {
     fn by_name(row: &SqlRow<'_>, column: &str) -> Sql<Self>;
     fn by_position(row: &SqlRow<'_>, column: usize) -> Sql<Self>;
@@ -142,7 +141,7 @@ impl SqlConnection<'_> {
     }
 
     /// Runs a statement and returns how many rows it changed.
-    pub(crate) async fn run(&mut self, statement: &str, values: &[Value<'_>]) -> Sql<u64> {
+    pub(crate) async fn execute(&mut self, statement: &str, values: &[Value<'_>]) -> Sql<u64> {
         Ok(match self {
             #[cfg(feature = "postgres")]
             Self::Postgres(connection) => {
@@ -164,8 +163,8 @@ impl SqlConnection<'_> {
         })
     }
 
-    /// All rows that a statement finds, decoded as they arrive: the driver's rows are larger.
-    pub(crate) async fn rows<T: FromSqlRow>(
+    /// Returns all rows of a result. Decodes them as they arrive, because the driver's rows are larger.
+    pub(crate) async fn fetch_all<T: FromSqlRow>(
         &mut self,
         statement: &str,
         values: &[Value<'_>],
@@ -197,18 +196,18 @@ impl SqlConnection<'_> {
         }
     }
 
-    /// The first row that a statement finds.
-    pub(crate) async fn row<T: FromSqlRow>(
+    /// Returns the first row of a result.
+    pub(crate) async fn fetch_optional<T: FromSqlRow>(
         &mut self,
         statement: &str,
         values: &[Value<'_>],
     ) -> Sql<Option<T>> {
-        let rows = self.rows(statement, values).await?;
+        let rows = self.fetch_all(statement, values).await?;
         Ok(rows.into_iter().next())
     }
 
     /// Runs statements one after the other, without preparing them.
-    pub(crate) async fn raw(&mut self, statements: &str) -> Sql<()> {
+    pub(crate) async fn execute_raw(&mut self, statements: &str) -> Sql<()> {
         let statements = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()));
         match self {
             #[cfg(feature = "postgres")]
@@ -229,13 +228,13 @@ impl SqlConnection<'_> {
         }
     }
 
-    /// Whether a transaction that writes excludes all others, so that no row needs a lock.
+    /// Returns whether a write transaction excludes all others, so that no row needs a lock.
     pub(crate) const fn has_exclusive_writes(&self) -> bool {
         matches!(self.dialect(), Dialect::Sqlite)
     }
 }
 
-/// The statement for PostgreSQL: `$1` for the first `?`, and `= ANY ($1)` for `IN ?`.
+/// Translates a statement for PostgreSQL: `$1` for the first `?`, and `= ANY ($1)` for `IN ?`.
 #[cfg(feature = "postgres")]
 fn postgres_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, PgArguments)> {
     let statement = statement.replace(" AS SIGNED)", " AS bigint)");
@@ -244,11 +243,11 @@ fn postgres_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, PgA
         text.push_str(&format!("= ANY (${index})"));
         arguments.add(values).map_err(sqlx::Error::Encode)
     };
-    with_values(&statement, values, |index| format!("${index}"), list)
+    build_statement(&statement, values, |index| format!("${index}"), list)
 }
 
-/// The statement for MySQL: `IN (?,?)` for a list of two. A list is padded with its last element to a power of two, so
-/// that few different statements are prepared.
+/// Translates a statement for MySQL: `IN (?,?)` for a list of two. A list is padded with its last element to a power of two,
+/// so that few different statements are prepared.
 #[cfg(feature = "mysql")]
 fn mysql_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, MySqlArguments)> {
     let list = |text: &mut String, arguments: &mut MySqlArguments, _: usize, values: &[i64]| {
@@ -258,10 +257,10 @@ fn mysql_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, MySqlA
         let mut values = values.iter().copied().chain(last).take(length);
         values.try_for_each(|value| add_value(arguments, Value::Int(value)))
     };
-    with_values(statement, values, |_| "?".to_owned(), list)
+    build_statement(statement, values, |_| "?".to_owned(), list)
 }
 
-/// The statement for SQLite: a list is one JSON value, and no row is locked.
+/// Translates a statement for SQLite: a list becomes one JSON value, and `FOR UPDATE` is removed.
 fn sqlite_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, SqliteArguments)> {
     let statement = statement
         .replace(" AS SIGNED)", " AS INTEGER)")
@@ -271,14 +270,15 @@ fn sqlite_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, Sqlit
         let list = json_array(values.iter().copied());
         arguments.add(list).map_err(sqlx::Error::Encode)
     };
-    with_values(&statement, values, |_| "?".to_owned(), list)
+    build_statement(&statement, values, |_| "?".to_owned(), list)
 }
 
-/// The statement of a dialect with its arguments: `place` is the text of a value, by its index from 1 on; `list` writes a list.
-fn with_values<A: Arguments + Default>(
+/// Builds a statement of a dialect and its arguments. `placeholder` returns the placeholder of a value by its index, which
+/// starts at 1; `list` adds a list.
+fn build_statement<A: Arguments + Default>(
     statement: &str,
     values: &[Value<'_>],
-    place: impl Fn(usize) -> String,
+    placeholder: impl Fn(usize) -> String,
     list: impl Fn(&mut String, &mut A, usize, &[i64]) -> Sql<()>,
 ) -> Sql<(String, A)>
 where
@@ -287,11 +287,11 @@ where
 {
     let mut arguments = A::default();
     let mut text = String::with_capacity(statement.len() + 2 * values.len());
-    for (index, part) in parts(statement, values)?.enumerate() {
+    for (index, part) in split_at_placeholders(statement, values)?.enumerate() {
         match index.checked_sub(1).and_then(|before| values.get(before)) {
             Some(Value::Ints(values)) => list(&mut text, &mut arguments, index, values)?,
             Some(value) => {
-                text.push_str(&place(index));
+                text.push_str(&placeholder(index));
                 add_value(&mut arguments, *value)?;
             }
             None => {}
@@ -301,17 +301,24 @@ where
     Ok((text, arguments))
 }
 
-/// The text before, between and after the values.
-fn parts<'a>(statement: &'a str, values: &[Value<'_>]) -> Sql<std::str::Split<'a, char>> {
-    let parts = statement.split('?');
-    if parts.clone().count() == values.len() + 1 {
-        return Ok(parts);
+/// Splits a statement at its placeholders.
+fn split_at_placeholders<'a>(
+    statement: &'a str,
+    values: &[Value<'_>],
+) -> Sql<std::str::Split<'a, char>> {
+    let split_at_placeholders = statement.split('?');
+    if split_at_placeholders.clone().count() == values.len() + 1 {
+        return Ok(split_at_placeholders);
     }
-    let why = format!("{} values were given for: {statement}", values.len());
+    let why = format!(
+        "statement has {} placeholders for {} values: {statement}",
+        split_at_placeholders.count() - 1,
+        values.len()
+    );
     Err(sqlx::Error::Encode(why.into()))
 }
 
-/// Adds a value that is no list.
+/// Adds a single value.
 fn add_value<A: Arguments>(arguments: &mut A, value: Value<'_>) -> Sql<()>
 where
     Option<i64>: for<'q> Encode<'q, A::Database> + Type<A::Database>,
@@ -322,19 +329,22 @@ where
         Value::IntOrNull(value) => arguments.add(value),
         Value::Text(value) => arguments.add(Some(value)),
         Value::TextOrNull(value) => arguments.add(value),
-        Value::Ints(_) => Err("a list was given for a single value".into()),
+        Value::Ints(_) => Err("expected a single value, found a list".into()),
     };
     added.map_err(sqlx::Error::Encode)
 }
 
-/// Waits for a call, at most for a time.
+/// Fails with a timeout error if a call takes longer than `timeout`.
 #[cfg(feature = "sql")]
-pub(crate) async fn in_time<T>(wait: Duration, call: impl Future<Output = Sql<T>>) -> Sql<T> {
-    let done = tokio::time::timeout(wait, call).await;
-    done.unwrap_or_else(|late| Err(std::io::Error::from(late).into()))
+pub(crate) async fn with_timeout<T>(
+    timeout: Duration,
+    call: impl Future<Output = Sql<T>>,
+) -> Sql<T> {
+    let outcome = tokio::time::timeout(timeout, call).await;
+    outcome.unwrap_or_else(|elapsed| Err(std::io::Error::from(elapsed).into()))
 }
 
-/// Values in ascending order, each once: so all calls take their locks in one order.
+/// Sorts and deduplicates values, so that all calls acquire their locks in one order.
 pub(crate) fn ascending<T: Ord>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut values: Vec<T> = values.into_iter().collect();
     values.sort_unstable();
@@ -342,13 +352,13 @@ pub(crate) fn ascending<T: Ord>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     values
 }
 
-/// Integers as a JSON array: a list of any length in one parameter, for SQLite's `json_each`.
+/// Formats integers as a JSON array: one parameter for SQLite's `json_each`.
 pub(crate) fn json_array(numbers: impl Iterator<Item = i64>) -> String {
     let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
     format!("[{}]", numbers.join(","))
 }
 
-/// An owned connection to a server. Dropping it closes it, and the server rolls back what was not committed.
+/// An owned connection to a server. Dropping it closes it, and the server rolls back an open transaction.
 #[cfg(feature = "sql")]
 #[derive(Debug)]
 pub(crate) enum OwnedConnection {
@@ -375,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statements_are_written_for_each_database() {
+    fn translates_statements_for_each_database() {
         let statement =
             "SELECT CAST(a AS SIGNED) FROM t WHERE b = ? AND c IN ? AND d = ? FOR UPDATE";
         let values = [Value::Int(1), Value::Ints(&[1, 2, 3]), Value::Text("x")];

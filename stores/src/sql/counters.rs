@@ -1,15 +1,17 @@
-//! Whether the counters of connected athletes are what the authorizations give, and counting anew.
+//! Compares the counters of connected athletes with the authorizations, and repairs them.
 //!
-//! Triggers keep the counters (`connect`). What fires none leaves them wrong for ever: a foreign key's
-//! cascade and TRUNCATE on MySQL, rows that were copied in with triggers switched off. So `check`
-//! compares, and `migrate` counts where it differs.
+//! Triggers maintain the counters (`connect`). Foreign-key cascades and TRUNCATE on MySQL, and rows copied with triggers
+//! disabled, fire no trigger and leave the counters wrong. So `check` compares, and `migrate` recounts where they differ.
 
 use super::connect::lock_counters;
 use super::connection::{Sql, SqlConnection, Value};
 
-/// The applications whose counters differ from their authorizations, some of them at most.
-pub(crate) async fn differing(connection: &mut SqlConnection<'_>, limit: i64) -> Sql<Vec<i64>> {
-    // One statement sees one state, in which triggers keep both alike.
+/// Finds applications whose counters differ from their authorizations, at most `limit`.
+pub(crate) async fn find_differing(
+    connection: &mut SqlConnection<'_>,
+    limit: i64,
+) -> Sql<Vec<i64>> {
+    // One statement sees one state, in which triggers have updated both.
     let statement = "SELECT application_id FROM (
             SELECT application_id FROM (
                 SELECT application_id, athlete_id, count(*) AS more FROM authorizations
@@ -30,22 +32,22 @@ pub(crate) async fn differing(connection: &mut SqlConnection<'_>, limit: i64) ->
                 UNION ALL SELECT application_id, -athletes FROM connected) AS applications
             GROUP BY application_id HAVING sum(more) <> 0) AS differing
         ORDER BY application_id LIMIT ?";
-    connection.rows(statement, &[Value::Int(limit)]).await
+    connection.fetch_all(statement, &[Value::Int(limit)]).await
 }
 
-/// Counts the athletes of an application anew; call it within a transaction that writes.
+/// Recounts the athletes of an application. Call it within a write transaction.
 ///
-/// Whoever changes authorizations waits for the counter after the change and before the commit: such a
-/// change is not seen here and counted then, or is committed before the counter is held here.
+/// A concurrent change of authorizations locks the counter before its commit. So either it commits before the counter is locked
+/// here, or it is invisible here and changes the counter afterwards.
 pub(crate) async fn recount(connection: &mut SqlConnection<'_>, application: i64) -> Sql<()> {
     lock_counters(connection, std::iter::once(application)).await?;
     let id = Value::Int(application);
-    // MySQL's triggers count the pairs that are put back, on top of what is there: more than there are would be
-    // noted as reached.
+    // MySQL's triggers count the pairs that are inserted again. Without the reset the counter would be too high, and notices
+    // would be written.
     let statement = "UPDATE connected SET athletes = 0 WHERE application_id = ?";
-    connection.run(statement, &[id]).await?;
+    connection.execute(statement, &[id]).await?;
     connection
-        .run("DELETE FROM connections WHERE application_id = ?", &[id])
+        .execute("DELETE FROM connections WHERE application_id = ?", &[id])
         .await?;
     let statement = "INSERT INTO connections (application_id, athlete_id, live, is_away)
         SELECT application_id, athlete_id, live, (t.is_deleted IS TRUE) FROM (
@@ -53,10 +55,10 @@ pub(crate) async fn recount(connection: &mut SqlConnection<'_>, application: i64
             WHERE application_id = ? AND revoked_at_us IS NULL
             GROUP BY application_id, athlete_id) AS pairs
         LEFT JOIN athletes t ON t.id = pairs.athlete_id";
-    connection.run(statement, &[id]).await?;
+    connection.execute(statement, &[id]).await?;
     let statement = "UPDATE connected SET athletes = (SELECT count(*) FROM connections c
             WHERE c.application_id = ? AND c.live > 0 AND NOT c.is_away)
         WHERE application_id = ?";
-    connection.run(statement, &[id, id]).await?;
+    connection.execute(statement, &[id, id]).await?;
     Ok(())
 }

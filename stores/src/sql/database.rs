@@ -1,6 +1,6 @@
 //! The database of the entity store: a server, or a file in the data folder.
 //!
-//! A server is connected when the first call needs it, so a process that needs no entities works without it.
+//! The first call connects to a server, so a process that needs no entities works without it.
 
 use std::future::Future;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::connection::OwnedConnection;
 use super::connection::{FromSqlRow, Sql, SqlConnection, Value};
 #[cfg(feature = "sql")]
 use super::server::{Server, ServerConnection};
-use crate::embedded::db::{Db, Kind, Opened, Reader, Writer};
+use crate::embedded::db::{DatabaseSpec, Db, OpenFile, Reader, Writer};
 #[cfg(feature = "sql")]
 use crate::namespace::Namespace;
 use crate::{Error, Result};
@@ -38,7 +38,7 @@ macro_rules! sql_call {
 
 pub(crate) use sql_call;
 
-/// A database. A server is connected by the first call that needs it.
+/// A database. The first call connects to a server.
 #[derive(Debug)]
 pub(crate) enum Database {
     #[cfg(feature = "sql")]
@@ -50,14 +50,14 @@ pub(crate) enum Database {
     File(Db),
 }
 
-/// What a connection is for.
+/// The purpose of a connection, which determines its timeouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum ConnectionPurpose {
     /// Short calls.
     Calls,
     /// One call that may take long, such as a dump.
     Dump,
-    /// Creating tables, at a time when the schema may be missing.
+    /// Creating tables, while the schema may be missing.
     Migrate,
 }
 
@@ -71,15 +71,15 @@ impl Database {
         }
     }
 
-    pub(crate) async fn file(folder: &Path, kind: &'static Kind) -> Result<Self> {
+    pub(crate) async fn file(folder: &Path, kind: &'static DatabaseSpec) -> Result<Self> {
         Ok(Self::File(Db::open(folder, kind).await?))
     }
 
-    /// The database, ready for calls.
+    /// Opens the database for calls.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if it does not answer; [`Error::Broken`] if it refuses the user, if the schema is not the one of
-    /// this version, or if the file was replaced.
+    /// [`Error::Unavailable`] if it does not respond; [`Error::Broken`] if it rejects the user, if the schema has another version
+    /// than this program, or if the file was replaced.
     pub(crate) async fn open(&self) -> Result<OpenDatabase> {
         match self {
             #[cfg(feature = "sql")]
@@ -96,54 +96,54 @@ impl Database {
         }
     }
 
-    /// Runs a call that reads, by one statement or by several that need not see one state.
+    /// Runs a call that reads. Its statements need not see the same state.
     pub(crate) async fn read<T, F: Future<Output = (PooledConnection, Sql<T>)>>(
         &self,
-        doing: &str,
+        operation: &str,
         call: impl Fn(PooledConnection) -> F,
     ) -> Result<T> {
         match self.open().await? {
             #[cfg(feature = "sql")]
-            OpenDatabase::Server(server) => Box::pin(server.read(doing, call)).await,
+            OpenDatabase::Server(server) => Box::pin(server.read(operation, call)).await,
             OpenDatabase::File(db) => {
                 let reader = PooledConnection::Reader(db.reader().await?);
                 let (_reader, outcome) = call(reader).await;
-                outcome.map_err(db.fault(doing))
+                outcome.map_err(db.error_mapper(operation))
             }
         }
     }
 
-    /// Reads all rows that a statement finds.
-    pub(crate) async fn rows<T: FromSqlRow>(
+    /// Reads all rows of a result.
+    pub(crate) async fn fetch_all<T: FromSqlRow>(
         &self,
-        doing: &str,
+        operation: &str,
         statement: &str,
         values: &[Value<'_>],
     ) -> Result<Vec<T>> {
-        let call = sql_call!(connection => connection.rows(statement, values));
-        self.read(doing, call).await
+        let call = sql_call!(connection => connection.fetch_all(statement, values));
+        self.read(operation, call).await
     }
 
-    /// Runs a call that changes rows, in one transaction. Each statement sees what was committed before it, so a row is
-    /// read as it was when it was locked.
+    /// Runs a call that changes rows, in one transaction. Each statement sees all earlier commits, so it reads the current state
+    /// of a row that it locks.
     pub(crate) async fn write<T, F: Future<Output = (PooledConnection, Sql<T>)>>(
         &self,
-        doing: &str,
+        operation: &str,
         call: impl Fn(PooledConnection) -> F,
     ) -> Result<T> {
         match self.open().await? {
             #[cfg(feature = "sql")]
-            OpenDatabase::Server(server) => Box::pin(server.write(doing, call)).await,
+            OpenDatabase::Server(server) => Box::pin(server.write(operation, call)).await,
             OpenDatabase::File(db) => {
-                let fault = db.fault(doing);
+                let to_store_error = db.error_mapper(operation);
                 let mut writer = db.writer().await?;
-                writer.begin_write().await.map_err(fault)?;
+                writer.begin_write().await.map_err(to_store_error)?;
                 let (mut connection, outcome) = call(PooledConnection::Writer(writer)).await;
-                let done = outcome.map_err(fault)?;
+                let value = outcome.map_err(to_store_error)?;
                 if let PooledConnection::Writer(writer) = &mut connection {
-                    writer.commit().await.map_err(fault)?;
+                    writer.commit().await.map_err(to_store_error)?;
                 }
-                Ok(done)
+                Ok(value)
             }
         }
     }
@@ -154,11 +154,11 @@ impl Database {
 pub(crate) enum OpenDatabase {
     #[cfg(feature = "sql")]
     Server(Arc<Server>),
-    File(Arc<Opened>),
+    File(Arc<OpenFile>),
 }
 
 impl OpenDatabase {
-    /// Whether a view of an application's own tables takes the place of a table.
+    /// Returns whether an app replaced a table by a view of its own.
     pub(crate) fn is_view(&self, table: &str) -> bool {
         match self {
             #[cfg(feature = "sql")]
@@ -170,7 +170,7 @@ impl OpenDatabase {
         }
     }
 
-    /// Refuses to change the rows of an application's own tables.
+    /// Fails if a table is a view, because apps change the rows of their views themselves.
     pub(crate) fn check_writable(&self, table: &str) -> Result<()> {
         if !self.is_view(table) {
             return Ok(());
@@ -180,26 +180,26 @@ impl OpenDatabase {
         )))
     }
 
-    /// The error of a call.
-    pub(crate) fn fault(&self, doing: &str, error: sqlx::Error) -> Error {
+    /// Converts the error of a call.
+    pub(crate) fn classify_error(&self, operation: &str, error: sqlx::Error) -> Error {
         match self {
             #[cfg(feature = "sql")]
-            Self::Server(server) => server.fault(doing, &error),
-            Self::File(db) => db.fault(doing)(error),
+            Self::Server(server) => server.classify_error(operation, &error),
+            Self::File(db) => db.error_mapper(operation)(error),
         }
     }
 
-    /// A connection for one call that may take long.
-    pub(crate) async fn connect(&self, doing: &str) -> Result<DedicatedConnection> {
+    /// Opens a connection for one call that may take long.
+    pub(crate) async fn connect(&self, operation: &str) -> Result<DedicatedConnection> {
         match self {
             #[cfg(feature = "sql")]
             Self::Server(server) => {
-                let connecting = || server.connect(Purpose::Dump);
-                let connected = server.tried(doing, connecting).await;
-                connected.map(DedicatedConnection::Server)
+                let connect = || server.connect(ConnectionPurpose::Dump);
+                let connection = server.retry(operation, connect).await;
+                connection.map(DedicatedConnection::Server)
             }
             Self::File(db) => {
-                let _ = doing;
+                let _ = operation;
                 db.read_only().await.map(DedicatedConnection::File)
             }
         }

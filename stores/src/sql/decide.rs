@@ -1,4 +1,4 @@
-//! What becomes of rows that are to be applied, given what is stored: pure.
+//! Decides which rows of a call are written, rejected or ignored, by the stored versions. Does no I/O.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,60 +6,66 @@ use schemas::entities::{Athlete, Authorization, Effort, Gender, Group};
 
 use super::connection::ascending;
 
-/// What is to be written: the last row of each id that was not older than what was known then.
+/// The rows to write: for each id, the last row that is not older than its predecessors and the stored row.
 #[derive(Debug)]
-pub(crate) struct Decided<'a, T> {
-    pub(crate) kept: Vec<&'a T>,
-    /// The ids that were not stored before.
-    new: HashSet<i64>,
+pub(crate) struct RowsToWrite<'a, T> {
+    pub(crate) rows: Vec<&'a T>,
+    /// The ids that are not stored yet.
+    new_ids: HashSet<i64>,
 }
 
-impl<'a, T: Versioned> Decided<'a, T> {
-    pub(crate) fn of(
+impl<'a, T: Versioned> RowsToWrite<'a, T> {
+    /// Decides about `rows`, which have their index in the call, by the `known` rows. Adds rejected rows to `rejected`.
+    pub(crate) fn new(
         rows: &[(usize, &'a T)],
-        mut known: HashMap<i64, Known>,
+        mut known: HashMap<i64, KnownRow>,
         rejected: &mut Vec<(usize, String)>,
     ) -> Self {
-        let mut kept: Vec<&T> = Vec::with_capacity(rows.len());
-        let mut new = HashSet::new();
+        let mut to_write: Vec<&T> = Vec::with_capacity(rows.len());
+        let mut new_ids = HashSet::new();
         for (index, row) in rows {
             let before = known.get(&row.id()).copied();
             match before {
-                Some(Known {
+                Some(KnownRow {
                     group: Some(from), ..
                 }) if row.group() != Some(from) => {
-                    rejected.push((*index, row.moved(from)));
+                    rejected.push((*index, row.group_change_error(from)));
                     continue;
                 }
                 Some(before) if row.version() < before.version => continue,
                 Some(_) => {}
                 None => {
-                    new.insert(row.id());
+                    new_ids.insert(row.id());
                 }
             }
-            let place = before.and_then(|before| before.kept).unwrap_or(kept.len());
-            match kept.get_mut(place) {
+            let index = before
+                .and_then(|before| before.index)
+                .unwrap_or(to_write.len());
+            match to_write.get_mut(index) {
                 Some(earlier) => *earlier = row,
-                None => kept.push(row),
+                None => to_write.push(row),
             }
-            let now = Known {
+            let now = KnownRow {
                 group: row.group(),
                 version: row.version(),
-                kept: Some(place),
+                index: Some(index),
             };
             known.insert(row.id(), now);
         }
-        Self { kept, new }
+        Self {
+            rows: to_write,
+            new_ids,
+        }
     }
 
     pub(crate) fn is_new(&self, row: &T) -> bool {
-        self.new.contains(&row.id())
+        self.new_ids.contains(&row.id())
     }
 
-    /// The groups of some of the rows, ascending, each once.
-    pub(crate) fn groups(&self, of: impl Fn(&T) -> bool) -> Vec<Group> {
-        let kept = self.kept.iter().filter(|row| of(row));
-        ascending(kept.filter_map(|row| row.group()))
+    /// The groups of the rows that satisfy `condition`, ascending, each once.
+    pub(crate) fn groups(&self, condition: impl Fn(&T) -> bool) -> Vec<Group> {
+        let rows = self.rows.iter().filter(|row| condition(row));
+        ascending(rows.filter_map(|row| row.group()))
     }
 }
 
@@ -67,12 +73,12 @@ impl<'a, T: Versioned> Decided<'a, T> {
 pub(crate) trait Versioned {
     fn id(&self) -> i64;
     fn version(&self) -> i64;
-    /// The group that it can't leave.
+    /// The row's group, which must not change.
     fn group(&self) -> Option<Group> {
         None
     }
-    /// Why a row can't be taken that has this one's id and stands in another group.
-    fn moved(&self, _from: Group) -> String {
+    /// Why this row is rejected if the stored row with its id is in the group `from`.
+    fn group_change_error(&self, _from: Group) -> String {
         String::new()
     }
 }
@@ -91,13 +97,13 @@ impl Versioned for Effort {
         Some(Group { key, member })
     }
 
-    fn moved(&self, from: Group) -> String {
+    fn group_change_error(&self, from: Group) -> String {
         let (id, to) = (self.id, self.segment_id);
         if from.key == to {
-            return stays("effort", id, from.member, self.athlete_id);
+            return athlete_change_error("effort", id, from.member, self.athlete_id);
         }
         let from = from.key;
-        format!("segment_id: effort {id} is on segment {from} and can't move to {to}")
+        format!("segment_id: effort {id} is on segment {from} and cannot move to {to}")
     }
 }
 
@@ -115,14 +121,14 @@ impl Versioned for Authorization {
         Some(Group { key, member })
     }
 
-    fn moved(&self, from: Group) -> String {
+    fn group_change_error(&self, from: Group) -> String {
         let (id, to) = (self.id, self.application_id);
         if from.key == to {
-            return stays("authorization", id, from.member, self.athlete_id);
+            return athlete_change_error("authorization", id, from.member, self.athlete_id);
         }
         let from = from.key;
         format!(
-            "application_id: authorization {id} is for application {from} and can't move to {to}"
+            "application_id: authorization {id} is for application {from} and cannot move to {to}"
         )
     }
 }
@@ -137,33 +143,32 @@ impl Versioned for Athlete {
     }
 }
 
-fn stays(what: &str, id: i64, from: i64, to: i64) -> String {
-    format!("athlete_id: {what} {id} is of athlete {from} and can't become one of {to}")
+fn athlete_change_error(kind: &str, id: i64, from: i64, to: i64) -> String {
+    format!("athlete_id: {kind} {id} belongs to athlete {from} and cannot move to {to}")
 }
 
-/// What is known of an id, while rows are gone through.
+/// The newest known row of an id: the stored one, or one of the call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Known {
+pub(crate) struct KnownRow {
     group: Option<Group>,
     version: i64,
-    /// Where the row stands among those that are kept.
-    kept: Option<usize>,
+    /// The index among the rows to write, for a row of the call.
+    index: Option<usize>,
 }
 
-impl Known {
+impl KnownRow {
     pub(crate) const fn stored(group: Option<Group>, version: i64) -> Self {
         Self {
             group,
             version,
-            kept: None,
+            index: None,
         }
     }
 }
 
-/// What views see of an athlete. Of one that is not known they see as much as of one that tells
-/// nothing.
+/// The fields of an athlete that views read. An unknown athlete has the default values.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct VisibleAthlete {
     pub(crate) gender: Option<String>,
     pub(crate) birth_year: Option<i64>,
     pub(crate) weight_kg: Option<f64>,
@@ -171,8 +176,8 @@ pub(crate) struct Seen {
     pub(crate) is_deleted: bool,
 }
 
-impl Seen {
-    fn of(row: &Athlete) -> Self {
+impl VisibleAthlete {
+    fn from_athlete(row: &Athlete) -> Self {
         Self {
             gender: row.gender.map(Gender::letter).map(str::to_owned),
             birth_year: row.birth_year,
@@ -183,30 +188,30 @@ impl Seen {
     }
 }
 
-/// Athletes that were written and are not as before; ascending, each once.
+/// Written athletes whose fields changed; ascending, each once.
 #[derive(Debug, Default)]
 pub(crate) struct ChangedAthletes {
-    /// Views see something else of them.
-    pub(crate) seen: Vec<i64>,
-    /// They are deleted and were not, or the other way round.
-    pub(crate) come_or_gone: Vec<i64>,
+    /// Athletes with a change that views can read.
+    pub(crate) visible: Vec<i64>,
+    /// Athletes that were deleted or restored.
+    pub(crate) deleted_or_restored: Vec<i64>,
 }
 
 impl ChangedAthletes {
-    /// Of rows with different ids, given what was seen before.
-    pub(crate) fn of(kept: &[&Athlete], mut before: HashMap<i64, Seen>) -> Self {
+    /// Compares rows with different ids with the athletes `before` they were written.
+    pub(crate) fn new(rows: &[&Athlete], mut before: HashMap<i64, VisibleAthlete>) -> Self {
         let mut changed = Self::default();
-        for row in kept {
+        for row in rows {
             let before = before.remove(&row.id).unwrap_or_default();
             if row.is_deleted != before.is_deleted {
-                changed.come_or_gone.push(row.id);
+                changed.deleted_or_restored.push(row.id);
             }
-            if Seen::of(row) != before {
-                changed.seen.push(row.id);
+            if VisibleAthlete::from_athlete(row) != before {
+                changed.visible.push(row.id);
             }
         }
-        changed.seen.sort_unstable();
-        changed.come_or_gone.sort_unstable();
+        changed.visible.sort_unstable();
+        changed.deleted_or_restored.sort_unstable();
         changed
     }
 }

@@ -1,4 +1,4 @@
-//! Decodes the rows that views read into columns. Rows of SQLite come as JSON (`sqlite::rows`).
+//! Decodes the rows that views read into columns. SQLite returns rows as JSON (`sqlite::rows`).
 
 use arrow::array::RecordBatch;
 use schemas::entities::{AuthorizationColumns, AuthorizationRow, EffortColumns, EffortRow};
@@ -10,23 +10,23 @@ use sqlx::mysql::MySqlRow;
 #[cfg(feature = "postgres")]
 use sqlx::postgres::PgRow;
 
-use super::connection::{Dialect, Sql, undecodable};
+use super::connection::{Dialect, Sql, decode_error};
 use crate::{Error, Result};
 
-/// The sources whose rows are read by groups.
+/// A source whose rows are read by groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Grouped {
+pub(crate) enum GroupedSource {
     Efforts,
     Authorizations,
 }
 
-impl Grouped {
-    pub(crate) fn of(source: Source) -> Result<Self> {
+impl GroupedSource {
+    pub(crate) fn for_source(source: Source) -> Result<Self> {
         match source {
             Source::Efforts => Ok(Self::Efforts),
             Source::Authorizations => Ok(Self::Authorizations),
             _ => Err(Error::Refused(format!(
-                "{source} has no groups of rows; ask for {} or {}",
+                "the source {source} has no groups of rows; use {} or {}",
                 Source::Efforts,
                 Source::Authorizations
             ))),
@@ -40,7 +40,7 @@ impl Grouped {
         }
     }
 
-    /// The column of the key; the member is `athlete_id` in both.
+    /// The column of the group's key. The member is `athlete_id` in both tables.
     pub(crate) const fn key(self) -> &'static str {
         match self {
             Self::Efforts => "segment_id",
@@ -48,7 +48,7 @@ impl Grouped {
         }
     }
 
-    /// The select list over the table `e` and its join: on servers the columns in the order of [`Columns::push`], on SQLite one
+    /// The select list over the table `e` and its join: on servers the columns in the order of [`RowBuilder::push`], on SQLite one
     /// JSON text. Integers are cast here and not in a view, where a cast would hide the index.
     pub(crate) const fn columns(self, dialect: Dialect) -> &'static str {
         match (self, dialect) {
@@ -77,7 +77,7 @@ impl Grouped {
                  CAST(e.revoked_at_us AS SIGNED), a.is_deleted"
             }
             (Self::Efforts, Dialect::Sqlite) => {
-                // Many rows as one JSON text (see `sqlite::rows`). Seventeen digits preserve a weight exactly.
+                // All rows as one JSON text (see `sqlite::rows`). Seventeen digits preserve a weight exactly.
                 "json_group_array(json_array(e.id, e.segment_id, e.athlete_id, e.activity_id,
                     e.elapsed_time_s, e.started_at_us, e.tz, e.is_hidden, e.is_deleted,
                     a.gender, a.birth_year,
@@ -92,7 +92,7 @@ impl Grouped {
         }
     }
 
-    /// The index of groups of our own table, which MySQL has to be told to use.
+    /// The hint that makes MySQL use the index of groups of the table.
     pub(crate) const fn hint(self) -> &'static str {
         match self {
             Self::Efforts => "FORCE INDEX (efforts_by_group)",
@@ -100,11 +100,11 @@ impl Grouped {
         }
     }
 
-    /// What is joined to the table `e`.
+    /// The join to the table `e`.
     pub(crate) const JOIN: &str = "LEFT JOIN athletes a ON a.id = e.athlete_id";
 
-    /// How many columns are read.
-    pub(crate) const fn width(self) -> usize {
+    /// The number of columns in [`Self::columns`] on servers.
+    pub(crate) const fn column_count(self) -> usize {
         match self {
             Self::Efforts => 14,
             Self::Authorizations => 6,
@@ -113,15 +113,15 @@ impl Grouped {
 }
 
 /// A row of a server that can be decoded into columns.
-pub(crate) trait Readable {
+pub(crate) trait DecodeRow {
     fn effort(&self) -> Sql<EffortRow<'_>>;
     fn authorization(&self) -> Sql<AuthorizationRow>;
 }
 
 #[cfg(feature = "sql")]
-macro_rules! readable {
+macro_rules! impl_decode_row {
     ($row:ty) => {
-        impl Readable for $row {
+        impl DecodeRow for $row {
             fn effort(&self) -> Sql<EffortRow<'_>> {
                 Ok(EffortRow {
                     id: self.try_get(0)?,
@@ -156,31 +156,31 @@ macro_rules! readable {
 }
 
 #[cfg(feature = "postgres")]
-readable!(PgRow);
+impl_decode_row!(PgRow);
 #[cfg(feature = "mysql")]
-readable!(MySqlRow);
+impl_decode_row!(MySqlRow);
 
-/// Rows as they grow.
+/// Builds batches from rows.
 #[derive(Debug)]
-pub(crate) enum Columns {
+pub(crate) enum RowBuilder {
     Efforts(Box<EffortColumns>),
     Authorizations(Box<AuthorizationColumns>),
 }
 
-impl Columns {
-    pub(crate) fn new(of: Grouped) -> Self {
-        match of {
-            Grouped::Efforts => Self::Efforts(Box::default()),
-            Grouped::Authorizations => Self::Authorizations(Box::default()),
+impl RowBuilder {
+    pub(crate) fn new(source: GroupedSource) -> Self {
+        match source {
+            GroupedSource::Efforts => Self::Efforts(Box::default()),
+            GroupedSource::Authorizations => Self::Authorizations(Box::default()),
         }
     }
 
-    pub(crate) fn push(&mut self, row: &impl Readable) -> Sql<()> {
+    pub(crate) fn push(&mut self, row: &impl DecodeRow) -> Sql<()> {
         match self {
             Self::Efforts(columns) => {
                 let row = row.effort()?;
                 let pushed = columns.push(&row);
-                pushed.map_err(|why| undecodable(format!("effort {}: {why}", row.id)))
+                pushed.map_err(|why| decode_error(format!("effort {}: {why}", row.id)))
             }
             Self::Authorizations(columns) => {
                 columns.push(&row.authorization()?);
@@ -196,12 +196,12 @@ impl Columns {
         }
     }
 
-    /// The rows; from here on there are none.
+    /// Returns the rows as a batch, and empties the builder.
     pub(crate) fn finish(&mut self) -> Sql<RecordBatch> {
         let batch = match self {
             Self::Efforts(columns) => columns.finish(),
             Self::Authorizations(columns) => columns.finish(),
         };
-        batch.map_err(undecodable)
+        batch.map_err(decode_error)
     }
 }

@@ -1,17 +1,13 @@
-//! Dumps: all rows of a table, or those of some keys, in order, as of one moment.
+//! Dumps from servers: all rows of a table, or those of some keys, in key order and from one snapshot.
 //!
-//! A dump is read in *parts*, which follow each other in the order of keys: ranges of keys of about
-//! as many rows each, or some of the keys. On PostgreSQL a few connections that see the same moment
-//! read parts side by side; MySQL can't share a moment, so one connection reads one part after the
-//! other. Either way a part is found through the index of groups, and the server never has to sort
-//! more than a part.
+//! A dump consists of *parts* in key order: ranges of keys with about equal numbers of rows, or lists of keys. On PostgreSQL, a
+//! few connections that share a snapshot read parts concurrently. MySQL cannot share a snapshot, so one connection reads one
+//! part after the other. The rows of a part are found through the index of groups, so the server never sorts more than a part.
 //!
-//! Rows come out in order: each part has a channel of its own, which holds about a part, and parts are
-//! emptied one after the other. Nobody begins a part while as many wait as there are connections,
-//! so what is held is bounded: about one part for each connection and one more.
+//! Each part has a channel with space for about a part, and the channels are drained in order. No part is started while as many
+//! parts wait as there are connections. So memory is bounded: about one part for each connection, and one more.
 //!
-//! Connections and tasks are the dump's own. When the stream is dropped, they end. No batch is waited
-//! for longer than the options say; how long the whole takes is nobody's business.
+//! Dropping the stream ends the dump's connections and tasks. Each batch has a deadline; the dump as a whole has none.
 
 use std::sync::Arc;
 use std::vec;
@@ -23,8 +19,8 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::JoinSet;
 
 use super::connection::{OwnedConnection, Sql};
-use super::database::Purpose;
-use super::decode::{Columns, Grouped, Readable};
+use super::database::ConnectionPurpose;
+use super::decode::{DecodeRow, GroupedSource, RowBuilder};
 #[cfg(feature = "mysql")]
 use super::mysql;
 #[cfg(feature = "postgres")]
@@ -33,228 +29,232 @@ use super::server::Server;
 use super::task_stream::task_stream;
 use crate::{Error, Result};
 
-/// No batch has more rows, however many were asked for.
+/// Upper limit of the rows of a batch.
 const BATCH_ROWS_MAX: usize = 1 << 15;
 
-/// A part that waits has at most so many batches; one that is read by one connection alone has few.
-const BATCHES_AHEAD_MAX: usize = 64;
-const BATCHES_AHEAD_ALONE: usize = 2;
+/// Upper limit of the batches that a part buffers.
+const BUFFERED_BATCHES_MAX: usize = 64;
+/// The batches that a part buffers if only one connection reads.
+const BUFFERED_BATCHES_SEQUENTIAL: usize = 2;
 
-/// So many keys are looked for by one statement.
-pub(crate) const KEYS_AT_ONCE: usize = 2048;
+/// Upper limit of the keys of a part.
+pub(crate) const KEYS_PER_PART: usize = 2048;
 
-const DOING: &str = "dumping rows";
+const OPERATION: &str = "dumping rows";
 
-/// What one statement of a dump reads.
+/// The rows that one statement of a dump reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// The keys from one on and before another; all of them where neither is said.
+    /// A range of keys; `None` is no bound.
     Range {
         from: Option<i64>,
         before: Option<i64>,
     },
-    /// These keys, which ascend.
+    /// A list of ascending keys.
     Keys(Vec<i64>),
 }
 
-/// All keys.
-pub(crate) const ALL: Part = Part::Range {
+pub(crate) const ALL_KEYS: Part = Part::Range {
     from: None,
     before: None,
 };
 
-/// What is yet to be read.
+/// The parts that no connection has started.
 #[derive(Debug)]
 pub(crate) enum Parts {
-    /// These parts.
-    These(vec::IntoIter<Part>),
-    /// All keys from one on (all if none is said), in ranges whose ends are looked up in the index
-    /// when it is their turn: of so many rows, or of one key.
-    Walk { from: Option<i64>, rows: u64 },
+    /// A list of parts.
+    List(vec::IntoIter<Part>),
+    /// Ranges of `rows` rows or of one key, from the key `from` on, or from the first key. The end of each range is looked up
+    /// in the index when the range starts.
+    Scan { from: Option<i64>, rows: u64 },
 }
 
 impl Parts {
-    pub(crate) fn these(parts: Vec<Part>) -> Self {
-        Self::These(parts.into_iter())
+    pub(crate) fn from_list(parts: Vec<Part>) -> Self {
+        Self::List(parts.into_iter())
     }
 
-    /// How many connections have something to do.
+    /// The number of connections that the parts can use, at most `max`.
     pub(crate) fn connections(&self, max: u32) -> usize {
         let max = usize::try_from(max).unwrap_or(usize::MAX).max(1);
         match self {
-            Self::These(parts) => max.min(parts.len()),
-            Self::Walk { .. } => max,
+            Self::List(parts) => max.min(parts.len()),
+            Self::Scan { .. } => max,
         }
     }
 
     async fn next(
         &mut self,
-        own: &mut OwnedConnection,
-        of: Grouped,
-        wait_ms: u64,
+        connection: &mut OwnedConnection,
+        source: GroupedSource,
+        timeout_ms: u64,
     ) -> Sql<Option<Part>> {
         let (from, rows) = match self {
-            Self::These(parts) => return Ok(parts.next()),
-            Self::Walk { from, rows } => (*from, *rows),
+            Self::List(parts) => return Ok(parts.next()),
+            Self::Scan { from, rows } => (*from, *rows),
         };
-        let next = match own {
+        let next = match connection {
             #[cfg(feature = "postgres")]
             OwnedConnection::Postgres(connection) => {
-                postgres::dump::key_after(connection, of, from, rows, wait_ms).await?
+                postgres::dump::key_after(connection, source, from, rows, timeout_ms).await?
             }
             #[cfg(feature = "mysql")]
             OwnedConnection::MySql(connection) => {
-                mysql::dump::key_after(connection, of, from, rows, wait_ms).await?
+                mysql::dump::key_after(connection, source, from, rows, timeout_ms).await?
             }
         };
-        // A key that has more rows than a part is a part alone.
+        // A key with more rows than a part is a part by itself.
         let before = match next {
             Some(next) if Some(next) == from => next.checked_add(1),
             next => next,
         };
         *self = match before {
-            Some(_) => Self::Walk { from: before, rows },
-            None => Self::these(Vec::new()),
+            Some(_) => Self::Scan { from: before, rows },
+            None => Self::from_list(Vec::new()),
         };
         Ok(Some(Part::Range { from, before }))
     }
 }
 
-/// A dump whose moment stands still.
+/// The snapshot of a dump, and its parts.
 #[derive(Debug)]
-pub(crate) struct Begun {
-    /// Connections that see the moment.
+pub(crate) struct DumpSnapshot {
+    /// Connections that see the snapshot.
     pub(crate) connections: Vec<OwnedConnection>,
     pub(crate) parts: Parts,
 }
 
-/// Begins a dump of the rows that are stored now. Keys ascend, each once.
+/// Starts a dump of the present rows. `keys` ascend, each once.
 pub(crate) async fn dump(
     server: Arc<Server>,
-    of: Grouped,
+    source: GroupedSource,
     keys: Option<Vec<i64>>,
     batch_rows: usize,
 ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-    let beginning = || async {
-        match server.connect(Purpose::Dump).await? {
+    let begin = || async {
+        match server.connect(ConnectionPurpose::Dump).await? {
             #[cfg(feature = "postgres")]
             OwnedConnection::Postgres(connection) => {
-                postgres::dump::begin(&server, connection, of, keys.as_deref()).await
+                postgres::dump::begin(&server, connection, source, keys.as_deref()).await
             }
             #[cfg(feature = "mysql")]
             OwnedConnection::MySql(connection) => {
                 let range_rows = server.options.dump_range_rows;
-                mysql::dump::begin(connection, of, keys.as_deref(), range_rows).await
+                mysql::dump::begin(connection, source, keys.as_deref(), range_rows).await
             }
         }
     };
-    let is_view = server.views.contains(of.table());
-    let Begun { connections, parts } = server.tried(DOING, beginning).await?;
+    let is_view = server.views.contains(source.table());
+    let DumpSnapshot { connections, parts } = server.retry(OPERATION, begin).await?;
     let batch_rows = batch_rows.clamp(1, BATCH_ROWS_MAX);
     let (order, receivers) = mpsc::channel(connections.len().max(1));
-    let batches_ahead = if connections.len() == 1 {
-        BATCHES_AHEAD_ALONE
+    let buffered_batches = if connections.len() == 1 {
+        BUFFERED_BATCHES_SEQUENTIAL
     } else {
-        let of_a_part = server.options.dump_range_rows / (batch_rows as u64) + 1;
-        usize::try_from(of_a_part).map_or(BATCHES_AHEAD_MAX, |n| n.min(BATCHES_AHEAD_MAX))
+        let part_batches = server.options.dump_range_rows / (batch_rows as u64) + 1;
+        usize::try_from(part_batches).map_or(BUFFERED_BATCHES_MAX, |batches| {
+            batches.min(BUFFERED_BATCHES_MAX)
+        })
     };
-    let left = Arc::new(Mutex::new(Left { parts, order }));
+    let remaining = Arc::new(Mutex::new(RemainingParts { parts, order }));
     let mut tasks = JoinSet::new();
-    for own in connections {
-        let reader = Reader {
+    for connection in connections {
+        let reader = PartReader {
             server: Arc::clone(&server),
-            own,
-            of,
+            connection,
+            source,
             is_view,
-            left: Arc::clone(&left),
+            remaining: Arc::clone(&remaining),
             batch_rows,
-            batches_ahead,
+            buffered_batches,
         };
-        tasks.spawn(reader.read());
+        tasks.spawn(reader.run());
     }
     let (sender, receiver) = mpsc::channel(1);
-    tasks.spawn(in_order(receivers, sender));
-    Ok(task_stream(receiver, tasks, DOING))
+    tasks.spawn(forward_in_order(receivers, sender));
+    Ok(task_stream(receiver, tasks, OPERATION))
 }
 
-/// A batch, or that the part is over: one that ends without it was broken off.
-type Piece = Result<Option<RecordBatch>>;
+/// A batch of a part, or `None` at its end. A part whose channel closes without the end was aborted.
+type PartItem = Result<Option<RecordBatch>>;
 
-/// What nobody has begun, and where the parts that somebody has begun are told of, in their order.
+/// The parts that no connection has started, and the channel that receives the started ones in their order.
 #[derive(Debug)]
-struct Left {
+struct RemainingParts {
     parts: Parts,
-    order: Sender<Receiver<Piece>>,
+    order: Sender<Receiver<PartItem>>,
 }
 
-/// Reads one part after the other by one connection.
+/// Reads one part after the other through one connection.
 #[derive(Debug)]
-struct Reader {
+struct PartReader {
     server: Arc<Server>,
-    own: OwnedConnection,
-    of: Grouped,
+    connection: OwnedConnection,
+    source: GroupedSource,
     is_view: bool,
-    left: Arc<Mutex<Left>>,
+    remaining: Arc<Mutex<RemainingParts>>,
     batch_rows: usize,
-    batches_ahead: usize,
+    buffered_batches: usize,
 }
 
-impl Reader {
-    async fn read(mut self) {
-        while let Some((part, sender)) = self.begin_part().await {
-            let mut sink = Sink {
+impl PartReader {
+    async fn run(mut self) {
+        while let Some((part, sender)) = self.start_part().await {
+            let mut sink = PartSink {
                 batch_rows: self.batch_rows,
-                columns: Columns::new(self.of),
+                columns: RowBuilder::new(self.source),
                 sender,
             };
             let read = match part {
                 Ok(part) => self.read_part(&part, &mut sink).await,
                 Err(error) => Err(error),
             };
-            let is_over = read.is_err();
-            let last = read.map_err(|error| self.lost(&error));
-            // Nobody may be there any more, who would want to know.
-            if sink.sender.send(last.map(|()| None)).await.is_err() || is_over {
+            let has_failed = read.is_err();
+            let end = read.map_err(|error| self.snapshot_error(&error));
+            // The receiver may have been dropped.
+            if sink.sender.send(end.map(|()| None)).await.is_err() || has_failed {
                 return;
             }
         }
     }
 
-    /// The next part, and where its rows go; nothing if there is none, or nobody wants one.
-    async fn begin_part(&mut self) -> Option<(Sql<Part>, Sender<Piece>)> {
-        let wait_ms = self.server.options.dump_timeout_ms;
-        let mut left = self.left.lock().await;
-        let part = left.parts.next(&mut self.own, self.of, wait_ms).await;
-        let part = part.transpose()?;
-        let (sender, receiver) = mpsc::channel(self.batches_ahead);
-        left.order.send(receiver).await.ok()?;
+    /// Starts the next part. Returns `None` if there is none, or if the stream was dropped.
+    async fn start_part(&mut self) -> Option<(Sql<Part>, Sender<PartItem>)> {
+        let timeout_ms = self.server.options.dump_timeout_ms;
+        let mut remaining = self.remaining.lock().await;
+        let next = remaining
+            .parts
+            .next(&mut self.connection, self.source, timeout_ms);
+        let part = next.await.transpose()?;
+        let (sender, receiver) = mpsc::channel(self.buffered_batches);
+        remaining.order.send(receiver).await.ok()?;
         Some((part, sender))
     }
 
-    async fn read_part(&mut self, part: &Part, sink: &mut Sink) -> Sql<()> {
-        let wait_ms = self.server.options.dump_timeout_ms;
-        match &mut self.own {
+    async fn read_part(&mut self, part: &Part, sink: &mut PartSink) -> Sql<()> {
+        let timeout_ms = self.server.options.dump_timeout_ms;
+        match &mut self.connection {
             #[cfg(feature = "postgres")]
             OwnedConnection::Postgres(connection) => {
-                postgres::dump::pour(connection, self.of, part, sink, wait_ms).await?;
+                postgres::dump::read_part(connection, self.source, part, sink, timeout_ms).await?;
             }
             #[cfg(feature = "mysql")]
             OwnedConnection::MySql(connection) => {
-                mysql::dump::pour(connection, self.of, self.is_view, part, sink, wait_ms).await?;
+                let is_view = self.is_view;
+                mysql::dump::read_part(connection, self.source, is_view, part, sink, timeout_ms)
+                    .await?;
             }
         }
         sink.flush().await?;
         Ok(())
     }
 
-    /// The error of a connection, with which the moment is gone.
-    fn lost(&self, error: &sqlx::Error) -> Error {
-        match self.server.fault(DOING, error) {
+    /// Converts the error of a connection, which ends the snapshot, too.
+    fn snapshot_error(&self, error: &sqlx::Error) -> Error {
+        match self.server.classify_error(OPERATION, error) {
             Error::Unavailable { what, why } => Error::Unavailable {
                 what,
-                why: format!(
-                    "{why}; the dump's moment is lost with its connection, so it has to begin anew"
-                ),
+                why: format!("{why}; the dump's snapshot is lost, so the dump must start again"),
             },
             error => error,
         }
@@ -262,34 +262,40 @@ impl Reader {
 }
 
 /// Forwards the batches of one part after the other.
-async fn in_order(mut parts: Receiver<Receiver<Piece>>, sender: Sender<Result<RecordBatch>>) {
+async fn forward_in_order(
+    mut parts: Receiver<Receiver<PartItem>>,
+    sender: Sender<Result<RecordBatch>>,
+) {
     while let Some(mut part) = parts.recv().await {
         loop {
             let batch = match part.recv().await {
                 Some(Ok(Some(batch))) => Ok(batch),
                 Some(Ok(None)) => break,
                 Some(Err(error)) => Err(error),
-                None => Err(Error::broken(DOING, "what read it ended in the middle")),
+                None => Err(Error::broken(
+                    OPERATION,
+                    "the task that reads a part ended early",
+                )),
             };
-            let is_over = batch.is_err();
-            if sender.send(batch).await.is_err() || is_over {
+            let has_failed = batch.is_err();
+            if sender.send(batch).await.is_err() || has_failed {
                 return;
             }
         }
     }
 }
 
-/// Where the rows of a part go.
+/// Sends the rows of a part as batches.
 #[derive(Debug)]
-pub(crate) struct Sink {
+pub(crate) struct PartSink {
     batch_rows: usize,
-    columns: Columns,
-    sender: Sender<Piece>,
+    columns: RowBuilder,
+    sender: Sender<PartItem>,
 }
 
-impl Sink {
-    /// Takes a row; answers whether anybody wants more.
-    pub(crate) async fn push(&mut self, row: &(impl Readable + Sync)) -> Sql<bool> {
+impl PartSink {
+    /// Adds a row. Returns false if the stream was dropped, so that no more rows are needed.
+    pub(crate) async fn push(&mut self, row: &(impl DecodeRow + Sync)) -> Sql<bool> {
         self.columns.push(row)?;
         if self.columns.len() < self.batch_rows {
             return Ok(true);

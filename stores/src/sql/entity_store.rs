@@ -1,4 +1,4 @@
-//! The entity store: one implementation of every port of entities, on each database.
+//! The entity store: implements the ports of entities on each database.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use super::admin::bounded;
 use super::connect::{APPLICATIONS, lock_counters};
 use super::connection::{Sql, SqlConnection, Value, ascending};
 use super::database::{Database, OpenDatabase, sql_call};
-use super::decode::Grouped;
+use super::decode::GroupedSource;
 use super::erasure_filter::{ErasedAthletes, ErasureFilter};
 #[cfg(feature = "mysql")]
 use super::mysql;
-use super::outbox::{Touched, lock_athletes, tell};
+use super::outbox::{Touched, enqueue_notifications, lock_athletes};
 #[cfg(feature = "postgres")]
 use super::postgres;
-use super::{apply, away, connect, erase, names, outbox, sqlite, user_query, versions};
+use super::{apply, connect, deleted_athletes, erase, names, outbox, sqlite, user_query, versions};
 #[cfg(feature = "sql")]
 use super::{check, dump, server::Server};
 use crate::Result;
-use crate::canon::{
-    Answered, Applied, Authorized, CanonErase, CanonRead, CanonWrite, FirstGroups, Notification,
-    Revoked, RowsOf, Waiting,
+use crate::entities::{
+    ApplyOutcome, AthleteRowCount, AuthorizeOutcome, EntityErase, EntityRead, EntityWrite,
+    FirstGroups, Notification, OutboxStatus, QueryResult, RevokeOutcome,
 };
 use crate::erasures::Suppressions;
-use crate::names::{Named, Names};
+use crate::names::{NamedKind, Names};
 #[cfg(feature = "sql")]
 use crate::namespace::Namespace;
 
@@ -54,12 +54,14 @@ impl EntityStore {
         }
     }
 
-    /// The store of a data folder.
+    /// Opens the store of a data folder.
     pub(crate) async fn open_file(folder: &Path) -> Result<Self> {
-        Database::file(folder, &sqlite::CANON).await.map(Self::new)
+        Database::file(folder, &sqlite::ENTITIES)
+            .await
+            .map(Self::new)
     }
 
-    /// The same store without erased athletes: their rows are neither stored nor returned.
+    /// The same store with a filter: it neither stores nor returns rows of erased athletes.
     pub(crate) fn without_erased(&self, suppressions: Suppressions) -> Self {
         Self {
             database: Arc::clone(&self.database),
@@ -70,34 +72,33 @@ impl EntityStore {
 
 #[cfg(feature = "sql")]
 impl EntityStore {
-    /// The store on a server, which is connected when the first call needs it.
+    /// The store on a server. The first call connects.
     pub(crate) fn on_server(options: &SqlOptions, namespace: &Namespace) -> Self {
         Self::new(Database::server(options, namespace))
     }
 
-    /// Opens the store on a server. Creates nothing: a missing schema or one of another version is an error.
+    /// Opens the store on a server. Creates nothing: a missing schema, or one of another version, is an error.
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] if the server does not answer; [`crate::Error::Broken`] if it refuses the user or the
-    /// schema is not the one of this version.
+    /// [`crate::Error::Unavailable`] if the server does not respond; [`crate::Error::Broken`] if it rejects the user or the
+    /// schema has another version than this program.
     pub async fn open(options: &SqlOptions, namespace: &Namespace) -> Result<Self> {
         let store = Self::on_server(options, namespace);
         store.database.open().await?;
         Ok(store)
     }
 
-    /// Creates the schema or brings it to this version, and returns whether there was anything to do. Several processes may
-    /// call it at once.
+    /// Creates or upgrades the schema, and returns whether anything changed. Several processes may call it at once.
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] if the server does not answer; [`crate::Error::Broken`] if it refuses, or if an applied
-    /// migration differs from the one of this version.
+    /// [`crate::Error::Unavailable`] if the server does not respond; [`crate::Error::Broken`] if it rejects a statement, or if an
+    /// applied migration differs from the one of this program.
     pub async fn migrate(options: &SqlOptions, namespace: &Namespace) -> Result<bool> {
         check::migrate(&Server::new(options, namespace)?).await
     }
 
-    /// Recounts connected athletes where counters differ from the authorizations, and returns these applications. The schema
-    /// must exist.
+    /// Repairs counters of connected athletes that differ from the authorizations, and returns their applications. The schema must
+    /// exist.
     ///
     /// # Errors
     /// As [`EntityStore::migrate`].
@@ -105,32 +106,32 @@ impl EntityStore {
         check::recount(&Server::new(options, namespace)?).await
     }
 
-    /// What is wrong with the server or the schema, in sentences; empty if nothing is.
+    /// Diagnoses the server and the schema. Returns one sentence for each problem.
     ///
     /// # Errors
-    /// [`crate::Error::Broken`] for unusable options.
-    pub async fn flaws(options: &SqlOptions, namespace: &Namespace) -> Result<Vec<String>> {
-        check::flaws(&Server::new(options, namespace)?).await
+    /// [`crate::Error::Broken`] for invalid options.
+    pub async fn diagnostics(options: &SqlOptions, namespace: &Namespace) -> Result<Vec<String>> {
+        check::diagnose(&Server::new(options, namespace)?).await
     }
 }
 
 #[async_trait]
-impl CanonRead for EntityStore {
+impl EntityRead for EntityStore {
     async fn first_groups(
         &self,
         source: Source,
         groups: &[Group],
         rows_max: usize,
     ) -> Result<FirstGroups> {
-        let of = Grouped::of(source)?;
-        let erased = self.erasures.now().await?;
-        let call = sql_call!(connection => first_groups(connection, of, groups, rows_max));
+        let grouped = GroupedSource::for_source(source)?;
+        let erased = self.erasures.current().await?;
+        let call = sql_call!(connection => first_groups(connection, grouped, groups, rows_max));
         let found = self.database.read("reading groups of rows", call).await?;
         let (rows, hidden) = erased.hide(source, found.rows)?;
         if !hidden.is_empty()
             && let Err(error) = self.erase_groups(source, &hidden).await
         {
-            tracing::warn!(%source, %error, "cannot delete rows of erased athletes; they stay hidden");
+            tracing::warn!(%source, %error, "cannot delete rows of erased athletes; they remain hidden");
         }
         Ok(FirstGroups {
             rows,
@@ -144,16 +145,16 @@ impl CanonRead for EntityStore {
         keys: Option<&[i64]>,
         batch_rows: usize,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-        let of = Grouped::of(source)?;
+        let grouped = GroupedSource::for_source(source)?;
         let keys = keys.map(|keys| ascending(keys.iter().copied()));
         if keys.as_ref().is_some_and(Vec::is_empty) {
             return Ok(stream::empty().boxed());
         }
-        let erased = self.erasures.now().await?;
+        let erased = self.erasures.current().await?;
         let rows = match self.database.open().await? {
             #[cfg(feature = "sql")]
-            OpenDatabase::Server(server) => dump::dump(server, of, keys, batch_rows).await?,
-            OpenDatabase::File(db) => sqlite::dump::dump(db, of, keys, batch_rows).await?,
+            OpenDatabase::Server(server) => dump::dump(server, grouped, keys, batch_rows).await?,
+            OpenDatabase::File(db) => sqlite::dump::dump(db, grouped, keys, batch_rows).await?,
         };
         if erased.is_empty() {
             return Ok(rows);
@@ -163,32 +164,35 @@ impl CanonRead for EntityStore {
             .boxed())
     }
 
-    /// Reads with a user's own query, whose result is not filtered.
-    async fn ask(&self, query: &str, wait_ms: u64) -> Result<Answered> {
-        user_query::ask(self.database.open().await?, query, wait_ms).await
+    /// Runs a user's query. Its result may include rows of erased athletes.
+    async fn query(&self, query: &str, wait_ms: u64) -> Result<QueryResult> {
+        user_query::run(self.database.open().await?, query, wait_ms).await
     }
 
     async fn club_members(&self, club_id: i64) -> Result<Vec<i64>> {
         let statement = "SELECT CAST(athlete_id AS SIGNED) FROM clubs
                          WHERE club_id = ? AND NOT is_deleted ORDER BY athlete_id";
-        let doing = "reading the members of a club";
-        self.athletes(doing, statement, club_id).await
+        let operation = "reading the members of a club";
+        self.athletes(operation, statement, club_id).await
     }
 
-    async fn followed_by(&self, athlete_id: i64) -> Result<Vec<i64>> {
+    async fn followed_athletes(&self, athlete_id: i64) -> Result<Vec<i64>> {
         if self.erasures.recent().await.has(athlete_id) {
             return Ok(Vec::new());
         }
         let statement = "SELECT CAST(followed_id AS SIGNED) FROM follows
                          WHERE follower_id = ? AND NOT is_deleted ORDER BY followed_id";
-        let doing = "reading whom an athlete follows";
-        self.athletes(doing, statement, athlete_id).await
+        let operation = "reading the athletes that an athlete follows";
+        self.athletes(operation, statement, athlete_id).await
     }
 
     async fn application(&self, id: i64) -> Result<Option<Application>> {
         let statement = format!("{APPLICATIONS} WHERE p.id = ?");
-        let (doing, values) = ("reading an application", [Value::Int(id)]);
-        let mut found = self.database.rows(doing, &statement, &values).await?;
+        let (operation, values) = ("reading an application", [Value::Int(id)]);
+        let mut found = self
+            .database
+            .fetch_all(operation, &statement, &values)
+            .await?;
         Ok(found.pop())
     }
 
@@ -202,26 +206,26 @@ impl CanonRead for EntityStore {
         self.database.read("reading versions", call).await
     }
 
-    async fn waiting(&self, source: Source) -> Result<Waiting> {
-        self.find_groups(source).await?;
+    async fn outbox_status(&self, source: Source) -> Result<OutboxStatus> {
+        self.resolve_outbox_athletes(source).await?;
         let statement = "SELECT count(*), max(id) FROM outbox WHERE source = ?";
         let values = [Value::Text(source.name())];
-        let found = self.database.rows(OUTBOX, statement, &values).await?;
+        let found = self.database.fetch_all(OUTBOX, statement, &values).await?;
         let (notifications, newest): (i64, Option<i64>) =
             found.first().copied().unwrap_or_default();
-        Ok(Waiting {
+        Ok(OutboxStatus {
             notifications: notifications.unsigned_abs(),
             newest: newest.unwrap_or_default(),
         })
     }
 
-    async fn pending(
+    async fn pending_notifications(
         &self,
         source: Source,
         newest: i64,
         limit: usize,
     ) -> Result<Vec<Notification>> {
-        self.find_groups(source).await?;
+        self.resolve_outbox_athletes(source).await?;
         let statement = "SELECT id, source, group_key, member FROM outbox
                          WHERE source = ? AND id <= ? ORDER BY id LIMIT ?";
         let values = [
@@ -229,14 +233,14 @@ impl CanonRead for EntityStore {
             Value::Int(newest),
             Value::Int(bounded(limit)),
         ];
-        self.database.rows(OUTBOX, statement, &values).await
+        self.database.fetch_all(OUTBOX, statement, &values).await
     }
 }
 
 impl EntityStore {
-    /// Resolves athletes in the outbox to their groups, and rechecks connections of athletes that changed. Needed on servers
-    /// only: in a file, writers exclude each other.
-    async fn find_groups(&self, source: Source) -> Result<()> {
+    /// Replaces athletes in the outbox by their groups, and rechecks connections of changed athletes. Does nothing for a file, where
+    /// writers exclude each other.
+    async fn resolve_outbox_athletes(&self, source: Source) -> Result<()> {
         let database = self.database.open().await?;
         if matches!(database, OpenDatabase::File(_))
             || !matches!(source, Source::Efforts | Source::Authorizations)
@@ -246,37 +250,38 @@ impl EntityStore {
         let newest = async |source: &'static str| -> Result<Option<i64>> {
             let statement = "SELECT max(id) FROM outbox WHERE source = ?";
             let values = [Value::Text(source)];
-            let found = self.database.rows(OUTBOX, statement, &values).await?;
+            let found = self.database.fetch_all(OUTBOX, statement, &values).await?;
             Ok(found.first().copied().flatten())
         };
-        let doing = "finding the groups of athletes";
+        let operation = "finding the groups of athletes";
         if let Some(newest) = newest(Source::Athletes.name()).await? {
             let mut from = Some(i64::MIN);
             while let Some(next) = from {
-                let call = sql_call!(connection => outbox::find_groups(connection, (next, newest)));
-                from = self.database.write(doing, call).await?;
+                let call =
+                    sql_call!(connection => outbox::resolve_athletes(connection, next, newest));
+                from = self.database.write(operation, call).await?;
             }
         }
-        let of_view = database.is_view("authorizations");
-        if of_view && source != Source::Authorizations {
-            // A slow table of the application must not delay other sources.
+        let is_view = database.is_view("authorizations");
+        if is_view && source != Source::Authorizations {
+            // A slow table of the app must not delay other sources.
             return Ok(());
         }
-        if let Some(newest) = newest(away::SOURCE).await? {
+        if let Some(newest) = newest(deleted_athletes::SOURCE).await? {
             let mut from = Some(i64::MIN);
             while let Some(next) = from {
-                let call =
-                    sql_call!(connection => away::settle(connection, (next, newest), of_view));
-                from = self.database.write(doing, call).await?;
+                let call = sql_call!(connection =>
+                    deleted_athletes::recheck(connection, next, newest, is_view));
+                from = self.database.write(operation, call).await?;
             }
         }
         Ok(())
     }
 
-    /// The athletes that a statement with one value finds, without erased ones.
-    async fn athletes(&self, doing: &str, statement: &str, id: i64) -> Result<Vec<i64>> {
+    /// Returns the athletes that a statement with one parameter selects, without erased ones.
+    async fn athletes(&self, operation: &str, statement: &str, id: i64) -> Result<Vec<i64>> {
         let mut found: Vec<i64> = (self.database)
-            .rows(doing, statement, &[Value::Int(id)])
+            .fetch_all(operation, statement, &[Value::Int(id)])
             .await?;
         let erased = self.erasures.recent().await;
         found.retain(|id| !erased.has(*id));
@@ -286,24 +291,29 @@ impl EntityStore {
 
 #[async_trait]
 impl Names for EntityStore {
-    async fn names(&self, of: Named, ids: &[i64]) -> Result<Vec<(i64, String)>> {
-        let call = sql_call!(connection => names::names(connection, of, ids));
+    async fn names(&self, kind: NamedKind, ids: &[i64]) -> Result<Vec<(i64, String)>> {
+        let call = sql_call!(connection => names::names(connection, kind, ids));
         let mut found = self.database.read(names::READING, call).await?;
-        if of == Named::Athlete && !found.is_empty() {
-            let erased = self.erasures.now().await?;
+        if kind == NamedKind::Athlete && !found.is_empty() {
+            let erased = self.erasures.current().await?;
             found.retain(|(id, _)| !erased.has(*id));
         }
         Ok(found)
     }
 
-    async fn find(&self, of: Named, text: &str, limit: usize) -> Result<Vec<(i64, String)>> {
-        let erased = match of {
-            Named::Athlete => self.erasures.now().await?,
+    async fn find_names(
+        &self,
+        kind: NamedKind,
+        text: &str,
+        limit: usize,
+    ) -> Result<Vec<(i64, String)>> {
+        let erased = match kind {
+            NamedKind::Athlete => self.erasures.current().await?,
             _ => ErasedAthletes::none(),
         };
         let mut wanted = limit;
         loop {
-            let call = sql_call!(connection => names::find(connection, of, text, wanted));
+            let call = sql_call!(connection => names::find(connection, kind, text, wanted));
             let mut found = self.database.read(names::READING, call).await?;
             let is_all = found.len() < wanted;
             found.retain(|(id, _)| !erased.has(*id));
@@ -311,47 +321,47 @@ impl Names for EntityStore {
                 found.truncate(limit);
                 return Ok(found);
             }
-            // ErasedAthletes athletes leave room for others.
+            // Erased athletes were removed, so other names may fit.
             wanted = wanted.saturating_mul(2);
         }
     }
 
-    async fn set_names(&self, of: Named, names: &[(i64, Option<String>)]) -> Result<()> {
-        names::given(of)?;
+    async fn set_names(&self, kind: NamedKind, names: &[(i64, Option<String>)]) -> Result<()> {
+        names::check_settable(kind)?;
         self.database.open().await?.check_writable(names::TABLE)?;
-        let call = sql_call!(connection => names::set(connection, of, names));
+        let call = sql_call!(connection => names::set(connection, kind, names));
         self.database.write(names::CHANGING, call).await
     }
 }
 
 #[async_trait]
-impl CanonWrite for EntityStore {
-    async fn apply_by(&self, rows: &[Entity], actor: &str, now_ms: i64) -> Result<Applied> {
+impl EntityWrite for EntityStore {
+    async fn apply_as(&self, rows: &[Entity], actor: &str, now_ms: i64) -> Result<ApplyOutcome> {
         let erased = self.erasures.recent().await;
-        let (indexes, kept) = erased.kept(rows);
-        if kept.is_empty() {
-            return Ok(Applied {
+        let (indexes, remaining) = erased.without_erased(rows);
+        if remaining.is_empty() {
+            return Ok(ApplyOutcome {
                 erased: rows.len() as u64,
-                ..Applied::default()
+                ..ApplyOutcome::default()
             });
         }
         let database = self.database.open().await?;
-        for row in &*kept {
-            database.check_writable(versions::table(row).0)?;
-            // An athlete's row says this too, and is applied as a whole or not at all.
+        for row in &*remaining {
+            database.check_writable(versions::table(row).name)?;
+            // An athlete's row also changes the table of disqualified athletes, and is applied as a whole.
             if matches!(row, Entity::Athlete(_)) {
                 database.check_writable("disqualified")?;
             }
         }
-        let kept = &*kept;
-        let call = sql_call!(connection => apply::apply(connection, kept, actor, now_ms));
+        let remaining = &*remaining;
+        let call = sql_call!(connection => apply::apply(connection, remaining, actor, now_ms));
         let mut applied = self.database.write("applying rows", call).await?;
         if let Some(indexes) = indexes {
             for (index, _) in &mut applied.rejected {
                 *index = indexes.get(*index).copied().unwrap_or(*index);
             }
         }
-        applied.erased = (rows.len() - kept.len()) as u64;
+        applied.erased = (rows.len() - remaining.len()) as u64;
         Ok(applied)
     }
 
@@ -360,11 +370,11 @@ impl CanonWrite for EntityStore {
         application_id: i64,
         athlete_id: i64,
         now_ms: i64,
-    ) -> Result<Authorized> {
+    ) -> Result<AuthorizeOutcome> {
         if self.erasures.recent().await.has(athlete_id) {
             return Ok(match self.application(application_id).await? {
-                Some(_) => Authorized::AthleteErased,
-                None => Authorized::UnknownApplication,
+                Some(_) => AuthorizeOutcome::AthleteErased,
+                None => AuthorizeOutcome::UnknownApplication,
             });
         }
         self.database
@@ -380,7 +390,12 @@ impl CanonWrite for EntityStore {
         self.database.write("connecting an athlete", call).await
     }
 
-    async fn revoke(&self, application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Revoked> {
+    async fn revoke(
+        &self,
+        application_id: i64,
+        athlete_id: i64,
+        now_ms: i64,
+    ) -> Result<RevokeOutcome> {
         self.database
             .open()
             .await?
@@ -399,56 +414,58 @@ impl CanonWrite for EntityStore {
         self.database.write("disconnecting an athlete", call).await
     }
 
-    async fn notified(&self, ids: &[i64]) -> Result<()> {
+    async fn remove_notifications(&self, ids: &[i64]) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
         }
-        let call = sql_call!(connection => outbox::notified(connection, ids));
-        self.database.write("emptying the outbox", call).await
+        let call = sql_call!(connection => outbox::remove(connection, ids));
+        let operation = "deleting notifications from the outbox";
+        self.database.write(operation, call).await
     }
 }
 
 #[async_trait]
-impl CanonErase for EntityStore {
-    async fn rows_of(&self, athlete_id: i64) -> Result<Vec<RowsOf>> {
+impl EntityErase for EntityStore {
+    async fn count_athlete_rows(&self, athlete_id: i64) -> Result<Vec<AthleteRowCount>> {
         let database = self.database.open().await?;
-        let mut own = database.connect(erase::FINDING).await?;
-        let connection = &mut own.borrow();
-        let mut found = Vec::new();
+        let mut dedicated = database.connect(erase::FINDING).await?;
+        let connection = &mut dedicated.borrow();
+        let mut counts = Vec::new();
         for table in erase::tables(connection.dialect())
             .iter()
             .chain([&erase::OUTBOX])
         {
-            let are_apps = database.is_view(table.name);
-            let counted = erase::count(connection, *table, athlete_id, are_apps).await;
-            found.push(counted.map_err(|error| database.fault(erase::FINDING, error))?);
+            let is_view = database.is_view(table.name);
+            let count = erase::count(connection, *table, athlete_id, is_view).await;
+            counts.push(count.map_err(|error| database.classify_error(erase::FINDING, error))?);
         }
-        Ok(found)
+        Ok(counts)
     }
 
     async fn erase_rows(&self, athlete_id: i64, limit: usize, now_ms: i64) -> Result<u64> {
         let database = self.database.open().await?;
-        let mut own = database.connect(erase::FINDING).await?;
-        let connection = &mut own.borrow();
-        let limit = limit.min(outbox::AT_ONCE);
+        let mut dedicated = database.connect(erase::FINDING).await?;
+        let connection = &mut dedicated.borrow();
+        let limit = limit.min(outbox::IDS_PER_STATEMENT);
         for table in erase::tables(connection.dialect()) {
             if database.is_view(table.name) {
                 continue;
             }
             let rows = erase::find(connection, *table, athlete_id, limit).await;
-            let rows = &rows.map_err(|error| database.fault(erase::FINDING, error))?;
+            let rows = &rows.map_err(|error| database.classify_error(erase::FINDING, error))?;
             if rows.is_empty() {
                 continue;
             }
-            let of = (*table, athlete_id);
-            let call = sql_call!(connection => erase_some(connection, of, rows, Some(now_ms)));
+            let (table, notify_at_ms) = (*table, Some(now_ms));
+            let call = sql_call!(connection =>
+                erase_some(connection, table, athlete_id, rows, notify_at_ms));
             self.database.write(erase::ERASING, call).await?;
             return Ok(rows.len() as u64);
         }
         Ok(0)
     }
 
-    async fn tell_of(&self, athlete_id: i64, now_ms: i64) -> Result<()> {
+    async fn notify_groups_of(&self, athlete_id: i64, now_ms: i64) -> Result<()> {
         let database = self.database.open().await?;
         let (efforts, authorizations) = (
             database.is_view("efforts"),
@@ -463,10 +480,10 @@ impl CanonErase for EntityStore {
                     athletes: vec![athlete_id],
                     ..Touched::default()
                 };
-                tell(connection, touched, now_ms).await?;
+                enqueue_notifications(connection, touched, now_ms).await?;
             }
             if authorizations {
-                away::look_again(connection, athlete_id, now_ms).await?;
+                deleted_athletes::enqueue_recheck(connection, athlete_id, now_ms).await?;
             }
             Ok(())
         });
@@ -474,22 +491,23 @@ impl CanonErase for EntityStore {
     }
 
     async fn erase_groups(&self, source: Source, groups: &[Group]) -> Result<()> {
-        let of = Grouped::of(source)?;
-        if self.database.open().await?.is_view(of.table()) {
+        let grouped = GroupedSource::for_source(source)?;
+        if self.database.open().await?.is_view(grouped.table()) {
             return Ok(());
         }
         let table = match source {
             Source::Authorizations => erase::AUTHORIZATIONS,
             _ => erase::EFFORTS,
         };
-        let statement = erase::finding_of_group(table);
+        let statement = erase::group_rows_statement(table);
         for group in groups {
             let values = [group.key, group.member].map(Value::Int);
-            let rows = self.database.rows(erase::FINDING, &statement, &values);
+            let rows = self.database.fetch_all(erase::FINDING, &statement, &values);
             let rows: &Vec<(i64, i64)> = &rows.await?;
-            for rows in rows.chunks(outbox::AT_ONCE) {
-                let of = (table, group.member);
-                let call = sql_call!(connection => erase_some(connection, of, rows, None));
+            for rows in rows.chunks(outbox::IDS_PER_STATEMENT) {
+                let athlete_id = group.member;
+                let call = sql_call!(connection =>
+                    erase_some(connection, table, athlete_id, rows, None));
                 self.database.write(erase::ERASING, call).await?;
             }
         }
@@ -497,13 +515,14 @@ impl CanonErase for EntityStore {
     }
 }
 
-/// Deletes the given rows of an athlete, and enqueues notifications for their groups if `told_at_ms` is set. Call it within a
-/// transaction that writes.
+/// Deletes some rows of an athlete, and enqueues notifications for their groups if `notify_at_ms` is set. Call it within a write
+/// transaction.
 async fn erase_some(
     connection: &mut SqlConnection<'_>,
-    (table, athlete_id): (erase::AthleteTable, i64),
+    table: erase::AthleteTable,
+    athlete_id: i64,
     rows: &[(i64, i64)],
-    told_at_ms: Option<i64>,
+    notify_at_ms: Option<i64>,
 ) -> Sql<()> {
     let keys = erase::keys(rows);
     if table == erase::AUTHORIZATIONS || table == erase::CONNECTIONS {
@@ -514,11 +533,11 @@ async fn erase_some(
     }
     erase::delete(connection, table, athlete_id, rows).await?;
     if table == erase::AUTHORIZATIONS {
-        // On MySQL pairs stay when they are parted.
+        // On MySQL, triggers do not delete pairs without authorizations.
         let pairs: Vec<(i64, i64)> = keys.iter().map(|key| (*key, *key)).collect();
         erase::delete(connection, erase::CONNECTIONS, athlete_id, &pairs).await?;
     }
-    let Some(now_ms) = told_at_ms else {
+    let Some(now_ms) = notify_at_ms else {
         return Ok(());
     };
     let groups = || {
@@ -532,26 +551,28 @@ async fn erase_some(
         erase::ATHLETES | erase::DISQUALIFIED => touched.athletes = vec![athlete_id],
         _ => {}
     }
-    tell(connection, touched, now_ms).await.map(drop)
+    enqueue_notifications(connection, touched, now_ms)
+        .await
+        .map(drop)
 }
 
 async fn first_groups(
     connection: &mut SqlConnection<'_>,
-    of: Grouped,
+    source: GroupedSource,
     groups: &[Group],
     rows_max: usize,
 ) -> Sql<FirstGroups> {
     match connection {
         #[cfg(feature = "postgres")]
         SqlConnection::Postgres(connection) => {
-            postgres::first_groups(connection, of, groups, rows_max).await
+            postgres::first_groups(connection, source, groups, rows_max).await
         }
         #[cfg(feature = "mysql")]
         SqlConnection::MySql(connection) => {
-            mysql::first_groups(connection, of, groups, rows_max).await
+            mysql::first_groups(connection, source, groups, rows_max).await
         }
         SqlConnection::Sqlite(connection) => {
-            sqlite::groups::first_groups(connection, of, groups, rows_max).await
+            sqlite::groups::first_groups(connection, source, groups, rows_max).await
         }
     }
 }

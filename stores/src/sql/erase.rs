@@ -1,26 +1,24 @@
-//! Taking an athlete out of the tables that are ours: statements that all databases understand.
+//! Statements that delete the rows of an erased athlete.
 //!
-//! Rows are found first, which may take long, since no index leads to all of them, and holds nothing. Then
-//! they are deleted by their ids. Whatever comes meanwhile is found the next time.
+//! The rows are found first, which may take long, because not every table has an index by athlete. That locks nothing. Then the
+//! rows are deleted by their ids. The next call finds rows that were added in between.
 
 use super::connection::{Dialect, Sql, SqlConnection, Value, ascending};
-use crate::canon::RowsOf;
+use crate::entities::AthleteRowCount;
 
-/// What this is called in errors.
-pub(crate) const FINDING: &str = "looking for an athlete's rows";
-/// What this is called in errors.
+pub(crate) const FINDING: &str = "finding an athlete's rows";
 pub(crate) const ERASING: &str = "erasing an athlete's rows";
 
-/// A table whose rows may name an athlete.
+/// A table with rows of athletes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AthleteTable {
     pub(crate) name: &'static str,
-    /// What is answered of a row: by the first it is deleted, the second is the key of its group.
+    /// Columns that are read from a row: the id by which it is deleted, and the key of its group.
     ids: (&'static str, &'static str),
-    /// The columns that may be the athlete.
+    /// Columns that may contain the athlete.
     athlete: &'static [&'static str],
-    /// Of which rows it may be deleted.
-    only: &'static str,
+    /// The condition on rows that may be deleted.
+    condition: &'static str,
 }
 
 const fn table(
@@ -28,12 +26,11 @@ const fn table(
     ids: (&'static str, &'static str),
     athlete: &'static [&'static str],
 ) -> AthleteTable {
-    let only = "1 = 1";
     AthleteTable {
         name,
         ids,
         athlete,
-        only,
+        condition: "1 = 1",
     }
 }
 
@@ -51,12 +48,12 @@ pub(crate) const FOLLOWS: AthleteTable = table(
 pub(crate) const DISQUALIFIED: AthleteTable =
     table("disqualified", ("athlete_id", "athlete_id"), ATHLETE);
 pub(crate) const ATHLETES: AthleteTable = table("athletes", ("id", "id"), &["id"]);
-/// Pairs whose authorizations are gone. Those that have some go with these, and the counters with them.
+/// Pairs without authorizations. The other pairs are deleted with their authorizations, and the counters with them.
 pub(crate) const CONNECTIONS: AthleteTable = AthleteTable {
-    only: "live <= 0",
+    condition: "live <= 0",
     ..table("connections", ("application_id", "application_id"), ATHLETE)
 };
-/// Notifications: they go to the log, and are deleted then.
+/// Notifications. They are deleted when they are in the log.
 pub(crate) const OUTBOX: AthleteTable = table("outbox", ("id", "id"), &["member"]);
 
 impl AthleteTable {
@@ -64,23 +61,20 @@ impl AthleteTable {
         table(name, ("segment_id", "segment_id"), ATHLETE)
     }
 
-    /// Which rows name the athlete, with the values that this takes.
-    fn named(self, athlete_id: i64) -> (String, Vec<Value<'static>>) {
-        let columns: Vec<String> = self
-            .athlete
-            .iter()
-            .map(|one| format!("{one} = ?"))
-            .collect();
+    /// The condition on rows of an athlete, and its values.
+    fn athlete_condition(self, athlete_id: i64) -> (String, Vec<Value<'static>>) {
+        let columns = self.athlete.iter();
+        let columns: Vec<String> = columns.map(|column| format!("{column} = ?")).collect();
         let values = vec![Value::Int(athlete_id); columns.len()];
         (format!("({})", columns.join(" OR ")), values)
     }
 }
 
-/// Where SQLite finds the segments of an athlete.
+/// Segments by athlete, on SQLite.
 const SEGMENTS: AthleteTable = AthleteTable::segments("athlete_segments");
 const NEW_SEGMENTS: AthleteTable = AthleteTable::segments("new_athlete_segments");
 
-/// The tables whose rows may name an athlete, in the order in which they are emptied.
+/// The tables with rows of athletes, in the order of deletion.
 pub(crate) const fn tables(dialect: Dialect) -> &'static [AthleteTable] {
     match dialect {
         Dialect::Postgres | Dialect::MySql => &[
@@ -106,42 +100,42 @@ pub(crate) const fn tables(dialect: Dialect) -> &'static [AthleteTable] {
     }
 }
 
-/// How many rows name an athlete.
+/// Counts the rows of an athlete.
 pub(crate) async fn count(
     connection: &mut SqlConnection<'_>,
     table: AthleteTable,
     athlete_id: i64,
-    are_apps: bool,
-) -> Sql<RowsOf> {
-    let (named, values) = table.named(athlete_id);
-    let statement = format!("SELECT count(*) FROM {} WHERE {named}", table.name);
-    let rows: Option<i64> = connection.row(&statement, &values).await?;
-    Ok(RowsOf {
+    is_view: bool,
+) -> Sql<AthleteRowCount> {
+    let (is_of_athlete, values) = table.athlete_condition(athlete_id);
+    let statement = format!("SELECT count(*) FROM {} WHERE {is_of_athlete}", table.name);
+    let rows: Option<i64> = connection.fetch_optional(&statement, &values).await?;
+    Ok(AthleteRowCount {
         table: table.name,
         rows: rows.unwrap_or_default().unsigned_abs(),
-        are_apps,
+        is_view,
     })
 }
 
-/// The ids of rows that name an athlete and may be deleted, at most `limit`.
+/// Finds the ids of rows of an athlete that may be deleted, at most `limit`.
 pub(crate) async fn find(
     connection: &mut SqlConnection<'_>,
     table: AthleteTable,
     athlete_id: i64,
     limit: usize,
 ) -> Sql<Vec<(i64, i64)>> {
-    let (named, mut values) = table.named(athlete_id);
-    let ((first, second), name, only) = (table.ids, table.name, table.only);
+    let (is_of_athlete, mut values) = table.athlete_condition(athlete_id);
+    let ((first, second), name, condition) = (table.ids, table.name, table.condition);
     let statement = format!(
         "SELECT CAST({first} AS SIGNED), CAST({second} AS SIGNED) FROM {name}
-         WHERE {named} AND {only} LIMIT ?"
+         WHERE {is_of_athlete} AND {condition} LIMIT ?"
     );
     values.push(Value::Int(i64::try_from(limit).unwrap_or(i64::MAX)));
-    connection.rows(&statement, &values).await
+    connection.fetch_all(&statement, &values).await
 }
 
-/// The statement that finds the ids of an athlete's rows of a group, by the group's key and the athlete.
-pub(crate) fn finding_of_group(table: AthleteTable) -> String {
+/// The statement that finds the ids of the rows of a group by its key and athlete.
+pub(crate) fn group_rows_statement(table: AthleteTable) -> String {
     let ((first, second), name) = (table.ids, table.name);
     format!(
         "SELECT CAST({first} AS SIGNED), CAST({second} AS SIGNED) FROM {name}
@@ -149,8 +143,8 @@ pub(crate) fn finding_of_group(table: AthleteTable) -> String {
     )
 }
 
-/// Deletes rows that were found, of which there are few enough for one statement. Call it within a transaction that
-/// writes, with what these rows count for held.
+/// Deletes rows by their ids, which fit into one statement. Call it within a write transaction, after locking the counters of the
+/// rows.
 pub(crate) async fn delete(
     connection: &mut SqlConnection<'_>,
     table: AthleteTable,
@@ -161,7 +155,7 @@ pub(crate) async fn delete(
         return Ok(());
     }
     let firsts = ascending(rows.iter().map(|row| row.0));
-    let ((first, _), name, only) = (table.ids, table.name, table.only);
+    let ((first, _), name, condition) = (table.ids, table.name, table.condition);
     if table == FOLLOWS {
         let followed = keys(rows);
         let statement = "DELETE FROM follows WHERE follower_id IN ? AND followed_id IN ?
@@ -172,13 +166,14 @@ pub(crate) async fn delete(
             Value::Int(athlete_id),
             Value::Int(athlete_id),
         ];
-        return connection.run(statement, &values).await.map(drop);
+        return connection.execute(statement, &values).await.map(drop);
     }
-    let (named, of_athlete) = table.named(athlete_id);
-    let statement = format!("DELETE FROM {name} WHERE {first} IN ? AND {named} AND {only}");
+    let (is_of_athlete, athlete_values) = table.athlete_condition(athlete_id);
+    let statement =
+        format!("DELETE FROM {name} WHERE {first} IN ? AND {is_of_athlete} AND {condition}");
     let mut values = vec![Value::Ints(&firsts)];
-    values.extend(of_athlete);
-    connection.run(&statement, &values).await.map(drop)
+    values.extend(athlete_values);
+    connection.execute(&statement, &values).await.map(drop)
 }
 
 /// The second ids of rows, ascending, each once.

@@ -1,11 +1,10 @@
-//! Hides erased athletes from everyone but an erasure.
+//! Hides erased athletes from all callers except erasures.
 //!
-//! Rows of an erased athlete are neither stored nor returned; an application may still have written some by its own SQL, or
-//! keep them in its own tables. Rows of groups that are counted are deleted where the tables are ours, so that no counter
-//! includes them.
+//! Rows of an erased athlete are neither stored nor returned. An app may still have written such rows by its own SQL, or have
+//! them in its own tables. Such rows are deleted when their groups are read, except from views, so that no counter includes them.
 //!
-//! Readers use the list of erasures as it is when they begin, and fail if it does not answer. Writers use the last known list
-//! if it does not answer soon: what they write then is never read.
+//! Readers use the present list of erasures, and fail if it is unavailable. Writers use the last known list if it is not
+//! available soon, because readers hide the rows anyway.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -17,13 +16,13 @@ use arrow::datatypes::Int64Type;
 use schemas::entities::{self, Entity, Group};
 use schemas::source::Source;
 
-use crate::erasures::{Suppressed, Suppressions};
+use crate::erasures::{SuppressedPeople, Suppressions};
 use crate::{Error, Result};
 
 const MEMBER: &str = "athlete_id";
-const DOING: &str = "hiding erased athletes";
+const OPERATION: &str = "hiding erased athletes";
 
-/// Where the erased athletes are listed; empty for an erasure itself, which sees all rows.
+/// The source of the list of erased athletes. `None` for an erasure itself, which sees all rows.
 #[derive(Debug, Clone)]
 pub(super) struct ErasureFilter(Option<Suppressions>);
 
@@ -36,15 +35,15 @@ impl ErasureFilter {
         Self(Some(suppressions))
     }
 
-    /// The athletes that are erased now.
-    pub(super) async fn now(&self) -> Result<ErasedAthletes> {
+    /// Reads the present list of erased athletes.
+    pub(super) async fn current(&self) -> Result<ErasedAthletes> {
         Ok(match &self.0 {
-            Some(suppressions) => ErasedAthletes::new(suppressions.now().await?),
+            Some(suppressions) => ErasedAthletes::new(suppressions.current().await?),
             None => ErasedAthletes::none(),
         })
     }
 
-    /// The athletes that are erased as far as is known.
+    /// Reads the list of erased athletes; the last known one if it is not available soon.
     pub(super) async fn recent(&self) -> ErasedAthletes {
         match &self.0 {
             Some(suppressions) => ErasedAthletes::new(suppressions.recent().await),
@@ -53,12 +52,12 @@ impl ErasureFilter {
     }
 }
 
-/// The erased athletes at one moment.
+/// A list of erased athletes.
 #[derive(Debug, Clone)]
-pub(super) struct ErasedAthletes(Option<Arc<Suppressed>>);
+pub(super) struct ErasedAthletes(Option<Arc<SuppressedPeople>>);
 
 impl ErasedAthletes {
-    fn new(suppressed: Arc<Suppressed>) -> Self {
+    fn new(suppressed: Arc<SuppressedPeople>) -> Self {
         Self((suppressed.newest_athlete() > 0).then_some(suppressed))
     }
 
@@ -66,16 +65,16 @@ impl ErasedAthletes {
         Self(None)
     }
 
-    /// Whether no athlete is erased.
+    /// Returns whether no athlete is erased.
     pub(super) const fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
     pub(super) fn has(&self, athlete_id: i64) -> bool {
-        (self.0.as_ref()).is_some_and(|suppressed| suppressed.has_athlete(athlete_id))
+        (self.0.as_ref()).is_some_and(|suppressed| suppressed.contains_athlete(athlete_id))
     }
 
-    /// The rows without those of erased athletes, and the groups of the latter.
+    /// Removes rows of erased athletes, and returns the remaining rows and the groups of the removed ones.
     pub(super) fn hide(
         &self,
         source: Source,
@@ -87,19 +86,20 @@ impl ErasedAthletes {
         let column = |name: &str| {
             let column = rows.column_by_name(name);
             let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
-            column.ok_or_else(|| Error::broken(DOING, format!("there is no column {name}")))
+            column
+                .ok_or_else(|| Error::broken(OPERATION, format!("the rows have no column {name}")))
         };
         let (keys, members) = (column(entities::key_column(source))?, column(MEMBER)?);
-        let (mut kept, mut hidden) = (Vec::with_capacity(rows.num_rows()), BTreeSet::new());
+        let (mut is_visible, mut hidden) = (Vec::with_capacity(rows.num_rows()), BTreeSet::new());
         let mut last = None;
         for (&key, &member) in keys.values().iter().zip(members.values()) {
-            // Rows of a member follow each other.
+            // Rows of a member are adjacent.
             let is_hidden = match last {
                 Some((same, is_hidden)) if same == member => is_hidden,
                 _ => self.has(member),
             };
             last = Some((member, is_hidden));
-            kept.push(!is_hidden);
+            is_visible.push(!is_hidden);
             if is_hidden {
                 hidden.insert(Group { key, member });
             }
@@ -107,27 +107,30 @@ impl ErasedAthletes {
         if hidden.is_empty() {
             return Ok((rows, Vec::new()));
         }
-        let rows = filter_record_batch(&rows, &BooleanArray::from(kept));
-        let rows = rows.map_err(|error| Error::broken(DOING, error))?;
+        let rows = filter_record_batch(&rows, &BooleanArray::from(is_visible));
+        let rows = rows.map_err(|error| Error::broken(OPERATION, error))?;
         Ok((rows, hidden.into_iter().collect()))
     }
 
-    /// The rows that name no erased athlete, and their indexes among all; no indexes if these are all rows.
-    pub(super) fn kept<'a>(&self, rows: &'a [Entity]) -> (Option<Vec<usize>>, Cow<'a, [Entity]>) {
-        if self.is_empty() || !rows.iter().any(|row| self.is_named(row)) {
+    /// Returns the rows without erased athletes, and their indexes in `rows`; no indexes if all rows remain.
+    pub(super) fn without_erased<'a>(
+        &self,
+        rows: &'a [Entity],
+    ) -> (Option<Vec<usize>>, Cow<'a, [Entity]>) {
+        if self.is_empty() || !rows.iter().any(|row| self.contains_erased(row)) {
             return (None, Cow::Borrowed(rows));
         }
-        let kept = rows
+        let remaining = rows
             .iter()
             .enumerate()
-            .filter(|(_, row)| !self.is_named(row));
-        let (indexes, kept): (Vec<usize>, Vec<Entity>) =
-            kept.map(|(index, row)| (index, row.clone())).unzip();
-        (Some(indexes), Cow::Owned(kept))
+            .filter(|(_, row)| !self.contains_erased(row));
+        let (indexes, remaining): (Vec<usize>, Vec<Entity>) =
+            remaining.map(|(index, row)| (index, row.clone())).unzip();
+        (Some(indexes), Cow::Owned(remaining))
     }
 
-    /// Whether a row names an erased athlete.
-    fn is_named(&self, row: &Entity) -> bool {
+    /// Returns whether a row contains the id of an erased athlete.
+    fn contains_erased(&self, row: &Entity) -> bool {
         match row {
             Entity::Effort(row) => self.has(row.athlete_id),
             Entity::Athlete(row) => self.has(row.id),

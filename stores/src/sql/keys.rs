@@ -1,25 +1,27 @@
-//! API keys: statements that every database understands.
+//! Statements for API keys and the audit log of administrators.
 
 use schemas::access::Scopes;
 
-use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, undecodable};
-use crate::keys::{Action, ApiKey, KeptKey, KeyDigest, Rotated};
+use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, decode_error};
+use crate::keys::{AdminAction, ApiKey, ApiKeyRecord, KeyDigest, RotateOutcome};
 
 pub(crate) const READING: &str = "reading keys";
 pub(crate) const CHANGING: &str = "changing keys";
-pub(crate) const ACTIONS: &str = "reading what administrators did";
+pub(crate) const ACTIONS: &str = "reading the audit log of administrators";
 
 pub(super) const KEYS: &str = "SELECT id, name, scopes, digest, made_at_ms, made_by, expires_at_ms,
         revoked_at_ms, revoked_by, replaced_by, used_at_ms
     FROM api_keys";
 
-impl FromSqlRow for KeptKey {
+impl FromSqlRow for ApiKeyRecord {
     fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
         let id: String = row.get("id")?;
-        let digest = KeyDigest::of_text(&row.get::<String>("digest")?);
-        let digest = digest.ok_or_else(|| undecodable(format!("the digest of the key {id}")))?;
+        let digest = KeyDigest::parse(&row.get::<String>("digest")?);
+        let digest =
+            digest.ok_or_else(|| decode_error(format!("key {id} has an invalid digest")))?;
         let scopes = row.get::<String>("scopes")?.parse::<Scopes>();
-        let scopes = scopes.map_err(|error| undecodable(format!("the key {id}: {error}")))?;
+        let scopes = scopes
+            .map_err(|error| decode_error(format!("key {id} has invalid scopes: {error}")))?;
         Ok(Self {
             digest,
             key: ApiKey {
@@ -38,7 +40,7 @@ impl FromSqlRow for KeptKey {
     }
 }
 
-impl FromSqlRow for Action {
+impl FromSqlRow for AdminAction {
     fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
         Ok(Self {
             number: row.get("number")?,
@@ -51,39 +53,41 @@ impl FromSqlRow for Action {
     }
 }
 
-pub(crate) async fn key(connection: &mut SqlConnection<'_>, id: &str) -> Sql<Option<KeptKey>> {
+pub(crate) async fn key(connection: &mut SqlConnection<'_>, id: &str) -> Sql<Option<ApiKeyRecord>> {
     let statement = format!("{KEYS} WHERE id = ?");
-    connection.row(&statement, &[Value::Text(id)]).await
+    connection
+        .fetch_optional(&statement, &[Value::Text(id)])
+        .await
 }
 
-/// Adds a key and records it; call it within a transaction that writes, as all that change something.
-pub(crate) async fn add(connection: &mut SqlConnection<'_>, kept: &KeptKey) -> Sql<()> {
-    let key = &kept.key;
-    // A try before this one may have done it, and not have heard so.
+/// Adds a key and an audit record. Call it, like the other changes, within a write transaction.
+pub(crate) async fn add(connection: &mut SqlConnection<'_>, new_key: &ApiKeyRecord) -> Sql<()> {
+    let key = &new_key.key;
+    // An earlier attempt may have committed without receiving the response.
     let found = self::key(connection, &key.id).await?;
     match found {
-        Some(found) if found.digest == kept.digest => return Ok(()),
-        // No waiting makes room for it.
+        Some(found) if found.digest == new_key.digest => return Ok(()),
+        // A `Decode` error, so that the call is not retried.
         Some(_) => {
             return Err(sqlx::Error::Decode(
-                format!("there is a key {} already", key.id).into(),
+                format!("a key with the id {} exists already", key.id).into(),
             ));
         }
         None => {}
     }
-    insert(connection, kept).await?;
+    insert(connection, new_key).await?;
     let scopes = key.scopes.to_string();
     let action = action(key.made_at_ms, &key.made_by, "keys.create", &key.id);
     let detail = Some(format!("{}: {scopes}", key.name));
-    record(connection, &Action { detail, ..action }).await
+    record(connection, &AdminAction { detail, ..action }).await
 }
 
-async fn insert(connection: &mut SqlConnection<'_>, kept: &KeptKey) -> Sql<()> {
-    let key = &kept.key;
+async fn insert(connection: &mut SqlConnection<'_>, new_key: &ApiKeyRecord) -> Sql<()> {
+    let key = &new_key.key;
     let statement = "INSERT INTO api_keys
             (id, name, scopes, digest, made_at_ms, made_by, expires_at_ms)
         VALUES (?, ?, ?, ?, ?, ?, ?)";
-    let (scopes, digest) = (key.scopes.to_string(), kept.digest.text());
+    let (scopes, digest) = (key.scopes.to_string(), new_key.digest.to_text());
     let values = [
         Value::Text(&key.id),
         Value::Text(&key.name),
@@ -93,12 +97,12 @@ async fn insert(connection: &mut SqlConnection<'_>, kept: &KeptKey) -> Sql<()> {
         Value::Text(&key.made_by),
         Value::IntOrNull(key.expires_at_ms),
     ];
-    connection.run(statement, &values).await?;
+    connection.execute(statement, &values).await?;
     Ok(())
 }
 
-fn action(at_ms: i64, actor: &str, action: &str, target: &str) -> Action {
-    Action {
+fn action(at_ms: i64, actor: &str, action: &str, target: &str) -> AdminAction {
+    AdminAction {
         number: 0,
         at_ms,
         actor: actor.to_owned(),
@@ -112,10 +116,10 @@ pub(crate) async fn rotate(
     connection: &mut SqlConnection<'_>,
     id: &str,
     until_ms: i64,
-    by: &KeptKey,
-) -> Sql<Rotated> {
+    by: &ApiKeyRecord,
+) -> Sql<RotateOutcome> {
     let now_ms = by.key.made_at_ms;
-    // One statement decides: of two that rotate a key at the same moment one finds it replaced.
+    // One statement checks and replaces, so of two concurrent rotations one finds the key already replaced.
     let statement = "UPDATE api_keys SET replaced_by = ?,
             expires_at_ms = CASE WHEN expires_at_ms IS NULL OR expires_at_ms > ? THEN ? ELSE expires_at_ms END
         WHERE id = ? AND revoked_at_ms IS NULL AND replaced_by IS NULL
@@ -127,23 +131,23 @@ pub(crate) async fn rotate(
         Value::Text(id),
         Value::Int(now_ms),
     ];
-    let is_done = connection.run(statement, &values).await? > 0;
+    let is_done = connection.execute(statement, &values).await? > 0;
     let Some(found) = key(connection, id).await? else {
-        return Ok(Rotated::Unknown);
+        return Ok(RotateOutcome::Unknown);
     };
     if !is_done {
-        // A try before this one may have done it, and not have heard so.
+        // An earlier attempt may have committed without receiving the response.
         let is_ours = found.key.replaced_by.as_deref() == Some(by.key.id.as_str());
         return Ok(match is_ours {
-            true => Rotated::Done(found.key),
-            false => Rotated::Over(found.key),
+            true => RotateOutcome::Done(found.key),
+            false => RotateOutcome::Inactive(found.key),
         });
     }
     insert(connection, by).await?;
     let action = action(now_ms, &by.key.made_by, "keys.rotate", id);
     let detail = Some(format!("replaced by {}", by.key.id));
-    record(connection, &Action { detail, ..action }).await?;
-    Ok(Rotated::Done(found.key))
+    record(connection, &AdminAction { detail, ..action }).await?;
+    Ok(RotateOutcome::Done(found.key))
 }
 
 pub(crate) async fn revoke(
@@ -155,44 +159,50 @@ pub(crate) async fn revoke(
     let statement = "UPDATE api_keys SET revoked_at_ms = ?, revoked_by = ?
         WHERE id = ? AND revoked_at_ms IS NULL";
     let values = [Value::Int(now_ms), Value::Text(by), Value::Text(id)];
-    if connection.run(statement, &values).await? > 0 {
+    if connection.execute(statement, &values).await? > 0 {
         record(connection, &action(now_ms, by, "keys.revoke", id)).await?;
     }
-    Ok(key(connection, id).await?.map(|kept| kept.key))
+    Ok(key(connection, id).await?.map(|record| record.key))
 }
 
-pub(crate) async fn used(connection: &mut SqlConnection<'_>, id: &str, at_ms: i64) -> Sql<()> {
+pub(crate) async fn record_use(
+    connection: &mut SqlConnection<'_>,
+    id: &str,
+    at_ms: i64,
+) -> Sql<()> {
     let statement = "UPDATE api_keys SET used_at_ms = ?
         WHERE id = ? AND (used_at_ms IS NULL OR used_at_ms < ?)";
     let values = [Value::Int(at_ms), Value::Text(id), Value::Int(at_ms)];
-    connection.run(statement, &values).await?;
+    connection.execute(statement, &values).await?;
     Ok(())
 }
 
-/// Records an action by itself, under an id that no other has: it is there once, however often this is tried.
+/// Records an action under a unique id, in a transaction of its own. Retries do not repeat the record.
 pub(crate) async fn record_once(
     connection: &mut SqlConnection<'_>,
     id: &str,
-    action: &Action,
+    action: &AdminAction,
 ) -> Sql<()> {
-    // A try before this one may have done it, and not have heard so.
+    // An earlier attempt may have committed without receiving the response.
     let statement = "SELECT number FROM admin_actions WHERE id = ?";
-    let found: Option<i64> = connection.row(statement, &[Value::Text(id)]).await?;
+    let found: Option<i64> = connection
+        .fetch_optional(statement, &[Value::Text(id)])
+        .await?;
     if found.is_some() {
         return Ok(());
     }
     insert_action(connection, Some(id), action).await
 }
 
-/// Records an action in the transaction that carries it out, which finds it done when it is tried again.
-async fn record(connection: &mut SqlConnection<'_>, action: &Action) -> Sql<()> {
+/// Records an action in the transaction that performs it. A retry finds the action done, so the record needs no id.
+async fn record(connection: &mut SqlConnection<'_>, action: &AdminAction) -> Sql<()> {
     insert_action(connection, None, action).await
 }
 
 async fn insert_action(
     connection: &mut SqlConnection<'_>,
     id: Option<&str>,
-    action: &Action,
+    action: &AdminAction,
 ) -> Sql<()> {
     let statement = "INSERT INTO admin_actions (id, at_ms, actor, action, target, detail)
         VALUES (?, ?, ?, ?, ?, ?)";
@@ -204,6 +214,6 @@ async fn insert_action(
         Value::Text(&action.target),
         Value::TextOrNull(action.detail.as_deref()),
     ];
-    connection.run(statement, &values).await?;
+    connection.execute(statement, &values).await?;
     Ok(())
 }

@@ -1,21 +1,19 @@
 //! The entity store: one implementation for SQLite, PostgreSQL, MySQL and MariaDB.
 //!
-//! Shared code decides what becomes of rows and fills the outbox. The modules `postgres`, `mysql` and `sqlite` hold what a dialect
-//! does in its own way: tables, writing many rows, reading groups, dumps. On a server, locks are taken in one order, and calls
-//! have deadlines and are repeated; in a file, writers exclude each other.
+//! Shared code compares versions, applies rows and fills the outbox. The modules `postgres`, `mysql` and `sqlite` contain the
+//! differences of the dialects: tables, bulk writes, reading groups, dumps. On a server, locks are acquired in one order, and
+//! calls have deadlines and are retried; in a file, writers exclude each other.
 //!
-//! **Changes by applications.** On a server, triggers put every change that an application makes by its own SQL into the outbox.
-//! A change through this store enters it once for each touched group. Counters of connected athletes are always kept by triggers.
+//! **Changes by apps.** On a server, triggers put every change by an app's own SQL into the outbox. A change through this store
+//! enters the outbox once for each touched group. Triggers always maintain the counters of connected athletes.
 //!
-//! **Views instead of tables.** On a server, an application may replace our tables by views of its own, with the same names and
-//! columns. They are only read: `apply` refuses rows of that kind. See `docs/canonical.md`.
+//! **Views instead of tables.** On a server, an app may replace the tables by views of its own, with the same names and columns.
+//! They are only read: `apply` rejects rows of such a kind. See `docs/canonical.md`.
 
 mod admin;
-mod aged;
 mod api_key_store;
 mod application_store;
 mod apply;
-mod away;
 #[cfg(feature = "sql")]
 mod check;
 mod connect;
@@ -25,13 +23,15 @@ mod counters;
 mod database;
 mod decide;
 mod decode;
+mod deleted_athletes;
 #[cfg(feature = "sql")]
 mod dump;
 mod entity_store;
 mod erase;
 mod erasure_filter;
 #[cfg(feature = "sql")]
-mod fault;
+mod errors;
+mod expiry;
 mod keys;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -52,15 +52,15 @@ mod versions;
 mod view_columns;
 
 #[cfg(feature = "sql")]
-use database::Purpose;
+use database::ConnectionPurpose;
 #[cfg(feature = "sql")]
-use fault::Meaning;
+use errors::ErrorClass;
 
-/// A migration: the name of its file, and the statements.
+/// A migration: its file name and its statements.
 #[cfg(feature = "sql")]
 type Migration = (&'static str, &'static str);
 
-/// The migrations of a dialect, by the names of files in its folder.
+/// Includes the migrations of a dialect by their file names.
 #[cfg(feature = "sql")]
 macro_rules! migrations {
     ($($name:literal),+ $(,)?) => {

@@ -1,110 +1,110 @@
-//! Names: statements that every database understands.
+//! Statements for names of athletes, applications, owners, tracks and segments.
 
 use std::collections::BTreeMap;
 
 use super::connection::{Sql, SqlConnection, Value};
 use super::rows::{Conflict, Rows, write};
-use crate::names::Named;
+use crate::names::NamedKind;
 use crate::{Error, Result};
 
 pub(crate) const READING: &str = "reading names";
 pub(crate) const CHANGING: &str = "changing names";
-/// The table of names that are given.
+/// The table of names of objects that have no table of their own.
 pub(crate) const TABLE: &str = "names";
 
-/// Ids of a statement.
-const AT_ONCE: usize = 500;
+/// Upper limit of the ids of a statement.
+const IDS_PER_STATEMENT: usize = 500;
 
-/// Refuses names that are not given by themselves.
-pub(crate) fn given(of: Named) -> Result<()> {
-    if of.is_given() {
+/// Fails for kinds whose names are part of their rows.
+pub(crate) fn check_settable(kind: NamedKind) -> Result<()> {
+    if kind.has_own_names() {
         return Ok(());
     }
     Err(Error::Refused(format!(
-        "the name of an {of} stands in its row: ingest {of}s with it"
+        "cannot set the name of an {kind}, because it is part of its row; ingest {kind}s with their names"
     )))
 }
 
-/// The table and the first condition for names of a kind, with the condition's values.
-fn rows_of(of: Named) -> (&'static str, Vec<Value<'static>>) {
-    match of {
-        Named::Athlete => ("athletes WHERE NOT is_deleted", Vec::new()),
-        Named::Application => ("applications WHERE name IS NOT NULL", Vec::new()),
-        Named::Owner | Named::Track | Named::Segment => {
-            ("names WHERE kind = ?", vec![Value::Text(of.name())])
+/// The table, and the first condition on names of a kind with its values.
+fn source_rows(kind: NamedKind) -> (&'static str, Vec<Value<'static>>) {
+    match kind {
+        NamedKind::Athlete => ("athletes WHERE NOT is_deleted", Vec::new()),
+        NamedKind::Application => ("applications WHERE name IS NOT NULL", Vec::new()),
+        NamedKind::Owner | NamedKind::Track | NamedKind::Segment => {
+            ("names WHERE kind = ?", vec![Value::Text(kind.name())])
         }
     }
 }
 
 pub(crate) async fn names(
     connection: &mut SqlConnection<'_>,
-    of: Named,
+    kind: NamedKind,
     ids: &[i64],
 ) -> Sql<Vec<(i64, String)>> {
     let mut found: BTreeMap<i64, String> = BTreeMap::new();
-    for ids in ids.chunks(AT_ONCE) {
-        let (rows, mut values) = rows_of(of);
+    for ids in ids.chunks(IDS_PER_STATEMENT) {
+        let (rows, mut values) = source_rows(kind);
         values.push(Value::Ints(ids));
         let statement =
             format!("SELECT CAST(id AS SIGNED), name FROM {rows} AND id IN ? AND name IS NOT NULL");
         found.extend(
             connection
-                .rows::<(i64, String)>(&statement, &values)
+                .fetch_all::<(i64, String)>(&statement, &values)
                 .await?,
         );
     }
     Ok(found.into_iter().collect())
 }
 
-/// Finds names that have a text in them.
+/// Finds names that contain a text.
 pub(crate) async fn find(
     connection: &mut SqlConnection<'_>,
-    of: Named,
+    kind: NamedKind,
     text: &str,
     limit: usize,
 ) -> Sql<Vec<(i64, String)>> {
-    // No database has a name with it, and PostgreSQL takes no text.
+    // No stored name contains U+0000, and PostgreSQL rejects it in parameters.
     if text.contains('\0') {
         return Ok(Vec::new());
     }
-    let plain = ["!", "%", "_"].iter().fold(text.to_owned(), |text, sign| {
+    let escaped = ["!", "%", "_"].iter().fold(text.to_owned(), |text, sign| {
         text.replace(sign, &format!("!{sign}"))
     });
-    let (within, first) = (format!("%{plain}%"), format!("{plain}%"));
-    let (rows, mut values) = rows_of(of);
-    values.extend([Value::Text(&within), Value::Text(&first)]);
+    let (contains, starts_with) = (format!("%{escaped}%"), format!("{escaped}%"));
+    let (rows, mut values) = source_rows(kind);
+    values.extend([Value::Text(&contains), Value::Text(&starts_with)]);
     values.push(Value::Int(i64::try_from(limit).unwrap_or(i64::MAX)));
-    // What makes letters small does so on both sides. A view may have a row twice.
+    // The database lowers both sides, so both follow the same rules. GROUP BY removes the duplicates that a view may have.
     let statement = format!(
         "SELECT CAST(id AS SIGNED), name FROM {rows} AND LOWER(name) LIKE LOWER(?) ESCAPE '!' \
          GROUP BY id, name \
          ORDER BY CASE WHEN LOWER(name) LIKE LOWER(?) ESCAPE '!' THEN 0 ELSE 1 END, name, id LIMIT ?"
     );
-    connection.rows(&statement, &values).await
+    connection.fetch_all(&statement, &values).await
 }
 
-/// Gives names; call it within a transaction that writes.
+/// Sets or removes names. Call it within a write transaction.
 pub(crate) async fn set(
     connection: &mut SqlConnection<'_>,
-    of: Named,
+    kind: NamedKind,
     names: &[(i64, Option<String>)],
 ) -> Sql<()> {
-    // In one order, so that of two who give names neither waits for the other without end.
+    // Sorted, so that concurrent calls lock rows in one order and do not deadlock.
     let names: BTreeMap<i64, Option<&str>> = names
         .iter()
         .map(|(id, name)| (*id, name.as_deref()))
         .collect();
     let names: Vec<(i64, Option<&str>)> = names.into_iter().collect();
-    let kind = Value::Text(of.name());
-    for names in names.chunks(AT_ONCE) {
+    let kind_name = Value::Text(kind.name());
+    for names in names.chunks(IDS_PER_STATEMENT) {
         let ids: Vec<i64> = names.iter().map(|(id, _)| *id).collect();
         let statement = "DELETE FROM names WHERE kind = ? AND id IN ?";
         connection
-            .run(statement, &[kind, Value::Ints(&ids)])
+            .execute(statement, &[kind_name, Value::Ints(&ids)])
             .await?;
-        let given = names.iter().filter_map(|(id, name)| Some((*id, (*name)?)));
-        let given: Vec<(i64, &str)> = given.collect();
-        let rows = Rows::names_of(of.name(), &given);
+        let set = names.iter().filter_map(|(id, name)| Some((*id, (*name)?)));
+        let set: Vec<(i64, &str)> = set.collect();
+        let rows = Rows::entity_names(kind.name(), &set);
         write(connection, &rows, Conflict::Fail).await?;
     }
     Ok(())

@@ -1,24 +1,28 @@
-//! Notices of how much of a capacity is in use: statements that every database understands.
+//! Statements for notices that a share of a capacity is in use.
 //!
-//! They are made by triggers on the counters of connected athletes, so in the transaction that connects, and
-//! here where a capacity changes.
+//! Triggers on the counters of connected athletes write notices, in the transaction that connects. This module writes them when
+//! a capacity changes.
 
 use std::collections::HashMap;
 
 use super::admin::bounded;
 use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending};
-use crate::notices::{Claimed, Notice, Outcome, THRESHOLDS};
+use crate::notices::{ClaimedNotice, DeliveryOutcome, Notice, THRESHOLDS};
 
-/// After a capacity changed, while the counter is held: thresholds are noted anew, those that are reached
-/// at once.
-pub(crate) async fn arm(connection: &mut SqlConnection<'_>, id: i64, now_ms: i64) -> Sql<()> {
+/// Resets the thresholds of an application after its capacity changed, and writes notices for those already reached. The
+/// caller has locked the counter.
+pub(crate) async fn reset_thresholds(
+    connection: &mut SqlConnection<'_>,
+    id: i64,
+    now_ms: i64,
+) -> Sql<()> {
     let id = Value::Int(id);
     let statement = "UPDATE capacity_notices SET armed = NULL
                      WHERE application_id = ? AND armed = 1";
-    connection.run(statement, &[id]).await?;
+    connection.execute(statement, &[id]).await?;
     let statement = "SELECT CAST(p.athlete_capacity AS SIGNED), CAST(c.athletes AS SIGNED)
         FROM applications p JOIN connected c ON c.application_id = p.id WHERE p.id = ?";
-    let found: Vec<(i64, i64)> = connection.rows(statement, &[id]).await?;
+    let found: Vec<(i64, i64)> = connection.fetch_all(statement, &[id]).await?;
     for (capacity, connected) in found {
         let is_reached = |threshold: &i64| {
             let product = |one: i64, other: i64| i128::from(one) * i128::from(other);
@@ -32,7 +36,7 @@ pub(crate) async fn arm(connection: &mut SqlConnection<'_>, id: i64, now_ms: i64
                 VALUES (?, ?, ?, ?, ?)";
             let values = [threshold, capacity, connected, now_ms].map(Value::Int);
             let values = [&[id][..], &values[..]].concat();
-            connection.run(statement, &values).await?;
+            connection.execute(statement, &values).await?;
         }
     }
     Ok(())
@@ -40,7 +44,7 @@ pub(crate) async fn arm(connection: &mut SqlConnection<'_>, id: i64, now_ms: i64
 
 pub(super) const READING: &str = "reading notices of capacities";
 
-/// Notices, as `n`.
+/// Selects notices `n`.
 pub(super) const NOTICES: &str =
     "SELECT n.id, n.application_id, n.threshold, n.athlete_capacity, n.connected,
         n.made_at_ms, n.topic_at_ms, n.webhook_at_ms, n.failed_at_ms, n.tries, n.last_error
@@ -64,12 +68,18 @@ impl FromSqlRow for Notice {
     }
 }
 
-/// Name, owner and whether the capacity is enforced of those of some applications that are there; `ids` are few enough for
-/// one statement.
+/// The application of a notice. `owner` is JSON, unless a view contains other text.
+struct NoticeApplication {
+    name: String,
+    owner: String,
+    is_enforced: bool,
+}
+
+/// Reads applications by their ids, which fit into one statement.
 async fn applications(
     connection: &mut SqlConnection<'_>,
     ids: &[i64],
-) -> Sql<HashMap<i64, (String, String, i64)>> {
+) -> Sql<HashMap<i64, NoticeApplication>> {
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
@@ -77,19 +87,27 @@ async fn applications(
             CAST(CASE WHEN u.application_id IS NULL THEN 1 ELSE 0 END AS SIGNED)
         FROM applications p LEFT JOIN unlimited u ON u.application_id = p.id WHERE p.id IN ?";
     let rows: Vec<(i64, String, String, i64)> =
-        connection.rows(statement, &[Value::Ints(ids)]).await?;
-    let shown = |(id, name, owner, enforced)| (id, (name, owner, enforced));
-    Ok(rows.into_iter().map(shown).collect())
+        connection.fetch_all(statement, &[Value::Ints(ids)]).await?;
+    let entry = |(id, name, owner, enforced)| {
+        let is_enforced = enforced != 0;
+        let application = NoticeApplication {
+            name,
+            owner,
+            is_enforced,
+        };
+        (id, application)
+    };
+    Ok(rows.into_iter().map(entry).collect())
 }
 
-/// Claims notices that are to be delivered, those first that wait longest; call it within a transaction that writes. Two
-/// who claim at once change one row after the other: the second one changes none.
+/// Claims due notices, the longest waiting first. Call it within a write transaction. Of two concurrent claims of a notice, the
+/// later one changes no row and so does not return the notice.
 pub(crate) async fn claim(
     connection: &mut SqlConnection<'_>,
     now_ms: i64,
     until_ms: i64,
     limit: usize,
-) -> Sql<Vec<Claimed>> {
+) -> Sql<Vec<ClaimedNotice>> {
     let statement = format!(
         "{NOTICES} WHERE n.done = 0 AND n.next_try_ms <= ? AND n.claimed_until_ms <= ?
          ORDER BY n.next_try_ms, n.id LIMIT ?"
@@ -99,8 +117,8 @@ pub(crate) async fn claim(
         Value::Int(now_ms),
         Value::Int(bounded(limit)),
     ];
-    let notices: Vec<Notice> = connection.rows(&statement, &values).await?;
-    let ids = ascending(notices.iter().map(|of| of.application_id));
+    let notices: Vec<Notice> = connection.fetch_all(&statement, &values).await?;
+    let ids = ascending(notices.iter().map(|notice| notice.application_id));
     let applications = applications(connection, &ids).await?;
     let mut claimed = Vec::with_capacity(notices.len());
     for notice in notices {
@@ -108,19 +126,19 @@ pub(crate) async fn claim(
         let statement = "UPDATE capacity_notices SET claimed_until_ms = ?
                          WHERE id = ? AND done = 0 AND claimed_until_ms <= ?";
         let values = [Value::Int(until_ms), id, Value::Int(now_ms)];
-        if connection.run(statement, &values).await? == 0 {
+        if connection.execute(statement, &values).await? == 0 {
             continue;
         }
         let (name, owner, is_enforced) = match applications.get(&notice.application_id) {
-            Some((name, owner, enforced)) => {
-                // A view may give any text; it holds up no other notice.
-                let text = || serde_json::Value::String(owner.clone());
-                let owner = serde_json::from_str(owner).unwrap_or_else(|_| text());
-                (name.clone(), owner, *enforced != 0)
+            Some(application) => {
+                // An app's view may contain text that is not JSON. It must not block other notices.
+                let text = || serde_json::Value::String(application.owner.clone());
+                let owner = serde_json::from_str(&application.owner).unwrap_or_else(|_| text());
+                (application.name.clone(), owner, application.is_enforced)
             }
             None => (String::new(), serde_json::Value::Null, true),
         };
-        claimed.push(Claimed {
+        claimed.push(ClaimedNotice {
             until_ms,
             notice,
             name,
@@ -131,12 +149,13 @@ pub(crate) async fn claim(
     Ok(claimed)
 }
 
-/// Writes down what became of a notice that was claimed until then; call it within a transaction that writes. A claim
-/// that somebody else has taken over by now is let be.
-pub(crate) async fn settle(
+/// Records the outcome of delivering a notice, whose claim ends at `claimed_until_ms`. Call it within a write transaction. Does
+/// nothing if another process has claimed the notice since.
+pub(crate) async fn record_outcome(
     connection: &mut SqlConnection<'_>,
-    (id, until_ms): (i64, i64),
-    outcome: &Outcome,
+    id: i64,
+    claimed_until_ms: i64,
+    outcome: &DeliveryOutcome,
 ) -> Sql<()> {
     let statement = "UPDATE capacity_notices SET topic_at_ms = ?, webhook_at_ms = ?,
             failed_at_ms = ?, tries = ?, last_error = ?, next_try_ms = ?, done = ?,
@@ -151,8 +170,8 @@ pub(crate) async fn settle(
         Value::Int(outcome.next_try_ms),
         Value::Int(i64::from(outcome.is_done)),
         Value::Int(id),
-        Value::Int(until_ms),
+        Value::Int(claimed_until_ms),
     ];
-    connection.run(statement, &values).await?;
+    connection.execute(statement, &values).await?;
     Ok(())
 }

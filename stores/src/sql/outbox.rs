@@ -1,43 +1,39 @@
-//! The outbox: what was changed and is yet to be told to the log.
+//! The outbox: notifications of changes that are not in the log yet.
 //!
-//! On a server, numbers are assigned before a commit, so they become visible out of order: 7 may be there while 6 is
-//! not committed. Nothing is lost by that, since no reader keeps a place in the outbox. What is in
-//! the log is deleted by its number; everything else is still there when the outbox is read again.
-//! A bound such as `newest` only ends a reading; a smaller number that shows up later is read by the
-//! next one.
+//! On a server, numbers are assigned before a commit, so they become visible out of order: 7 may be visible while 6 is not. No
+//! notification is lost, because no reader keeps a position in the outbox. Notifications in the log are deleted by number, and
+//! all others are found by the next read. A bound such as `newest` only ends one read.
 //!
-//! **Athletes.** What views see of an athlete stands in all groups of the athlete's efforts. A trigger
-//! that tells of an athlete names the athlete only (source `athletes`), and the groups are looked for
-//! here, after the commit, in a statement that sees everything committed before it. The trigger could
-//! miss some: its transaction may see an older state than the last one. An effort that is committed
-//! after our statement is told of by itself, after the athlete's change can be seen. Groups take the
-//! athlete's place in one transaction, so a change stays told of whatever fails. The athlete's connections are
-//! looked at with them ([`super::away`]).
+//! **Athletes.** A change of an athlete affects all groups of the athlete's efforts. The trigger enters only the athlete (source
+//! `athletes`). The groups are looked up after the commit, by a statement that sees everything committed before it. The trigger
+//! could miss groups, because its transaction may see an older state. An effort that commits later has a notification of its
+//! own, and by then the athlete's change is visible. One transaction replaces the athlete by the groups, so a failure loses no
+//! notification. It also rechecks the athlete's connections ([`super::deleted_athletes`]).
 
 use schemas::entities::Group;
 use schemas::source::Source;
 
-use super::away;
 use super::connection::{
-    Dialect, FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending, undecodable,
+    Dialect, FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending, decode_error,
 };
+use super::deleted_athletes;
 #[cfg(feature = "mysql")]
 use super::mysql;
 #[cfg(feature = "postgres")]
 use super::postgres;
 use super::sqlite;
-use crate::canon::{NOTIFICATIONS_MAX, Notification};
+use crate::entities::{NOTIFICATIONS_MAX, Notification};
 
-/// So many numbers are named by one statement.
-pub(crate) const AT_ONCE: usize = 8192;
+/// Upper limit of the ids of a statement.
+pub(crate) const IDS_PER_STATEMENT: usize = 8192;
 
-/// So many athletes are replaced by their groups at once.
-const ATHLETES_AT_ONCE: usize = 128;
+/// Upper limit of the athletes that one transaction replaces by their groups.
+const ATHLETES_PER_TRANSACTION: usize = 128;
 
-/// Locks of athletes are on so many buckets of them.
+/// The number of buckets of athletes that share a lock.
 const BUCKETS: i64 = 64;
 
-/// What a change touched. Groups are ascending, each once.
+/// The groups and athletes that a change touched. Groups are ascending, each once.
 #[derive(Debug, Default)]
 pub(crate) struct Touched {
     /// Groups of efforts.
@@ -48,13 +44,14 @@ pub(crate) struct Touched {
     pub(crate) athletes: Vec<i64>,
 }
 
-/// Until the commit, either many change efforts of some athletes, or one (`alone`) changes these
-/// athletes. Otherwise the change of an athlete would not find an effort that is being added, and
-/// that effort would be told of before the change is visible: then its board would stay wrong.
+/// Locks the buckets of athletes until the commit: shared to change efforts, exclusively to change the athletes.
+///
+/// Without the lock, a change of an athlete could miss an effort that is being added, and the effort's notification could be
+/// processed before the athlete's change is visible. Then its board would stay wrong.
 pub(crate) async fn lock_athletes(
     connection: &mut SqlConnection<'_>,
     athletes: impl Iterator<Item = i64>,
-    alone: bool,
+    is_exclusive: bool,
 ) -> Sql<()> {
     let buckets = ascending(athletes.map(|id| id & (BUCKETS - 1)));
     if buckets.is_empty() {
@@ -63,32 +60,33 @@ pub(crate) async fn lock_athletes(
     match connection {
         #[cfg(feature = "postgres")]
         SqlConnection::Postgres(connection) => {
-            postgres::lock_athletes(connection, &buckets, alone).await
+            postgres::lock_athletes(connection, &buckets, is_exclusive).await
         }
         #[cfg(feature = "mysql")]
         SqlConnection::MySql(_) => {
-            let held = if alone {
+            let lock = if is_exclusive {
                 "FOR UPDATE"
             } else {
                 "LOCK IN SHARE MODE"
             };
             let statement = format!(
-                "SELECT bucket FROM athlete_locks WHERE bucket IN ? ORDER BY bucket {held}"
+                "SELECT bucket FROM athlete_locks WHERE bucket IN ? ORDER BY bucket {lock}"
             );
-            let _held: Vec<i64> = connection
-                .rows(&statement, &[Value::Ints(&buckets)])
+            let _locked: Vec<i64> = connection
+                .fetch_all(&statement, &[Value::Ints(&buckets)])
                 .await?;
             Ok(())
         }
         SqlConnection::Sqlite(_) => {
-            let _ = alone;
+            let _ = is_exclusive;
             Ok(())
         }
     }
 }
 
-/// Puts what was touched into the outbox; answers what is to be told now, and whether more waits.
-pub(crate) async fn tell(
+/// Puts notifications of touched groups into the outbox. Returns the first `NOTIFICATIONS_MAX` of them, and whether there are
+/// more.
+pub(crate) async fn enqueue_notifications(
     connection: &mut SqlConnection<'_>,
     touched: Touched,
     now_ms: i64,
@@ -98,7 +96,7 @@ pub(crate) async fn tell(
         authorizations,
         athletes,
     } = touched;
-    // These come with all groups of the athlete.
+    // All groups of these athletes are added anyway.
     efforts.retain(|group| athletes.binary_search(&group.member).is_err());
     let groups: Vec<(Source, Group)> = (efforts.into_iter().map(|group| (Source::Efforts, group)))
         .chain(
@@ -110,36 +108,37 @@ pub(crate) async fn tell(
     if groups.is_empty() && athletes.is_empty() {
         return Ok((Vec::new(), false));
     }
-    // One more than may be told says that more waits.
+    // One row more than the limit shows that there are more.
     let rows = match connection {
         #[cfg(feature = "postgres")]
         SqlConnection::Postgres(connection) => {
-            postgres::tell(connection, &groups, &athletes, now_ms).await?
+            postgres::enqueue_notifications(connection, &groups, &athletes, now_ms).await?
         }
         #[cfg(feature = "mysql")]
         SqlConnection::MySql(connection) => {
-            mysql::tell(connection, &groups, &athletes, now_ms).await?
+            mysql::enqueue_notifications(connection, &groups, &athletes, now_ms).await?
         }
         SqlConnection::Sqlite(connection) => {
-            sqlite::tell(connection, &groups, &athletes, now_ms).await?
+            sqlite::enqueue_notifications(connection, &groups, &athletes, now_ms).await?
         }
     };
-    let told = rows.into_iter().map(notification);
-    let mut told: Vec<Notification> = told.collect::<Sql<_>>()?;
-    let more = told.len() > NOTIFICATIONS_MAX;
-    told.truncate(NOTIFICATIONS_MAX);
-    Ok((told, more))
+    let notifications = rows.into_iter().map(notification);
+    let mut notifications: Vec<Notification> = notifications.collect::<Sql<_>>()?;
+    let has_more = notifications.len() > NOTIFICATIONS_MAX;
+    notifications.truncate(NOTIFICATIONS_MAX);
+    Ok((notifications, has_more))
 }
 
-/// Puts the groups of efforts of some athletes in their place, of the rows from one number up to another, and leaves word that
-/// their connections are to be looked at again ([`away::settle`]); answers the number where to go on, if there may be
-/// more. Call it within a transaction that writes.
-pub(crate) async fn find_groups(
+/// Replaces athletes in the outbox by their groups of efforts, and enters the athletes for a recheck of their connections
+/// ([`deleted_athletes::recheck`]). Processes the first rows from the number `from` up to `newest`. Returns the number to continue from, if
+/// there may be more. Call it within a write transaction.
+pub(crate) async fn resolve_athletes(
     connection: &mut SqlConnection<'_>,
-    (from, newest): (i64, i64),
+    from: i64,
+    newest: i64,
 ) -> Sql<Option<i64>> {
-    let found = named(connection, Source::Athletes.name(), (from, newest)).await?;
-    let Some(made_at_ms) = found.rows.iter().map(|row| row.2).min() else {
+    let found = lock_athlete_rows(connection, Source::Athletes.name(), from, newest).await?;
+    let Some(made_at_ms) = found.made_at_ms() else {
         return Ok(found.next);
     };
     let statement = "INSERT INTO outbox (source, group_key, member, made_at_ms)
@@ -151,53 +150,78 @@ pub(crate) async fn find_groups(
         Value::Int(made_at_ms),
         Value::Ints(athletes),
     ];
-    connection.run(statement, &values).await?;
-    let ids: Vec<i64> = found.rows.iter().map(|row| row.0).collect();
+    connection.execute(statement, &values).await?;
+    let ids: Vec<i64> = found.rows.iter().map(|row| row.id).collect();
     let statement = "UPDATE outbox SET source = ? WHERE id IN ?";
-    let values = [Value::Text(away::SOURCE), Value::Ints(&ids)];
-    connection.run(statement, &values).await?;
+    let values = [Value::Text(deleted_athletes::SOURCE), Value::Ints(&ids)];
+    connection.execute(statement, &values).await?;
     Ok(found.next)
 }
 
-/// Rows of the outbox that name athletes.
+/// A row of the outbox for an athlete.
 #[derive(Debug)]
-pub(crate) struct Named {
-    /// Number, athlete and when each was made. They are held until the commit.
-    pub(crate) rows: Vec<(i64, i64, i64)>,
-    /// Where to go on, if there may be more.
-    pub(crate) next: Option<i64>,
+pub(crate) struct AthleteRow {
+    pub(crate) id: i64,
+    pub(crate) athlete_id: i64,
+    made_at_ms: i64,
 }
 
-impl Named {
-    /// The athletes, ascending, each once.
-    pub(crate) fn athletes(&self) -> Vec<i64> {
-        ascending(self.rows.iter().map(|row| row.1))
+impl FromSqlRow for AthleteRow {
+    fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
+        let (id, athlete_id, made_at_ms): (i64, i64, i64) = FromSqlRow::from_row(row)?;
+        Ok(Self {
+            id,
+            athlete_id,
+            made_at_ms,
+        })
     }
 }
 
-/// The first rows of a source that names athletes, from a number up to another.
-pub(crate) async fn named(
+/// Rows of the outbox for athletes.
+#[derive(Debug)]
+pub(crate) struct AthleteRows {
+    /// The rows, which are locked until the commit.
+    pub(crate) rows: Vec<AthleteRow>,
+    /// The number to continue from, if there may be more rows.
+    pub(crate) next: Option<i64>,
+}
+
+impl AthleteRows {
+    /// The athletes, ascending, each once.
+    pub(crate) fn athletes(&self) -> Vec<i64> {
+        ascending(self.rows.iter().map(|row| row.athlete_id))
+    }
+
+    /// The creation time of the oldest row; `None` without rows.
+    pub(crate) fn made_at_ms(&self) -> Option<i64> {
+        self.rows.iter().map(|row| row.made_at_ms).min()
+    }
+}
+
+/// Locks and returns the first rows of a source of athletes, from a number up to another.
+pub(crate) async fn lock_athlete_rows(
     connection: &mut SqlConnection<'_>,
     source: &str,
-    (from, newest): (i64, i64),
-) -> Sql<Named> {
+    from: i64,
+    newest: i64,
+) -> Sql<AthleteRows> {
     let statement = "SELECT id FROM outbox WHERE source = ? AND id >= ? AND id <= ?
                      ORDER BY id LIMIT ?";
     let values = [
         Value::Text(source),
         Value::Int(from),
         Value::Int(newest),
-        Value::Int(i64::try_from(ATHLETES_AT_ONCE).unwrap_or(i64::MAX)),
+        Value::Int(i64::try_from(ATHLETES_PER_TRANSACTION).unwrap_or(i64::MAX)),
     ];
-    let ids: Vec<i64> = connection.rows(statement, &values).await?;
+    let ids: Vec<i64> = connection.fetch_all(statement, &values).await?;
     let next = ids.last().and_then(|last| last.checked_add(1));
-    let next = next.filter(|_| ids.len() == ATHLETES_AT_ONCE);
+    let next = next.filter(|_| ids.len() == ATHLETES_PER_TRANSACTION);
     if ids.is_empty() {
         let rows = Vec::new();
-        return Ok(Named { rows, next });
+        return Ok(AthleteRows { rows, next });
     }
-    // By their numbers: going through a range to hold rows, MySQL waits for whoever holds the row after it, which
-    // may be an app's for as long as it likes.
+    // Locks rows by their numbers: locking a range, MySQL would also wait for the next row, which a long transaction of an app
+    // may have locked.
     let statement = format!(
         "SELECT id, member, made_at_ms FROM outbox {} WHERE id IN ? AND source = '{source}'
          ORDER BY id FOR UPDATE",
@@ -206,31 +230,34 @@ pub(crate) async fn named(
             Dialect::Postgres | Dialect::Sqlite => "",
         }
     );
-    let rows = connection.rows(&statement, &[Value::Ints(&ids)]).await?;
-    Ok(Named { rows, next })
+    let rows = connection
+        .fetch_all(&statement, &[Value::Ints(&ids)])
+        .await?;
+    Ok(AthleteRows { rows, next })
 }
 
-/// Takes notifications out of the outbox, in the order of their numbers.
-pub(crate) async fn notified(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<()> {
-    for ids in ascending(ids.iter().copied()).chunks(AT_ONCE) {
-        away::take_out(connection, ids).await?;
+/// Deletes notifications from the outbox, in the order of their numbers.
+pub(crate) async fn remove(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<()> {
+    for ids in ascending(ids.iter().copied()).chunks(IDS_PER_STATEMENT) {
+        deleted_athletes::remove_notifications(connection, ids).await?;
     }
     Ok(())
 }
 
 /// A row of the outbox: number, source, key and member.
-pub(crate) type Row = (i64, String, i64, i64);
+pub(crate) type OutboxRow = (i64, String, i64, i64);
 
 impl FromSqlRow for Notification {
     fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
-        notification(Row::from_row(row)?)
+        notification(OutboxRow::from_row(row)?)
     }
 }
 
-fn notification((id, source, key, member): Row) -> Sql<Notification> {
+fn notification(row: OutboxRow) -> Sql<Notification> {
+    let (id, source, key, member) = row;
     Ok(Notification {
         id,
-        source: source.parse().map_err(undecodable)?,
+        source: source.parse().map_err(decode_error)?,
         group: Group { key, member },
     })
 }

@@ -1,29 +1,29 @@
-//! Counting connected athletes anew, and recording it: statements that every database understands.
+//! Statements that recount connected athletes and record the counts.
 
 use std::collections::BTreeMap;
 
 use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value};
-use crate::recounts::{Countable, Recount, Recounted};
+use crate::recounts::{CountedApplication, RecordedCount, Recount};
 
-/// The athletes of some applications, whoever counts them: one row for each application that has any.
-const COUNTED: &str = "SELECT CAST(a.application_id AS SIGNED), count(DISTINCT a.athlete_id)
+/// Counts the athletes of applications from the authorizations. Applications without athletes have no row.
+const COUNT_ATHLETES: &str = "SELECT CAST(a.application_id AS SIGNED), count(DISTINCT a.athlete_id)
     FROM authorizations a LEFT JOIN athletes t ON t.id = a.athlete_id
     WHERE a.revoked_at_us IS NULL AND NOT COALESCE(t.is_deleted, FALSE) AND a.application_id IN ?
     GROUP BY a.application_id";
 
-/// What is known of applications, which are `p`.
+/// Selects applications `p` with their last recount.
 pub(super) const COUNTABLES: &str = "SELECT CAST(p.id AS SIGNED) AS id,
         CAST(p.athlete_capacity AS SIGNED) AS athlete_capacity, r.connected, r.counted_at_ms
     FROM applications p LEFT JOIN recounts r ON r.application_id = p.id";
 
-impl FromSqlRow for Countable {
+impl FromSqlRow for CountedApplication {
     fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
         let connected: Option<i64> = row.get("connected")?;
         let recounted = connected.zip(row.get("counted_at_ms")?);
         Ok(Self {
             application_id: row.get("id")?,
             athlete_capacity: row.get("athlete_capacity")?,
-            recounted: recounted.map(|(connected, counted_at_ms)| Recounted {
+            recorded: recounted.map(|(connected, counted_at_ms)| RecordedCount {
                 connected: connected.unsigned_abs(),
                 counted_at_ms,
             }),
@@ -31,31 +31,31 @@ impl FromSqlRow for Countable {
     }
 }
 
-/// Draws a ticket for each of some applications, ascending and few enough for one statement; call it within a
-/// transaction that writes, and count after its commit.
-pub(crate) async fn tickets(
+/// Draws a ticket for each application. `ids` are ascending and fit into one statement. Call it within a write transaction, and
+/// count after the commit.
+pub(crate) async fn draw_tickets(
     connection: &mut SqlConnection<'_>,
     ids: &[i64],
 ) -> Sql<Vec<(i64, i64)>> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    // One by one: so the rows are held in the order of the ids, as `record` holds them, in any database.
+    // One by one, so that rows are locked in the order of the ids, like in `record`.
     for id in ids {
         let id = [Value::Int(*id)];
         let statement = "UPDATE recounts SET begun = begun + 1 WHERE application_id = ?";
-        if connection.run(statement, &id).await? == 0 {
-            // Somebody else may make one at the same moment: the loser tries again, and finds it.
+        if connection.execute(statement, &id).await? == 0 {
+            // If another process inserts the row concurrently, this call fails, is retried and finds the row.
             let statement = "INSERT INTO recounts (application_id, begun) VALUES (?, 1)";
-            connection.run(statement, &id).await?;
+            connection.execute(statement, &id).await?;
         }
     }
     let statement = "SELECT application_id, begun FROM recounts WHERE application_id IN ?
                      ORDER BY application_id";
-    connection.rows(statement, &[Value::Ints(ids)]).await
+    connection.fetch_all(statement, &[Value::Ints(ids)]).await
 }
 
-/// Counts applications for which tickets were drawn.
+/// Counts the athletes of applications with tickets.
 pub(crate) async fn recount(
     connection: &mut SqlConnection<'_>,
     tickets: &[(i64, i64)],
@@ -65,12 +65,14 @@ pub(crate) async fn recount(
         return Ok(Vec::new());
     }
     let ids: Vec<i64> = tickets.iter().map(|(id, _)| *id).collect();
-    let counted: Vec<(i64, i64)> = connection.rows(COUNTED, &[Value::Ints(&ids)]).await?;
+    let counted: Vec<(i64, i64)> = connection
+        .fetch_all(COUNT_ATHLETES, &[Value::Ints(&ids)])
+        .await?;
     let counted: BTreeMap<i64, i64> = counted.into_iter().collect();
     let recount = |(application_id, ticket): &(i64, i64)| Recount {
         application_id: *application_id,
         ticket: *ticket,
-        counted: Recounted {
+        counted: RecordedCount {
             connected: counted
                 .get(application_id)
                 .map_or(0, |count| count.unsigned_abs()),
@@ -80,7 +82,7 @@ pub(crate) async fn recount(
     Ok(tickets.iter().map(recount).collect())
 }
 
-/// Records counts; call it within a transaction that writes.
+/// Records counts, unless a count with a later ticket is recorded. Call it within a write transaction.
 pub(crate) async fn record(connection: &mut SqlConnection<'_>, recounts: &[Recount]) -> Sql<()> {
     for recount in recounts {
         let statement = "UPDATE recounts SET ticket = ?, connected = ?, counted_at_ms = ?
@@ -93,7 +95,9 @@ pub(crate) async fn record(connection: &mut SqlConnection<'_>, recounts: &[Recou
             recount.application_id,
             recount.ticket,
         ];
-        connection.run(statement, &values.map(Value::Int)).await?;
+        connection
+            .execute(statement, &values.map(Value::Int))
+            .await?;
     }
     Ok(())
 }

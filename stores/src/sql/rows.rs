@@ -1,4 +1,4 @@
-//! Rows to write, as columns: every database writes many of them by one statement.
+//! Rows to write, as columns. Each database writes many rows by one statement.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use super::connection::{Dialect, Sql, SqlConnection};
 #[cfg(feature = "postgres")]
 use super::postgres;
 
-/// The numbers of rows that a statement may have, largest first. Its text depends only on this number, so few texts make up
-/// any number of rows and stay prepared. The largest stays below the 32,766 values that SQLite allows, and the 65,535 of MySQL.
+/// The possible numbers of rows of a statement, largest first. The text depends only on this number, so few prepared statements
+/// write any number of rows. The largest stays below the limits of 32,766 parameters on SQLite and 65,535 on MySQL.
 const SIZES: [usize; 4] = [512, 64, 8, 1];
 
 /// A column of rows to write.
@@ -28,7 +28,7 @@ pub(crate) enum Column {
     Booleans(Vec<bool>),
 }
 
-/// What happens to a row whose key is already stored.
+/// The handling of a row whose key is already stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Conflict {
     /// The statement fails; the caller has checked that the key is not stored.
@@ -39,19 +39,18 @@ pub(crate) enum Conflict {
     Newer,
 }
 
-/// Rows to write, with the version in the last column where they have one.
+/// Rows to write to a table. The last column is the version, if there is one.
 #[derive(Debug)]
 pub(crate) struct Rows {
     pub(crate) table: &'static str,
     /// The columns of the key; empty where the database assigns it.
     pub(crate) key: &'static [&'static str],
-    /// Columns that never change for a key, so no index of theirs is written again.
+    /// Columns that never change for a key. They are not updated, so their indexes are not written again.
     fixed: &'static [&'static str],
     pub(crate) columns: Vec<(&'static str, Column)>,
     pub(crate) count: usize,
 }
 
-/// Writes rows.
 pub(crate) async fn write(
     connection: &mut SqlConnection<'_>,
     rows: &Rows,
@@ -83,24 +82,24 @@ pub(crate) async fn write(
     }
 }
 
-fn ints<T>(rows: &[T], of: impl Fn(&T) -> i64) -> Column {
-    Column::Ints(rows.iter().map(|row| Some(of(row))).collect())
+fn ints<T>(rows: &[T], value: impl Fn(&T) -> i64) -> Column {
+    Column::Ints(rows.iter().map(|row| Some(value(row))).collect())
 }
 
-fn ints_or_null<T>(rows: &[T], of: impl Fn(&T) -> Option<i64>) -> Column {
-    Column::Ints(rows.iter().map(of).collect())
+fn ints_or_null<T>(rows: &[T], value: impl Fn(&T) -> Option<i64>) -> Column {
+    Column::Ints(rows.iter().map(value).collect())
 }
 
-fn booleans<T>(rows: &[T], of: impl Fn(&T) -> bool) -> Column {
-    Column::Booleans(rows.iter().map(of).collect())
+fn booleans<T>(rows: &[T], value: impl Fn(&T) -> bool) -> Column {
+    Column::Booleans(rows.iter().map(value).collect())
 }
 
-fn texts<T>(rows: &[T], of: impl Fn(&T) -> String) -> Column {
-    Column::Texts(rows.iter().map(|row| Some(of(row))).collect())
+fn texts<T>(rows: &[T], value: impl Fn(&T) -> String) -> Column {
+    Column::Texts(rows.iter().map(|row| Some(value(row))).collect())
 }
 
-fn texts_or_null<T>(rows: &[T], of: impl Fn(&T) -> Option<String>) -> Column {
-    Column::Texts(rows.iter().map(of).collect())
+fn texts_or_null<T>(rows: &[T], value: impl Fn(&T) -> Option<String>) -> Column {
+    Column::Texts(rows.iter().map(value).collect())
 }
 
 impl Rows {
@@ -154,7 +153,7 @@ impl Rows {
         Self::new("athletes", &["id"], columns, rows.len())
     }
 
-    /// The athletes who are disqualified: the table lists nobody else.
+    /// Disqualified athletes.
     pub(crate) fn disqualified(rows: &[&Athlete]) -> Self {
         let columns = vec![("athlete_id", ints(rows, |row| row.id))];
         Self::new("disqualified", &["athlete_id"], columns, rows.len())
@@ -211,7 +210,7 @@ impl Rows {
         Self::new("applications", &["id"], columns, rows.len())
     }
 
-    /// Counters of applications that have none.
+    /// New counters of applications.
     pub(crate) fn counters(applications: &[i64]) -> Self {
         let columns = vec![
             ("application_id", ints(applications, |id| *id)),
@@ -225,7 +224,7 @@ impl Rows {
         )
     }
 
-    /// Pairs of applications and deleted athletes, with no authorization yet.
+    /// Pairs of applications and deleted athletes, without authorizations.
     pub(crate) fn deleted_pairs(pairs: &[Group]) -> Self {
         let columns = vec![
             ("application_id", ints(pairs, |pair| pair.key)),
@@ -237,7 +236,7 @@ impl Rows {
         Self::new("connections", key, columns, pairs.len())
     }
 
-    /// Segments of athletes, which SQLite keeps beside the efforts.
+    /// Segments of athletes, for the additional table on SQLite.
     pub(crate) fn new_segments(groups: &[Group]) -> Self {
         let columns = vec![
             ("athlete_id", ints(groups, |group| group.member)),
@@ -247,7 +246,7 @@ impl Rows {
     }
 
     /// Names of one kind.
-    pub(crate) fn names_of(kind: &str, names: &[(i64, &str)]) -> Self {
+    pub(crate) fn entity_names(kind: &str, names: &[(i64, &str)]) -> Self {
         let columns = vec![
             ("kind", texts(names, |_| kind.to_owned())),
             ("id", ints(names, |(id, _)| *id)),
@@ -256,7 +255,7 @@ impl Rows {
         Self::new("names", &["kind", "id"], columns, names.len())
     }
 
-    /// Notifications of groups, for the outbox.
+    /// Notifications for the outbox.
     pub(crate) fn notifications(groups: &[(Source, Group)], now_ms: i64) -> Self {
         let columns = vec![
             (
@@ -270,14 +269,13 @@ impl Rows {
         Self::new("outbox", &[], columns, groups.len())
     }
 
-    /// The same rows with one more column.
-    pub(crate) fn with(mut self, name: &'static str, column: Column) -> Self {
+    /// Adds a column.
+    pub(crate) fn with_column(mut self, name: &'static str, column: Column) -> Self {
         self.columns.push((name, column));
         self
     }
 
-    /// The columns' names.
-    pub(crate) fn names(&self) -> Vec<&'static str> {
+    pub(crate) fn column_names(&self) -> Vec<&'static str> {
         self.columns.iter().map(|(name, _)| *name).collect()
     }
 
@@ -287,9 +285,9 @@ impl Rows {
         dialect: Dialect,
         conflict: Conflict,
     ) -> impl Iterator<Item = InsertStatement<'_>> {
-        let (table, names) = (self.table, self.names().join(", "));
+        let (table, names) = (self.table, self.column_names().join(", "));
         let row = format!("({})", vec!["?"; self.columns.len()].join(","));
-        let rule = self.rule(dialect, conflict);
+        let rule = self.conflict_clause(dialect, conflict);
         let mut from = 0;
         SIZES.into_iter().flat_map(move |size| {
             let count = (self.count - from) / size;
@@ -310,10 +308,10 @@ impl Rows {
         })
     }
 
-    /// What follows the values of an `INSERT`.
-    pub(crate) fn rule(&self, dialect: Dialect, conflict: Conflict) -> String {
-        let names = self.names();
-        let written = names
+    /// The conflict clause of an `INSERT`.
+    pub(crate) fn conflict_clause(&self, dialect: Dialect, conflict: Conflict) -> String {
+        let names = self.column_names();
+        let updated = names
             .iter()
             .filter(|name| !self.key.contains(name) && !self.fixed.contains(name));
         match (conflict, dialect) {
@@ -324,30 +322,30 @@ impl Rows {
             }
             (Conflict::Keep, _) => "ON CONFLICT DO NOTHING".to_owned(),
             (Conflict::Newer, Dialect::MySql) => {
-                // The version comes last: assignments before it see the stored version.
-                let written = written.map(|name| {
+                // The version is assigned last, so the other assignments see the stored version.
+                let updated = updated.map(|name| {
                     format!("{name} = IF(VALUES(version) >= version, VALUES({name}), {name})")
                 });
                 format!(
                     "ON DUPLICATE KEY UPDATE {}",
-                    written.collect::<Vec<_>>().join(", ")
+                    updated.collect::<Vec<_>>().join(", ")
                 )
             }
             (Conflict::Newer, _) => {
-                let written: Vec<String> = written
+                let updated: Vec<String> = updated
                     .map(|name| format!("{name} = excluded.{name}"))
                     .collect();
                 let (table, key) = (self.table, self.key.join(", "));
                 format!(
                     "ON CONFLICT ({key}) DO UPDATE SET {} WHERE excluded.version >= {table}.version",
-                    written.join(", ")
+                    updated.join(", ")
                 )
             }
         }
     }
 }
 
-/// One statement with its rows.
+/// A statement that inserts a range of the rows.
 #[derive(Debug)]
 pub(crate) struct InsertStatement<'a> {
     rows: &'a Rows,
@@ -406,15 +404,15 @@ mod tests {
     }
 
     #[test]
-    fn an_update_leaves_fixed_columns_out() {
-        let rule = |dialect| Rows::authorizations(&[]).rule(dialect, Conflict::Newer);
+    fn updates_exclude_fixed_columns() {
+        let clause = |dialect| Rows::authorizations(&[]).conflict_clause(dialect, Conflict::Newer);
         assert_eq!(
-            rule(Dialect::Sqlite),
+            clause(Dialect::Sqlite),
             "ON CONFLICT (id) DO UPDATE SET created_at_us = excluded.created_at_us, \
              revoked_at_us = excluded.revoked_at_us, version = excluded.version \
              WHERE excluded.version >= authorizations.version"
         );
-        let on_mysql = rule(Dialect::MySql);
+        let on_mysql = clause(Dialect::MySql);
         assert!(!on_mysql.contains("athlete_id"), "{on_mysql}");
         assert!(
             on_mysql.ends_with("VALUES(version), version)"),

@@ -1,9 +1,8 @@
-//! A server and the connections to it.
+//! A server and its connection pool.
 //!
-//! Every call has a deadline here, besides those that the server was told. A connection goes back to
-//! the others only after its call went well, or was taken back: one whose call ended in another way
-//! (a deadline, a caller who left) may still hold a transaction or an answer that nobody waits
-//! for. It is closed, and the server takes back what was not committed.
+//! Every call has a client-side deadline in addition to the server's timeouts. A connection returns to the pool only if its call
+//! succeeded or was rolled back. After a deadline or a cancelled call, it may still have an open transaction or an unread
+//! response. So it is closed, and the server rolls back.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -14,16 +13,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use super::check;
-use super::connection::{OwnedConnection, Sql, SqlConnection, in_time};
-use super::database::{PooledConnection, Purpose};
-use super::fault::fault;
+use super::connection::{OwnedConnection, Sql, SqlConnection, with_timeout};
+use super::database::{ConnectionPurpose, PooledConnection};
+use super::errors::to_store_error;
 #[cfg(feature = "mysql")]
 use super::mysql;
 #[cfg(feature = "postgres")]
 use super::postgres;
 use super::{SqlOptions, SqlServer};
 use crate::namespace::Namespace;
-use crate::patience::Patience;
+use crate::retry::RetryPolicy;
 use crate::{Error, Result, tls};
 
 /// A server with the schema of an installation.
@@ -32,53 +31,53 @@ pub(crate) struct Server {
     pub(crate) options: SqlOptions,
     /// The schema; on MySQL the database.
     pub(crate) schema: String,
-    /// Of authorities that are trusted, as PEM.
+    /// Certificates of trusted authorities, as PEM.
     certificates: Option<Vec<u8>>,
-    patience: Patience,
-    /// Free connections, and since when they are.
-    idle: Arc<Idle>,
-    places: Arc<Semaphore>,
-    /// Names that are views of an application's own tables.
+    retry_policy: RetryPolicy,
+    idle: Arc<IdleConnections>,
+    /// Limits the connections that are in use.
+    permits: Arc<Semaphore>,
+    /// Tables that an app replaced by views of its own.
     pub(crate) views: BTreeSet<String>,
 }
 
-type Idle = Mutex<Vec<(OwnedConnection, Instant)>>;
+/// Idle connections, and since when they are idle.
+type IdleConnections = Mutex<Vec<(OwnedConnection, Instant)>>;
 
-/// A connection that was free for longer is closed: something between here and the server may have
-/// forgotten it.
-const IDLE_MAX: Duration = Duration::from_secs(60);
+/// Connections that were idle for longer are closed, because a firewall or load balancer may have dropped them.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A pooled connection to a server while a call uses it.
 #[derive(Debug)]
 pub(crate) struct ServerConnection {
-    own: OwnedConnection,
-    idle: Arc<Idle>,
+    connection: OwnedConnection,
+    idle: Arc<IdleConnections>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl ServerConnection {
     pub(crate) const fn borrow(&mut self) -> SqlConnection<'_> {
-        self.own.borrow()
+        self.connection.borrow()
     }
 
     /// Returns the connection to the pool. It must have no open transaction.
-    fn give_back(self) {
+    fn release(self) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.push((self.own, Instant::now()));
+        idle.push((self.connection, Instant::now()));
     }
 }
 
 impl Server {
-    /// A server whose schema is of this version.
+    /// Connects to a server, and checks that its schema has the version of this program.
     pub(crate) async fn open(options: &SqlOptions, namespace: &Namespace) -> Result<Self> {
         let mut server = Self::new(options, namespace)?;
-        server.views = check::opened(&server).await?;
+        server.views = check::check_usable(&server).await?;
         Ok(server)
     }
 
-    /// A server to which no connection was made yet.
+    /// A server without connections.
     pub(crate) fn new(options: &SqlOptions, namespace: &Namespace) -> Result<Self> {
-        tls::prepare();
+        tls::install_crypto_provider();
         let millis = Duration::from_millis;
         let base = match (options.server, options.database.as_str()) {
             (SqlServer::Postgres, _) | (SqlServer::MySql, "") => "backstitch",
@@ -95,60 +94,60 @@ impl Server {
             millis(options.request_timeout_ms),
             millis(options.retry_timeout_ms),
         );
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-        if schema.len() > 63 || !schema.bytes().all(plain) {
-            let why = "a name of at most 63 letters, digits, '_' and '-' is expected";
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if schema.len() > 63 || !schema.bytes().all(is_allowed) {
+            let why = "the schema's name must consist of at most 63 letters, digits, '_' and '-'";
             return Err(Error::broken(format!("using {name}"), why));
         }
-        let places = usize::try_from(options.connections_max.max(1)).unwrap_or(1);
+        let connections_max = usize::try_from(options.connections_max.max(1)).unwrap_or(1);
         Ok(Self {
             options: options.clone(),
             schema,
-            certificates: tls::certificates(&options.ca_file)?,
-            patience: Patience::new(name, once, all),
+            certificates: tls::read_certificates(&options.ca_file)?,
+            retry_policy: RetryPolicy::new(name, once, all),
             idle: Arc::default(),
-            places: Arc::new(Semaphore::new(places)),
+            permits: Arc::new(Semaphore::new(connections_max)),
             views: BTreeSet::new(),
         })
     }
 
-    /// The server as people know it.
+    /// The server's name for messages.
     pub(crate) fn name(&self) -> &str {
-        self.patience.server()
+        self.retry_policy.server()
     }
 
-    /// The error of a call.
-    pub(crate) fn fault(&self, doing: &str, error: &sqlx::Error) -> Error {
-        fault(&self.patience, &self.schema, doing, error)
+    /// Converts the error of a call.
+    pub(crate) fn classify_error(&self, operation: &str, error: &sqlx::Error) -> Error {
+        to_store_error(&self.retry_policy, &self.schema, operation, error)
     }
 
-    /// A free connection of the pool, or a new one.
-    async fn take(&self) -> Sql<ServerConnection> {
+    /// Acquires an idle connection of the pool, or opens one.
+    async fn acquire(&self) -> Sql<ServerConnection> {
         let wait = Duration::from_millis(self.options.acquire_timeout_ms);
-        let permit = timeout(wait, Arc::clone(&self.places).acquire_owned()).await;
+        let permit = timeout(wait, Arc::clone(&self.permits).acquire_owned()).await;
         let Ok(Ok(permit)) = permit else {
             return Err(sqlx::Error::PoolTimedOut);
         };
-        let free = {
+        let idle = {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.retain(|(_, since)| since.elapsed() < IDLE_MAX);
+            idle.retain(|(_, since)| since.elapsed() < IDLE_TIMEOUT);
             idle.pop()
         };
-        let own = match free {
-            Some((own, _)) => own,
-            None => self.connect(Purpose::Calls).await?,
+        let connection = match idle {
+            Some((connection, _)) => connection,
+            None => self.connect(ConnectionPurpose::Calls).await?,
         };
         Ok(ServerConnection {
-            own,
+            connection,
             idle: Arc::clone(&self.idle),
             _permit: permit,
         })
     }
 
-    /// A connection of its own.
-    pub(crate) async fn connect(&self, purpose: Purpose) -> Sql<OwnedConnection> {
-        let wait = Duration::from_millis(self.options.connect_timeout_ms);
-        let connecting = async {
+    /// Opens a connection outside the pool.
+    pub(crate) async fn connect(&self, purpose: ConnectionPurpose) -> Sql<OwnedConnection> {
+        let connect_timeout = Duration::from_millis(self.options.connect_timeout_ms);
+        let connect = async {
             let (options, schema) = (&self.options, self.schema.as_str());
             let trusted = self.certificates.as_deref();
             match options.server {
@@ -162,43 +161,47 @@ impl Server {
                 SqlServer::MySql => Box::pin(mysql::connect(options, trusted, schema, purpose))
                     .await
                     .map(OwnedConnection::MySql),
-                // [`crate::StoresOptions::missing_feature`] finds this before a connection is needed.
+                // Unreachable: [`crate::StoresOptions::missing_feature`] rejects such settings.
                 #[cfg(not(all(feature = "postgres", feature = "mysql")))]
                 server => Err(sqlx::Error::Configuration(
                     format!("this build has no client for {}", server.name()).into(),
                 )),
             }
         };
-        in_time(wait, connecting).await
+        with_timeout(connect_timeout, connect).await
     }
 
-    /// Repeats a call until it succeeds or its time is over. Each call is idempotent, or recognizes its own commit after a lost
-    /// answer.
-    pub(crate) async fn tried<T, F: Future<Output = Sql<T>>>(
+    /// Retries a call until it succeeds, fails for good, or times out. Each call is idempotent, or recognizes its own commit
+    /// after a lost response.
+    pub(crate) async fn retry<T, F: Future<Output = Sql<T>>>(
         &self,
-        doing: &str,
+        operation: &str,
         mut call: impl FnMut() -> F,
     ) -> Result<T> {
         let once = || {
-            let trying = call();
-            async move { trying.await.map_err(|error| self.fault(doing, &error)) }
+            let attempt = call();
+            async move {
+                attempt
+                    .await
+                    .map_err(|error| self.classify_error(operation, &error))
+            }
         };
-        self.patience.repeated(doing, once).await
+        self.retry_policy.retry(operation, once).await
     }
 
     /// See [`super::database::Database::read`].
     pub(crate) async fn read<T, F: Future<Output = (PooledConnection, Sql<T>)>>(
         &self,
-        doing: &str,
+        operation: &str,
         call: impl Fn(PooledConnection) -> F,
     ) -> Result<T> {
-        self.tried(doing, || async {
-            let taken = PooledConnection::Server(self.take().await?);
-            let (pooled, outcome) = call(taken).await;
-            // After any error the connection is closed: a call that always fails is rare.
-            let done = outcome?;
-            give_back(pooled);
-            Ok(done)
+        self.retry(operation, || async {
+            let connection = PooledConnection::Server(self.acquire().await?);
+            let (connection, outcome) = call(connection).await;
+            // After any error the connection is closed, which is cheap enough because errors are rare.
+            let value = outcome?;
+            release(connection);
+            Ok(value)
         })
         .await
     }
@@ -206,23 +209,23 @@ impl Server {
     /// See [`super::database::Database::write`].
     pub(crate) async fn write<T, F: Future<Output = (PooledConnection, Sql<T>)>>(
         &self,
-        doing: &str,
+        operation: &str,
         call: impl Fn(PooledConnection) -> F,
     ) -> Result<T> {
-        self.tried(doing, || async {
-            let mut taken = self.take().await?;
-            taken.borrow().raw("BEGIN").await?;
-            let (mut pooled, outcome) = call(PooledConnection::Server(taken)).await;
+        self.retry(operation, || async {
+            let mut connection = self.acquire().await?;
+            connection.borrow().execute_raw("BEGIN").await?;
+            let (mut connection, outcome) = call(PooledConnection::Server(connection)).await;
             match outcome {
-                Ok(done) => {
-                    pooled.borrow().raw("COMMIT").await?;
-                    give_back(pooled);
-                    Ok(done)
+                Ok(value) => {
+                    connection.borrow().execute_raw("COMMIT").await?;
+                    release(connection);
+                    Ok(value)
                 }
                 Err(error) => {
-                    let serves = matches!(error, sqlx::Error::Database(_));
-                    if serves && pooled.borrow().raw("ROLLBACK").await.is_ok() {
-                        give_back(pooled);
+                    let is_usable = matches!(error, sqlx::Error::Database(_));
+                    if is_usable && connection.borrow().execute_raw("ROLLBACK").await.is_ok() {
+                        release(connection);
                     }
                     Err(error)
                 }
@@ -232,8 +235,8 @@ impl Server {
     }
 }
 
-fn give_back(pooled: PooledConnection) {
+fn release(pooled: PooledConnection) {
     if let PooledConnection::Server(connection) = pooled {
-        connection.give_back();
+        connection.release();
     }
 }

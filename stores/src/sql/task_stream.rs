@@ -1,4 +1,4 @@
-//! Streams of what tasks send.
+//! Streams of the values that tasks send.
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
@@ -7,21 +7,21 @@ use tokio::task::JoinSet;
 
 use crate::{Error, Result};
 
-/// Streams what tasks send, up to their end or the first error. The tasks end when the stream is dropped.
+/// Streams the values that tasks send, until the tasks end or the first error. Dropping the stream ends the tasks.
 pub(super) fn task_stream<T: Send + 'static>(
     receiver: Receiver<Result<T>>,
     tasks: JoinSet<()>,
-    doing: &'static str,
+    operation: &'static str,
 ) -> BoxStream<'static, Result<T>> {
     let next = move |state: Option<(Receiver<Result<T>>, JoinSet<()>)>| async move {
         let (mut receiver, mut tasks) = state?;
         if let Some(sent) = receiver.recv().await {
-            let left = sent.is_ok().then_some((receiver, tasks));
-            return Some((sent, left));
+            let next_state = sent.is_ok().then_some((receiver, tasks));
+            return Some((sent, next_state));
         }
         while let Some(ended) = tasks.join_next().await {
             if let Err(error) = ended {
-                return Some((Err(Error::broken(doing, error)), None));
+                return Some((Err(Error::broken(operation, error)), None));
             }
         }
         None

@@ -19,58 +19,70 @@ use super::connection::OwnedConnection;
 use super::connection::{Dialect, Sql};
 use super::database::{DedicatedConnection, OpenDatabase};
 use super::task_stream::task_stream;
-use crate::canon::{Answered, AnsweredRows};
+use crate::entities::{QueryResult, QueryRows};
 use crate::{Error, Result};
 
-/// Rows of a block.
+/// The number of rows of a block.
 const BLOCK_ROWS: usize = 1_000;
 /// Blocks buffered ahead of the reader.
-const BLOCKS_AHEAD: usize = 2;
-const DOING: &str = "querying the entity store";
+const BUFFERED_BLOCKS: usize = 2;
+const OPERATION: &str = "querying the entity store";
 
-/// SQLite checks the deadline after this many steps.
-const STEPS: i32 = 10_000;
+/// SQLite checks the deadline after this many steps of its virtual machine.
+const STEPS_PER_CHECK: i32 = 10_000;
 
-/// Runs a user's query, at most `wait_ms` milliseconds.
-pub(super) async fn ask(database: OpenDatabase, query: &str, wait_ms: u64) -> Result<Answered> {
-    let table = as_table(query)?;
-    let until = Instant::now() + Duration::from_millis(wait_ms);
-    let mut connection = database.connect(DOING).await?;
-    let fault = move |error: sqlx::Error| database.fault(DOING, error);
-    let columns = match begin(&mut connection, &table, (wait_ms, until)).await {
+/// Runs a user's query for at most `timeout_ms`.
+pub(super) async fn run(
+    database: OpenDatabase,
+    query: &str,
+    timeout_ms: u64,
+) -> Result<QueryResult> {
+    let table = as_subquery(query)?;
+    let deadline = Instant::now() + Duration::from_millis(timeout_ms);
+    let mut connection = database.connect(OPERATION).await?;
+    let to_store_error = move |error: sqlx::Error| database.classify_error(OPERATION, error);
+    let columns = match begin(&mut connection, &table, timeout_ms, deadline).await {
         Ok(columns) => columns,
-        Err(error) => return Err(refused(&fault, error)),
+        Err(error) => return Err(classify_error(&to_store_error, error)),
     };
-    let (sender, receiver) = mpsc::channel(BLOCKS_AHEAD);
+    let (sender, receiver) = mpsc::channel(BUFFERED_BLOCKS);
     let mut task = JoinSet::new();
-    let named = columns.clone();
+    let column_names = columns.clone();
     task.spawn(async move {
-        let read = read(&mut connection, &table, &named, (&sender, until)).await;
+        let blocks = BlockSender {
+            sender: &sender,
+            deadline,
+        };
+        let read = read(&mut connection, &table, &column_names, blocks).await;
         if let Err(error) = read {
-            // The receiver may be gone.
-            sender.send(Err(refused(&fault, error))).await.ok();
+            // The receiver may have been dropped.
+            let error = classify_error(&to_store_error, error);
+            sender.send(Err(error)).await.ok();
         }
     });
-    Ok(Answered {
+    Ok(QueryResult {
         columns,
-        rows: task_stream(receiver, task, DOING),
+        rows: task_stream(receiver, task, OPERATION),
     })
 }
 
-/// Begins a transaction that cannot write, and returns the columns of the query.
+/// Begins a read-only transaction, and returns the columns of the query.
 async fn begin(
     connection: &mut DedicatedConnection,
     table: &str,
-    (wait_ms, until): (u64, Instant),
+    timeout_ms: u64,
+    deadline: Instant,
 ) -> Sql<Vec<String>> {
     match connection {
         #[cfg(feature = "postgres")]
         DedicatedConnection::Server(OwnedConnection::Postgres(connection)) => {
-            let begin = format!("BEGIN READ ONLY; SET LOCAL statement_timeout TO {wait_ms}");
+            let begin = format!("BEGIN READ ONLY; SET LOCAL statement_timeout TO {timeout_ms}");
             sqlx::raw_sql(AssertSqlSafe(begin))
                 .execute(&mut *connection)
                 .await?;
-            Ok(names(&(&mut *connection).prepare(naming(table)).await?))
+            Ok(column_names(
+                &(&mut *connection).prepare(select_all(table)).await?,
+            ))
         }
         #[cfg(feature = "mysql")]
         DedicatedConnection::Server(OwnedConnection::MySql(connection)) => {
@@ -78,67 +90,82 @@ async fn begin(
                 .fetch_one(&mut *connection)
                 .await?;
             let limit = match version.to_ascii_lowercase().contains("mariadb") {
-                true => format!("max_statement_time = {}", wait_ms.div_ceil(1000)),
-                false => format!("max_execution_time = {wait_ms}"),
+                true => format!("max_statement_time = {}", timeout_ms.div_ceil(1000)),
+                false => format!("max_execution_time = {timeout_ms}"),
             };
             let begin = format!("SET SESSION {limit}; START TRANSACTION READ ONLY");
             sqlx::raw_sql(AssertSqlSafe(begin))
                 .execute(&mut *connection)
                 .await?;
-            Ok(names(&(&mut *connection).prepare(naming(table)).await?))
+            Ok(column_names(
+                &(&mut *connection).prepare(select_all(table)).await?,
+            ))
         }
         DedicatedConnection::File(connection) => {
-            let _ = wait_ms;
+            let _ = timeout_ms;
             let mut handle = connection.lock_handle().await?;
-            handle.set_progress_handler(STEPS, move || Instant::now() < until);
+            handle.set_progress_handler(STEPS_PER_CHECK, move || Instant::now() < deadline);
             drop(handle);
-            Ok(names(&(&mut *connection).prepare(naming(table)).await?))
+            Ok(column_names(
+                &(&mut *connection).prepare(select_all(table)).await?,
+            ))
         }
     }
+}
+
+/// The channel for the blocks of a query, and the query's deadline.
+#[derive(Clone, Copy)]
+struct BlockSender<'a> {
+    sender: &'a Sender<Result<QueryRows>>,
+    deadline: Instant,
 }
 
 async fn read(
     connection: &mut DedicatedConnection,
     table: &str,
     columns: &[String],
-    to: (&Sender<Result<AnsweredRows>>, Instant),
+    to: BlockSender<'_>,
 ) -> Sql<()> {
-    let statement = AssertSqlSafe(as_texts(table, columns, connection.borrow().dialect()));
+    let statement = AssertSqlSafe(select_as_text(
+        table,
+        columns,
+        connection.borrow().dialect(),
+    ));
     match connection {
         #[cfg(feature = "postgres")]
         DedicatedConnection::Server(OwnedConnection::Postgres(connection)) => {
             let rows = sqlx::query(statement).persistent(false).fetch(connection);
-            pour::<sqlx::Postgres>(rows, columns.len(), to).await
+            send_blocks::<sqlx::Postgres>(rows, columns.len(), to).await
         }
         #[cfg(feature = "mysql")]
         DedicatedConnection::Server(OwnedConnection::MySql(connection)) => {
             let rows = sqlx::query(statement).persistent(false).fetch(connection);
-            pour::<sqlx::MySql>(rows, columns.len(), to).await
+            send_blocks::<sqlx::MySql>(rows, columns.len(), to).await
         }
         DedicatedConnection::File(connection) => {
             let rows = sqlx::query(statement).persistent(false).fetch(connection);
-            pour::<sqlx::Sqlite>(rows, columns.len(), to).await
+            send_blocks::<sqlx::Sqlite>(rows, columns.len(), to).await
         }
     }
 }
 
-/// The query as a table, without the end of its statement.
+/// The query as a subquery, without its final semicolon.
 ///
 /// # Errors
 /// [`Error::Refused`] for more than one statement.
-fn as_table(query: &str) -> Result<String> {
+fn as_subquery(query: &str) -> Result<String> {
     let query = query.trim().trim_end_matches(';').trim_end();
     if query.is_empty() || query.contains(';') {
         return Err(Error::Refused(
-            "a query of the entity store is one SELECT without a semicolon".to_owned(),
+            "a query of the entity store must be one SELECT without a semicolon".to_owned(),
         ));
     }
-    // The line break ends a comment.
-    Ok(format!("(\n{query}\n) AS asked"))
+    // The line break ends a trailing comment.
+    Ok(format!("(\n{query}\n) AS user_query"))
 }
 
-/// The statement that reads the columns of such a table as texts.
-fn as_texts(table: &str, columns: &[String], dialect: Dialect) -> String {
+/// The statement that reads the columns of the subquery as text.
+fn select_as_text(table: &str, columns: &[String], dialect: Dialect) -> String {
     let (quote, text) = match dialect {
         Dialect::Postgres => ('"', "text"),
         Dialect::MySql => ('`', "CHAR"),
@@ -152,56 +179,59 @@ fn as_texts(table: &str, columns: &[String], dialect: Dialect) -> String {
     format!("SELECT {columns} FROM {table}")
 }
 
-/// The statement whose columns are those of the table.
-fn naming(table: &str) -> SqlStr {
+/// The statement that selects all columns of the subquery.
+fn select_all(table: &str) -> SqlStr {
     AssertSqlSafe(format!("SELECT * FROM {table}")).into_sql_str()
 }
 
 /// The names of the columns of a statement.
-fn names(prepared: &impl Statement) -> Vec<String> {
+fn column_names(prepared: &impl Statement) -> Vec<String> {
     let columns = prepared.columns().iter();
     columns.map(|column| column.name().to_owned()).collect()
 }
 
 /// Sends rows until the query ends, the receiver closes, or the deadline passes.
-async fn pour<DB: Database>(
+async fn send_blocks<DB: Database>(
     mut rows: BoxStream<'_, Sql<DB::Row>>,
     columns: usize,
-    (sender, until): (&Sender<Result<AnsweredRows>>, Instant),
+    to: BlockSender<'_>,
 ) -> Sql<()>
 where
     for<'r> String: Decode<'r, DB> + Type<DB>,
     usize: ColumnIndex<DB::Row>,
 {
-    let mut block: AnsweredRows = Vec::new();
+    let mut block: QueryRows = Vec::new();
     loop {
         let late = |_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into());
-        let row = timeout_at(until, rows.next()).await.map_err(late)?;
+        let row = timeout_at(to.deadline, rows.next()).await.map_err(late)?;
         if let Some(row) = &row {
             let row = row.as_ref().map_err(|error| {
-                sqlx::Error::Protocol(format!("{error}; a query may only read, and has its time"))
+                sqlx::Error::Protocol(format!(
+                    "{error}; a query is read-only and has a time limit"
+                ))
             })?;
             let value = |at| row.try_get_unchecked::<Option<String>, _>(at);
             block.push((0..columns).map(value).collect::<Sql<_>>()?);
         }
         if block.len() == BLOCK_ROWS || row.is_none() {
             let is_last = row.is_none();
-            if sender.send(Ok(std::mem::take(&mut block))).await.is_err() || is_last {
+            let sent = to.sender.send(Ok(std::mem::take(&mut block))).await;
+            if sent.is_err() || is_last {
                 return Ok(());
             }
         }
     }
 }
 
-/// Errors of the query are `Refused`; other errors are the store's.
-fn refused(fault: &impl Fn(sqlx::Error) -> Error, error: sqlx::Error) -> Error {
+/// Converts errors of the query to `Refused`, and others by `to_store_error`.
+fn classify_error(to_store_error: &impl Fn(sqlx::Error) -> Error, error: sqlx::Error) -> Error {
     match error {
-        sqlx::Error::Database(said) => Error::Refused(format!("{DOING}: {said}")),
-        sqlx::Error::Protocol(said) => Error::Refused(format!("{DOING}: {said}")),
+        sqlx::Error::Database(error) => Error::Refused(format!("{OPERATION}: {error}")),
+        sqlx::Error::Protocol(why) => Error::Refused(format!("{OPERATION}: {why}")),
         sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-            Error::Refused(format!("{DOING}: the query took longer than it may"))
+            Error::Refused(format!("{OPERATION}: the query exceeded its time limit"))
         }
-        error => fault(error),
+        error => to_store_error(error),
     }
 }
 
@@ -210,15 +240,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_is_one_statement() {
-        assert!(as_table(" SELECT 1 AS a -- all; of them").is_err());
-        let table = as_table(" SELECT 1 AS a -- all\n ;").expect("a table");
-        assert_eq!(table, "(\nSELECT 1 AS a -- all\n) AS asked");
+    fn accepts_only_one_statement() {
+        assert!(as_subquery(" SELECT 1 AS a -- all; of them").is_err());
+        let table = as_subquery(" SELECT 1 AS a -- all\n ;").expect("a table");
+        assert_eq!(table, "(\nSELECT 1 AS a -- all\n) AS user_query");
         for query in ["", ";", "DELETE FROM efforts; SELECT 1"] {
-            assert!(as_table(query).is_err(), "{query}");
+            assert!(as_subquery(query).is_err(), "{query}");
         }
         assert_eq!(
-            as_texts("t", &["a\"b".to_owned()], Dialect::Postgres),
+            select_as_text("t", &["a\"b".to_owned()], Dialect::Postgres),
             "SELECT CAST(\"a\"\"b\" AS text) FROM t"
         );
     }

@@ -1,7 +1,7 @@
-//! Whether the columns of an app's own views can be read.
+//! Checks the columns of an app's own views.
 //!
-//! A view stands in the place of a table of ours, so nobody but the app says what its columns are. What
-//! does not fit is named before anything is read: by `check`, and when the store is opened.
+//! The app defines the columns of views that replace tables. `check`, and opening the store, report columns that do not fit
+//! before any row is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,24 +12,24 @@ use super::mysql;
 use super::postgres;
 use super::rows::{Column, Rows};
 
-/// What a column has to hold.
+/// The required type of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A whole number of up to 64 bits.
-    Number,
-    /// Microseconds since 1970, as such a number.
-    Micros,
+pub(crate) enum ColumnKind {
+    /// An integer of up to 64 bits.
+    Integer,
+    /// Microseconds since 1970, as an integer.
+    TimestampUs,
     /// A number with a fraction.
     Fraction,
     Text,
     Boolean,
 }
 
-impl Kind {
-    fn of(name: &str, column: &Column) -> Self {
+impl ColumnKind {
+    fn from_column(name: &str, column: &Column) -> Self {
         match column {
-            Column::Ints(_) if name.ends_with("_us") => Self::Micros,
-            Column::Ints(_) => Self::Number,
+            Column::Ints(_) if name.ends_with("_us") => Self::TimestampUs,
+            Column::Ints(_) => Self::Integer,
             Column::Floats(_) => Self::Fraction,
             Column::Texts(_) => Self::Text,
             Column::Booleans(_) => Self::Boolean,
@@ -37,7 +37,7 @@ impl Kind {
     }
 }
 
-/// The tables that an app may replace, with their columns and without rows.
+/// The tables that an app may replace by views, with their columns and without rows.
 fn replaceable() -> [Rows; 8] {
     [
         Rows::applications(&[]),
@@ -47,24 +47,24 @@ fn replaceable() -> [Rows; 8] {
         Rows::disqualified(&[]),
         Rows::efforts(&[]),
         Rows::follows(&[]),
-        Rows::names_of("", &[]),
+        Rows::entity_names("", &[]),
     ]
 }
 
-/// A column that is there: its table, its name, its type as the server calls it to people, and to us.
-pub(crate) type There = (String, String, String, String);
+/// A column of a view: table, name, displayed type, and the type that is compared.
+pub(crate) type ViewColumn = (String, String, String, String);
 
-/// What a server has of its own for views.
+/// The differences of the dialects that concern views.
 struct Catalog {
     views: &'static str,
     columns: &'static str,
-    fits: fn(Kind, &str) -> bool,
-    /// What is expected, and how a view says it.
-    expected: fn(Kind) -> &'static str,
+    fits: fn(ColumnKind, &str) -> bool,
+    /// Describes the required type, and the expression that converts to it.
+    expected: fn(ColumnKind) -> &'static str,
 }
 
-/// The names of this schema that are views, and what is wrong with their columns, in sentences.
-pub(crate) async fn views(
+/// Returns the tables of this schema that are views, and the problems of their columns as sentences.
+pub(crate) async fn check_views(
     connection: &mut SqlConnection<'_>,
 ) -> Sql<(BTreeSet<String>, Vec<String>)> {
     let catalog = match connection.dialect() {
@@ -82,64 +82,69 @@ pub(crate) async fn views(
             fits: mysql::fits,
             expected: mysql::expected,
         },
-        // The tables of a file are always ours.
+        // A file has no views.
         _ => return Ok((BTreeSet::new(), Vec::new())),
     };
-    let views: Vec<String> = connection.rows(catalog.views, &[]).await?;
+    let views: Vec<String> = connection.fetch_all(catalog.views, &[]).await?;
     let views = BTreeSet::from_iter(views);
     if views.is_empty() {
         return Ok((views, Vec::new()));
     }
-    let there: Vec<There> = connection.rows(catalog.columns, &[]).await?;
-    let there: BTreeMap<(&str, &str), (&str, &str)> = there
+    let view_columns: Vec<ViewColumn> = connection.fetch_all(catalog.columns, &[]).await?;
+    let types: BTreeMap<(&str, &str), (&str, &str)> = view_columns
         .iter()
-        .map(|(table, column, shown, kind)| ((&**table, &**column), (&**shown, &**kind)))
+        .map(|(table, column, displayed, compared)| {
+            ((&**table, &**column), (&**displayed, &**compared))
+        })
         .collect();
-    let mut flaws = Vec::new();
+    let mut problems = Vec::new();
     for Rows { table, columns, .. } in replaceable() {
         if !views.contains(table) {
             continue;
         }
         for (column, values) in &columns {
-            let kind = Kind::of(column, values);
-            let is = match there.get(&(table, *column)) {
-                Some((_, is)) if (catalog.fits)(kind, is) => continue,
-                Some((shown, _)) => format!("is of the type {shown}"),
+            let kind = ColumnKind::from_column(column, values);
+            let problem = match types.get(&(table, *column)) {
+                Some((_, compared)) if (catalog.fits)(kind, compared) => continue,
+                Some((displayed, _)) => format!("is of the type {displayed}"),
                 None => "is missing".to_owned(),
             };
             let expected = (catalog.expected)(kind);
-            flaws.push(format!(
-                "the column {column} of the view {table} {is}; it has to be {expected}"
+            problems.push(format!(
+                "the column {column} of the view {table} {problem}; it has to be {expected}"
             ));
         }
     }
-    Ok((views, flaws))
+    Ok((views, problems))
 }
 
-/// Views whose groups are not found through an index: each reading of a group would read all rows.
-pub(crate) async fn slow(own: &mut OwnedConnection, views: &BTreeSet<String>) -> Sql<Vec<String>> {
-    let mut flaws = Vec::new();
+/// Reports views without an index for groups: reading a group would scan all rows.
+pub(crate) async fn unindexed_views(
+    connection: &mut OwnedConnection,
+    views: &BTreeSet<String>,
+) -> Sql<Vec<String>> {
+    let mut problems = Vec::new();
     for (table, key) in [
         ("efforts", "segment_id"),
         ("authorizations", "application_id"),
     ] {
-        if views.contains(table) && !is_indexed(own, table, key).await? {
-            flaws.push(format!(
-                "the rows of the view {table} are not found by {key} through an index, so all are read for each group: make an index on {key}, athlete_id and id, and let the view give these columns as they are, without a cast"
+        if views.contains(table) && !is_indexed(connection, table, key).await? {
+            problems.push(format!(
+                "the view {table} has no index for {key}, so reading a group scans all rows; create an index on {key}, athlete_id and id, and select these columns in the view without a cast"
             ));
         }
     }
     let (table, key) = ("authorizations", "athlete_id");
-    if flaws.is_empty() && views.contains(table) && !is_indexed(own, table, key).await? {
-        flaws.push(format!(
-                "the rows of the view {table} are not found by {key} through an index, so all are read when an athlete changes: make an index on {key}, and let the view give it as it is, without a cast"
+    if problems.is_empty() && views.contains(table) && !is_indexed(connection, table, key).await? {
+        problems.push(format!(
+                "the view {table} has no index for {key}, so each change of an athlete scans all rows; create an index on {key}, and select it in the view without a cast"
             ));
     }
-    Ok(flaws)
+    Ok(problems)
 }
 
-async fn is_indexed(own: &mut OwnedConnection, table: &str, key: &str) -> Sql<bool> {
-    match own {
+async fn is_indexed(connection: &mut OwnedConnection, table: &str, key: &str) -> Sql<bool> {
+    match connection {
         #[cfg(feature = "postgres")]
         OwnedConnection::Postgres(connection) => {
             postgres::dump::is_indexed(connection, table, key).await

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use schemas::entities::{Application, Entity, Group};
 use schemas::source::Source;
-use stores::canon::{Answered, CanonRead, FirstGroups, Notification, Waiting};
+use stores::entities::{EntityRead, FirstGroups, Notification, OutboxStatus, QueryResult};
 use stores::{Error, Result};
 
 /// Rows in the order of a dump.
@@ -36,7 +36,7 @@ fn nothing_else<T>() -> Result<T> {
 }
 
 #[async_trait]
-impl CanonRead for Rows {
+impl EntityRead for Rows {
     async fn first_groups(&self, _: Source, _: &[Group], _: usize) -> Result<FirstGroups> {
         nothing_else()
     }
@@ -49,7 +49,7 @@ impl CanonRead for Rows {
         }
     }
 
-    async fn ask(&self, _: &str, _: u64) -> Result<Answered> {
+    async fn query(&self, _: &str, _: u64) -> Result<QueryResult> {
         nothing_else()
     }
 
@@ -57,7 +57,7 @@ impl CanonRead for Rows {
         nothing_else()
     }
 
-    async fn followed_by(&self, _: i64) -> Result<Vec<i64>> {
+    async fn followed_athletes(&self, _: i64) -> Result<Vec<i64>> {
         nothing_else()
     }
 
@@ -73,11 +73,16 @@ impl CanonRead for Rows {
         nothing_else()
     }
 
-    async fn waiting(&self, _: Source) -> Result<Waiting> {
-        Ok(Waiting::default())
+    async fn outbox_status(&self, _: Source) -> Result<OutboxStatus> {
+        Ok(OutboxStatus::default())
     }
 
-    async fn pending(&self, _: Source, _: i64, _: usize) -> Result<Vec<Notification>> {
+    async fn pending_notifications(
+        &self,
+        _: Source,
+        _: i64,
+        _: usize,
+    ) -> Result<Vec<Notification>> {
         Ok(Vec::new())
     }
 }

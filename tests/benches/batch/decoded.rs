@@ -52,7 +52,11 @@ pub(crate) fn totals(job: &Job, data: &Path) -> (Totals, u64) {
             let keys = batch["row"].as_binary::<i32>().iter().flatten();
             let begins = match tally.bucket() {
                 Width::All => None,
-                _ => tally.row().decode_some(keys, &[0]).expect("keys").remove(0),
+                _ => tally
+                    .row()
+                    .decode_columns(keys, &[0])
+                    .expect("keys")
+                    .remove(0),
             };
             let begins = begins.map(|column| cast(&column, &MICROSECONDS).expect("times"));
             let begins = begins.as_ref().map(|column| column.as_primitive());

@@ -15,7 +15,7 @@ use schemas::source::Source;
 use serde_json::json;
 use stores::Stores;
 use stores::archive::Archive;
-use stores::canon::CanonRead;
+use stores::entities::EntityRead;
 use tests::world::batch_ports;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -65,7 +65,7 @@ pub(crate) fn measured(job: &Job, data: &Path) -> String {
     let stopped = runtime().block_on(async {
         let stores = Stores::embedded(data).await.expect("the embedded stores");
         let rows = Input::snapshot(data);
-        let canon: Option<Arc<dyn CanonRead>> = match job.source {
+        let canon: Option<Arc<dyn EntityRead>> = match job.source {
             Source::Plays => None,
             _ => Some(Arc::new(Rows::new(dump(&rows)))),
         };
@@ -108,12 +108,12 @@ pub(crate) fn engine(folder: &Path) -> Engine {
 pub(crate) fn built(
     stores: &Stores,
     data: &Path,
-    canon: Option<Arc<dyn CanonRead>>,
+    canon: Option<Arc<dyn EntityRead>>,
     catalog: Catalog,
 ) -> Batch {
     let mut ports = batch_ports(stores, Arc::new(FixedClock::at_ms(now_ms())));
-    ports.canon = canon.unwrap_or(ports.canon);
-    Batch::build(ports, catalog, engine(data), BatchOptions::default())
+    ports.entities = canon.unwrap_or(ports.entities);
+    Batch::new(ports, catalog, engine(data), BatchOptions::default())
 }
 
 /// When this process began, nearly: the clock stands.

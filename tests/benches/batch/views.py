@@ -30,7 +30,7 @@ def tallies(folder: Path, source: str) -> list[Tally]:
     waiting = {}
     for file in sorted(folder.glob("*/job.toml")):
         job = tomllib.loads(file.read_text())
-        if job["kind"] == "tally" and job["source"] == source and job["layers"] in ("both", "batch"):
+        if job["kind"] == "aggregate" and job["source"] == source and job["layers"] in ("both", "batch"):
             name, over = file.parent.name, job.get("over")
             waiting[name] = Tally(name, over, job["bucket"], tuple(job["group"]), tuple(job["dimensions"]))
     ordered: list[Tally] = []

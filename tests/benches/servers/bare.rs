@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt, TryStreamExt};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
-use schemas::avro::Writers;
+use schemas::avro::WriterSchemas;
 use schemas::plays::{Decoder, Line};
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
@@ -51,7 +51,7 @@ pub(crate) fn consume_and_decode(topic: &str, partitions: i32) -> u64 {
                 }
             });
             let decoder = Decoder::new(batch.partition.cast_unsigned());
-            let decoded = decoder.decode_records(lines, &Writers::default());
+            let decoded = decoder.decode_records(lines, &WriterSchemas::default());
             events += decoded.expect("plays").events.num_rows() as u64;
         }
         events

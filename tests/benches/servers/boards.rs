@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::Stores;
-use stores::live::SlotId;
+use stores::live::PartitionId;
 use tests::place::Place;
 use tests::process::{Process, Server, done};
 use tests::servers::Addresses;
@@ -150,7 +150,7 @@ pub(crate) fn filled(runtime: &Runtime, stores: &Stores, source: Source) -> (usi
     let cache = stores.live.board_cache().expect("a cache on servers");
     let (mut boards, mut bytes) = (0, 0);
     for partition in 0..PARTITIONS {
-        let register = runtime.block_on(cache.register(SlotId { source, partition }));
+        let register = runtime.block_on(cache.read_register(PartitionId { source, partition }));
         for board in register.expect("a register").boards {
             boards += usize::from(board.bytes.is_some());
             bytes += board.bytes.unwrap_or(0);

@@ -2,7 +2,7 @@
 
 use futures::TryStreamExt;
 use schemas::source::Source;
-use stores::canon::CanonRead;
+use stores::entities::EntityRead;
 use stores::sql::{EntityStore, SqlOptions};
 use tests::place::Place;
 use tests::servers::{self, Addresses};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use schemas::seam::Epoch;
 use schemas::source::Source;
 use serde_json::Value;
-use stores::live::SlotId;
+use stores::live::PartitionId;
 use tests::place::Place;
 use tests::process::{Process, Server, done};
 use tests::servers::{self, Addresses};
@@ -135,7 +135,7 @@ pub(crate) fn live_sums(
     let job = world.catalog.job(name).expect("a job");
     let (mut rows, mut sum) = (0_u64, 0_i64);
     for partition in 0..partitions {
-        let slot = SlotId {
+        let slot = PartitionId {
             source: Source::Plays,
             partition,
         };

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use jobs::counting::{Counting, CountingSection, Policy, should_count};
-use schemas::draws::{Draws, SeededDraws};
+use jobs::counting::{Counting, CountingSection, RecountPolicy, should_recount};
+use schemas::random::{RandomNumbers, SeededRandom};
 use schemas::source::Source;
 use serde_json::json;
 use speed::SpeedOptions;
@@ -68,7 +68,7 @@ fn section() -> CountingSection {
 }
 
 fn classes() -> Counting {
-    Counting::of(&[section()]).expect("a class")
+    Counting::parse(&[section()]).expect("a class")
 }
 
 /// An installation with applications.
@@ -115,12 +115,12 @@ impl Bench {
 
     /// How long it takes to look whether to count, to count, and to record.
     fn handler(&self, id: i64, athletes: u64) {
-        let canon = &self.plain.stores.canon;
+        let canon = &self.plain.stores.entities;
         let (mut looked, mut whole) = (Vec::new(), Vec::new());
         for now_ms in 0..i64::try_from(COUNTS).unwrap_or_default() {
             let begun = Instant::now();
             let counted: stores::Result<_> = self.runtime.block_on(async {
-                canon.countables(&[id]).await?;
+                canon.counted_applications(&[id]).await?;
                 looked.push(millis(begun.elapsed()));
                 let counted = canon.recount(&[id], now_ms).await?;
                 canon.record_recounts(&counted).await?;
@@ -188,27 +188,27 @@ impl Bench {
 /// old it is.
 fn far(size: u64) {
     let classes = classes();
-    let policy: Policy = classes.policy_of(1, 1).expect("it recounts");
-    let (draws, mut days) = (SeededDraws::new(size), Days::new(size));
+    let policy: RecountPolicy = classes.policy_for(1, 1).expect("it recounts");
+    let (draws, mut days) = (SeededRandom::new(size), Days::new(size));
     let events = (as_f64(size) * EVENTS_PER_DAY * DAYS).round();
     let step_ms = DAYS * DAY_MS / events;
-    let look_ms = as_f64(policy.share_ms() / 4);
+    let look_ms = as_f64(policy.recount_interval_ms() / 4);
     let (mut at_ms, mut look_at_ms) = (0.0, look_ms);
     while at_ms < DAYS * DAY_MS {
         at_ms += step_ms;
         while look_at_ms <= at_ms {
-            if look_at_ms - days.counted_ms >= as_f64(policy.share_ms()) {
+            if look_at_ms - days.counted_ms >= as_f64(policy.recount_interval_ms()) {
                 days.count(look_at_ms);
             }
             look_at_ms += look_ms;
         }
-        let connects = unit(draws.draw()) < CONNECTING;
+        let connects = unit(draws.next_u64()) < CONNECTING;
         days.truth = match connects {
             true => days.truth + 1,
             false => days.truth.saturating_sub(1),
         };
-        let is_old = at_ms - days.counted_ms >= as_f64(policy.share_ms());
-        if is_old || should_count(true, Some(days.shown), &policy, draws.draw()) {
+        let is_old = at_ms - days.counted_ms >= as_f64(policy.recount_interval_ms());
+        if is_old || should_recount(true, Some(days.shown), &policy, draws.next_u64()) {
             days.count(at_ms);
         }
         days.look(at_ms);

@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, TimeUnit};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use futures::TryStreamExt;
-use jobs::tables::{Generation, table_name};
+use jobs::tables::{TableGeneration, table_name};
 use parquet::arrow::ArrowWriter;
 use serde_json::Value;
 use std::io::{BufWriter, Write};
@@ -147,9 +147,9 @@ fn figure(count: u64, took: Duration) -> String {
 /// The table that answers of a view are read from, after one backfill.
 fn table(world: &World, view: &str) -> String {
     let job = world.catalog.job(view).expect("a view");
-    let of = Generation {
+    let of = TableGeneration {
         backfills: 1,
-        ..Generation::default()
+        ..TableGeneration::default()
     };
     table_name(job.view(), of)
 }

@@ -13,7 +13,7 @@ use stores::cassandra::{Cassandra, CassandraOptions};
 use stores::embedded::DataFolder;
 use stores::namespace::Namespace;
 use stores::view_scan::{ScanShare, ViewsScan};
-use stores::views::{NewRows, TallyShape, ViewsWrite};
+use stores::views::{AggregateShape, NewRows, ViewsWrite};
 use tests::hand::Cql;
 use tests::servers;
 use tokio::runtime::Runtime;
@@ -86,7 +86,7 @@ fn from_sqlite(runtime: &Runtime, rows: u64) {
 
 /// Writes rows as the run of an epoch does.
 async fn fill(views: &dyn ViewsWrite, rows: u64) {
-    let shape = TallyShape {
+    let shape = AggregateShape {
         view: VIEW.to_owned(),
         group: KeyShape::default(),
         partition: Width::All,
@@ -99,9 +99,9 @@ async fn fill(views: &dyn ViewsWrite, rows: u64) {
         views.seal(source, 1, "bench").await?;
         for from in (0..rows).step_by(usize::try_from(STEP_ROWS).unwrap_or(usize::MAX)) {
             let numbers = || from..rows.min(from + STEP_ROWS);
-            let parts = numbers().map(|n| TallyShape::part(0, &part(n).to_be_bytes()));
+            let parts = numbers().map(|n| AggregateShape::partition_key(0, &part(n).to_be_bytes()));
             let load = NewRows {
-                parts: BinaryArray::from_iter_values(parts),
+                partitions: BinaryArray::from_iter_values(parts),
                 rows: BinaryArray::from_iter_values(numbers().map(|n| format!("{n:032}"))),
                 counts: Int64Array::from_iter_values(numbers().map(u64::cast_signed)),
             };

@@ -254,8 +254,11 @@ fn amounts(file: &Path) -> i64 {
 
 /// Where each slot stands; those that are missing at 0.
 fn position(runtime: &Runtime, world: &World) -> Vec<i64> {
-    let read = world.stores.live.read(Source::Plays, PARTITIONS, &[]);
-    let slots = runtime.block_on(read).expect("live state").slots;
+    let read = world
+        .stores
+        .live
+        .read_deltas(Source::Plays, PARTITIONS, &[]);
+    let slots = runtime.block_on(read).expect("live state").partition_states;
     let at = slots
         .into_iter()
         .map(|slot| slot.map_or(0, |slot| slot.position.next_offset));

@@ -1,4 +1,4 @@
-//! What boards and places are said to be made of: the parts add up to what is served.
+//! Checks of explained boards and entries: the parts add up to the served value.
 
 use serde_json::{Value, json};
 
@@ -11,12 +11,12 @@ fn number(of: &Value, name: &str) -> i64 {
     found.unwrap_or_else(|| panic!("{name} of {of}"))
 }
 
-/// What parts add up to.
+/// Adds up the counts of explained parts.
 fn sum(parts: &Value) -> i64 {
     number(parts, "edition") - number(parts, "taken_away") + number(parts, "live")
 }
 
-/// An entry without its rank.
+/// Returns an entry without its rank.
 fn unranked(entry: &Value) -> Value {
     let mut entry = entry.clone();
     if let Some(fields) = entry.as_object_mut() {
@@ -26,7 +26,7 @@ fn unranked(entry: &Value) -> Value {
 }
 
 impl Ledger {
-    /// Asks why an athlete has the place on a board that is known, while nothing changes.
+    /// Checks the explanation of one athlete's rank on a known board while nothing changes.
     pub(super) async fn ask_explained(
         &self,
         client: &Client,
@@ -65,7 +65,7 @@ impl Ledger {
             .filter(|one| one["in_force"] == true)
             .collect();
         assert!(in_force.len() <= 1, "{}", context());
-        // What filters leave out may be among what a state has.
+        // Filters may exclude entries that a state has, so only unfiltered boards are compared.
         if asked.club.is_none() && asked.following.is_none() && !told["place"].is_null() {
             let row = in_force
                 .first()
@@ -85,7 +85,7 @@ impl Ledger {
         assert!(fits, "{}", context());
     }
 
-    /// Asks what the number of athletes who are connected to an application is made of.
+    /// Checks the explanation of an application's number of connected athletes.
     pub(super) async fn ask_connected_explained(&self, client: &Client, application: i64) {
         let path = format!("/api/v1/explain?application_id={application}");
         let told = client.ask(&path).await;

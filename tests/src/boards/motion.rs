@@ -1,7 +1,7 @@
-//! Questions in the midst of things.
+//! Board queries while rows change.
 //!
-//! What must hold of an answer is weaker than at rest, since rows are read again: what each athlete has
-//! must be something that the athlete had at some moment from the answer's position on.
+//! The checks are weaker than at rest, because rows are read several times. Each athlete's entry
+//! must be one that the athlete had at some moment at or after the answer's position.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -18,7 +18,7 @@ use crate::standings::Asked;
 use crate::world::{PARTITIONS, World};
 
 impl Ledger {
-    /// Asks anything, in the midst of things.
+    /// Runs one random query while rows change.
     pub async fn ask(&self, world: &World, client: &Client, rng: &mut SmallRng) {
         let asked = question(rng);
         match rng.random_range(0..6) {
@@ -30,7 +30,8 @@ impl Ledger {
         }
     }
 
-    /// A page, also one that does not begin at the first place; the oldest state that it may hold.
+    /// Requests a page, which may begin after the first rank. Returns it with the oldest state that
+    /// it may show.
     async fn ask_page(
         &self,
         world: &World,
@@ -68,7 +69,8 @@ impl Ledger {
         Some(from)
     }
 
-    /// The page after a row: whoever has moved, only rows that rank after it.
+    /// Requests the page after a row. It holds only rows that rank after that row, even if rows
+    /// have moved.
     async fn ask_after(
         &self,
         world: &World,
@@ -96,9 +98,9 @@ impl Ledger {
         }
     }
 
-    /// One athlete and the neighbours.
+    /// Requests one athlete's entry and its neighbors.
     async fn ask_place(&self, world: &World, client: &Client, asked: &Asked, rng: &mut SmallRng) {
-        // A refusal has no position; it is not older than what was told before.
+        // A refusal has no position; it must not be older than the page before.
         let before = self.ask_page(world, client, asked, rng).await;
         let athlete = rng.random_range(1..=ATHLETES);
         let around = rng.random_range(0..4_u64);
@@ -132,7 +134,8 @@ impl Ledger {
         permitted.check(neighbours, first, &format!("{path}: {body}"));
     }
 
-    /// Efforts and athletes: sums of what each athlete may have.
+    /// Requests the numbers of efforts and athletes and compares them with the sums of each
+    /// athlete's possible values.
     async fn ask_counts(&self, world: &World, client: &Client, segment: i64) {
         let path = format!("/api/v1/segments/{segment}/counts");
         let Some(answer) = answered(world, client, &path).await else {
@@ -157,7 +160,7 @@ impl Ledger {
         assert!(sums.contains(&found), "{path}: {answer}: not in {sums:?}");
     }
 
-    /// Who is connected to an application.
+    /// Requests the connected athletes of an application.
     async fn ask_connected(&self, world: &World, client: &Client, rng: &mut SmallRng) {
         let application = rng.random_range(1..=APPLICATIONS);
         let path = format!("/api/v1/boards/applications/{application}?limit=1000");
@@ -179,7 +182,7 @@ impl Ledger {
         }
     }
 
-    /// How many are connected to an application.
+    /// Requests the number of athletes connected to an application.
     async fn ask_size(&self, world: &World, client: &Client, rng: &mut SmallRng) {
         let application = rng.random_range(1..=APPLICATIONS);
         let path = format!("/api/v1/applications/{application}");
@@ -205,8 +208,8 @@ impl Ledger {
         );
     }
 
-    /// The newest state whose notifications are all below an answer's position: what is older is not
-    /// in it.
+    /// Returns the newest state whose notifications are all below an answer's position. The answer
+    /// contains at least this state.
     fn oldest(&self, source: Source, key: i64, answer: &Value) -> usize {
         let partition = partition_of(key.to_string().as_bytes(), PARTITIONS) as usize;
         let position = &answer["provenance"]["position"][source.name()][partition];
@@ -221,7 +224,7 @@ impl Ledger {
     fn permitted(&self, asked: &Asked, from: usize) -> Permitted {
         let mut may_have: BTreeMap<i64, Vec<Option<Value>>> = BTreeMap::new();
         for state in &self.states[from..] {
-            // Clubs and follows are looked up at the moment of the question.
+            // Clubs and follows are looked up when the query runs.
             let mut state = state.clone();
             state.take_lists_of(self.now());
             let board = state.board(asked);
@@ -237,7 +240,7 @@ impl Ledger {
     }
 }
 
-/// By athlete: what may stand on a board, and nothing where the athlete may not be on it.
+/// Possible entries by athlete; `None` means that the athlete may be absent from the board.
 struct Permitted(BTreeMap<i64, Vec<Option<Value>>>);
 
 impl Permitted {
@@ -254,7 +257,8 @@ impl Permitted {
         count(&|athlete| !self.may_be_gone(athlete))..=count(&|athlete| self.may_be_there(athlete))
     }
 
-    /// The ranks that an entry may have, by who may and who must stand before it.
+    /// Returns the possible ranks of an entry, from the athletes that may rank before it and those
+    /// that must.
     fn ranks(&self, entry: &Value) -> RangeInclusive<u64> {
         let (mut must, mut may) = (1, 1);
         for (athlete, states) in &self.0 {
@@ -270,7 +274,7 @@ impl Permitted {
         must..=may
     }
 
-    /// Entries that follow each other.
+    /// Checks consecutive entries.
     fn check(&self, entries: &[Value], first_rank: u64, told: &str) {
         for (rank, entry) in (first_rank..).zip(entries) {
             assert_eq!(entry["rank"], json!(rank), "{told}");
@@ -287,7 +291,7 @@ impl Permitted {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
             return;
         };
-        // Whoever stands between them for certain is there.
+        // An athlete that certainly ranks between two entries must be among them.
         for (athlete, states) in &self.0 {
             let between = |state: &Option<Value>| {
                 let state = state.as_ref();
@@ -300,7 +304,7 @@ impl Permitted {
         }
     }
 
-    /// Those that are not on the board, where all who are were shown.
+    /// Checks that the athletes missing from a completely listed board may be absent.
     fn check_absent(&self, there: &BTreeSet<i64>, told: &str) {
         for athlete in self.0.keys() {
             assert!(
@@ -327,7 +331,7 @@ fn without_rank(entry: &Value) -> Value {
     entry
 }
 
-/// An answer; nothing while live state is lost.
+/// Returns the answer, or `None` while live state is lost.
 async fn answered(world: &World, client: &Client, path: &str) -> Option<Value> {
     let (status, body) = get(client, path).await;
     whole(world, path, status, &body)

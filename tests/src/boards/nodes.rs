@@ -1,9 +1,9 @@
-//! The nodes of boards as they are stored, and those that heads lead to.
+//! The stored nodes of boards, and the nodes that heads reference.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use jobs::board::Sheet;
+use jobs::board::VersionTrees;
 use jobs::tree::{Node, NodeId, Nodes};
 use jobs::{Board, Job};
 use schemas::key::KeyValue;
@@ -12,17 +12,17 @@ use stores::views::NodeName;
 use super::{APPLICATIONS, SEGMENTS};
 use crate::world::World;
 
-/// Nodes by view and key.
+/// Node names by view and key.
 pub type Named = BTreeSet<(String, i64, NodeName)>;
 
 /// The stored nodes of one key.
 #[derive(Debug)]
 pub struct Stored<'a> {
-    /// Where.
+    /// The installation.
     pub world: &'a World,
-    /// Of which view.
+    /// The view.
     pub job: &'a Job<Board>,
-    /// Of which key, encoded.
+    /// The encoded key.
     pub key: &'a [u8],
 }
 
@@ -42,7 +42,7 @@ impl Nodes for Stored<'_> {
     }
 }
 
-/// The nodes that heads lead to, and those that are stored, of all keys.
+/// Returns the nodes that heads reference and the nodes that are stored, of all keys.
 pub async fn nodes(world: &World) -> (Named, Named) {
     let (mut named, mut stored) = (Named::new(), Named::new());
     let views = &world.stores.views;
@@ -63,7 +63,7 @@ pub async fn nodes(world: &World) -> (Named, Named) {
             };
             let roots = [head.root].into_iter();
             for root in roots.chain(head.earlier.map(|earlier| earlier.root)) {
-                let sheet = Sheet::open(&root, !job.score().0.is_empty()).expect("a sheet");
+                let sheet = VersionTrees::open(&root, !job.score().0.is_empty()).expect("a sheet");
                 for tree in sheet.trees() {
                     let ids = tree.walk_ids(&of_key).await.expect("inner nodes");
                     let ids = ids.iter().map(|id| *id.as_bytes());

@@ -1,4 +1,4 @@
-//! Questions at rest: every answer is a plain sort.
+//! Board queries while nothing changes: every answer is a plain sort.
 
 use jiff::civil::Date;
 use rand::Rng;
@@ -10,7 +10,8 @@ use crate::http::Client;
 use crate::standings::{Asked, Truth};
 
 impl Ledger {
-    /// Asks anything while nothing changes and everything was counted: it is a plain sort.
+    /// Runs one random query after everything was counted, and compares the answer with a plain
+    /// sort.
     pub async fn ask_at_rest(&self, client: &Client, rng: &mut SmallRng) {
         let asked = question(rng);
         let truth = self.now();
@@ -84,7 +85,7 @@ impl Ledger {
         self.ask_applications_at_rest(client, truth, rng).await;
     }
 
-    /// The connected athletes of one application, and of all.
+    /// Checks the connected athletes of one application and the list of all applications.
     async fn ask_applications_at_rest(&self, client: &Client, truth: &Truth, rng: &mut SmallRng) {
         let application = rng.random_range(1..=APPLICATIONS);
         let path = format!("/api/v1/boards/applications/{application}?limit=1");
@@ -101,7 +102,7 @@ impl Ledger {
         }
     }
 
-    /// The ranks of many athletes on many segments at once.
+    /// Checks the ranks of many athletes on many segments in one request.
     async fn ask_ranks_at_rest(&self, client: &Client, asked: &Asked, rng: &mut SmallRng) {
         let ids = |rng: &mut SmallRng, max: i64| {
             let count = rng.random_range(1..8);
@@ -153,8 +154,8 @@ impl Ledger {
         assert_eq!(answer["provenance"]["complete"], true, "{body}: {answer}");
     }
 
-    /// Asks for the places of an earlier day beside those of now, of each athlete and of all on a page, given what was
-    /// stored at the last run of that day.
+    /// Checks the ranks of an earlier day next to the current ones, for each athlete and for a
+    /// whole page. `then` is the state at the last run of that day.
     pub async fn ask_earlier(
         &self,
         client: &Client,
@@ -212,7 +213,7 @@ impl Ledger {
             assert_eq!(previous["total"], before.len(), "{told}");
             let change = rank - entry["rank"].as_i64().expect("a rank");
             assert_eq!(answer["change"], change, "{told}");
-            // A sheet that is as it was is that of the run that made it.
+            // An unchanged version has the date of the run that wrote it.
             let date: Date = previous["date"]
                 .as_str()
                 .expect("a date")
@@ -223,7 +224,7 @@ impl Ledger {
     }
 }
 
-/// How far an entry is from the one before.
+/// Returns the time difference between an entry and the one before it.
 fn gap(before: &Value, own: &Value) -> Value {
     let time = |entry: &Value| entry["elapsed_time"].as_i64().expect("a time");
     json!({
@@ -233,7 +234,7 @@ fn gap(before: &Value, own: &Value) -> Value {
     })
 }
 
-/// The share of a board that a rank is at least as good as, in percent with one decimal.
+/// Returns the share of the board that a rank equals or beats, in percent with one decimal.
 fn tenths(rank: usize, total: usize) -> f64 {
     let share = 100.0 * (total - rank + 1) as f64 / total as f64;
     (share * 10.0 + 0.5).floor() / 10.0

@@ -1,28 +1,28 @@
-//! The laws of the port of achievements.
+//! Laws of the achievements port.
 
-use schemas::achievement::{Achieved, Kind, Position, Told};
+use schemas::achievement::{AchievementKey, AchievementKind, NotificationPosition, OutboxMessage};
 use schemas::source::Source;
 use serde_json::Map;
-use stores::achievements::{Mark, Of};
-use stores::live::SlotId;
+use stores::achievements::{AchievementCursor, AchievementOwner};
+use stores::live::PartitionId;
 use stores::{Result, Stores};
 
 /// 2024-12-31T23:59:58Z: the achievements cross the end of a year.
 const FIRST_MS: i64 = 1_735_689_598_000;
 
-fn told(n: i64, member: i64, activity: Option<i64>) -> Told {
-    let kind = Kind::ALL[usize::try_from(n).expect("a number") % 4];
-    Told {
-        // Of one moment the order of ids is another than that of time.
+fn told(n: i64, member: i64, activity: Option<i64>) -> OutboxMessage {
+    let kind = AchievementKind::ALL[usize::try_from(n).expect("a number") % 4];
+    OutboxMessage {
+        // Within one timestamp the order of ids differs from the order of time.
         id: format!("{:032x}", (n * 7) % 100),
         key: 3,
         at_ms: FIRST_MS + n / 3 * 1000,
-        position: Position {
+        position: NotificationPosition {
             source: Source::Efforts,
             partition: 1,
             offset: n,
         },
-        achieved: Some(Achieved {
+        achievement: Some(AchievementKey {
             kind,
             member,
             activity,
@@ -31,28 +31,28 @@ fn told(n: i64, member: i64, activity: Option<i64>) -> Told {
     }
 }
 
-/// Achievements come back as they were written, newest first, page by page; writing them again
-/// changes nothing.
+/// Achievements are returned as written, newest first, page by page. Writing them again changes
+/// nothing.
 pub async fn achievements_come_newest_first(ports: &Stores) -> Result<()> {
     let store = &*ports.achievements;
-    let mut all: Vec<Told> = (0..20).map(|n| told(n, 7, Some(5))).collect();
+    let mut all: Vec<OutboxMessage> = (0..20).map(|n| told(n, 7, Some(5))).collect();
     all.push(told(20, 7, None));
     let mut written = all.clone();
     written.push(told(21, 8, Some(5)));
-    // A change of boards is none.
-    written.push(Told {
-        achieved: None,
+    // A board change is no achievement.
+    written.push(OutboxMessage {
+        achievement: None,
         ..told(22, 7, Some(5))
     });
     store.write(&written[5..]).await?;
     store.write(&written).await?;
-    all.sort_by_key(|told| std::cmp::Reverse(Mark::of(told)));
-    let member = Of::Member(7);
+    all.sort_by_key(|told| std::cmp::Reverse(AchievementCursor::from_message(told)));
+    let member = AchievementOwner::Member(7);
     assert_eq!(store.achievements(member, None, None, 100).await?, all);
     for limit in [1, 4, 20, 21] {
-        let mut found: Vec<Told> = Vec::new();
+        let mut found: Vec<OutboxMessage> = Vec::new();
         loop {
-            let before = found.last().map(Mark::of);
+            let before = found.last().map(AchievementCursor::from_message);
             let page = store
                 .achievements(member, None, before.as_ref(), limit)
                 .await?;
@@ -64,38 +64,46 @@ pub async fn achievements_come_newest_first(ports: &Stores) -> Result<()> {
         }
         assert_eq!(found, all, "{limit} at a time");
     }
-    let is_top = |told: &&Told| told.achieved.is_some_and(|a| a.kind == Kind::TopTen);
-    let tops: Vec<Told> = all.iter().filter(is_top).cloned().collect();
-    let kind = Some(Kind::TopTen);
+    let is_top = |told: &&OutboxMessage| {
+        told.achievement
+            .is_some_and(|a| a.kind == AchievementKind::TopTen)
+    };
+    let tops: Vec<OutboxMessage> = all.iter().filter(is_top).cloned().collect();
+    let kind = Some(AchievementKind::TopTen);
     assert_eq!(store.achievements(member, kind, None, 100).await?, tops);
     assert_eq!(store.achievements(member, kind, None, 2).await?, tops[..2]);
-    let of_activity = store.achievements(Of::Activity(5), None, None, 100).await?;
+    let of_activity = store
+        .achievements(AchievementOwner::Activity(5), None, None, 100)
+        .await?;
     assert_eq!(of_activity.len(), 21);
-    assert!(of_activity.is_sorted_by_key(|told| std::cmp::Reverse(Mark::of(told))));
-    for nobody in [Of::Member(9), Of::Activity(7)] {
+    assert!(
+        of_activity
+            .is_sorted_by_key(|told| std::cmp::Reverse(AchievementCursor::from_message(told)))
+    );
+    for nobody in [AchievementOwner::Member(9), AchievementOwner::Activity(7)] {
         assert_eq!(store.achievements(nobody, None, None, 9).await?, []);
     }
     Ok(())
 }
 
-/// What was noted last stands, for each partition of its own.
+/// Each partition keeps its own last published position; the latest write wins.
 pub async fn how_far_was_told_is_noted(ports: &Stores) -> Result<()> {
     let store = &*ports.achievements;
-    let slot = |source, partition| SlotId { source, partition };
+    let slot = |source, partition| PartitionId { source, partition };
     let one = slot(Source::Efforts, 0);
-    assert_eq!(store.told_through(one).await?, None);
+    assert_eq!(store.published_through(one).await?, None);
     for through in [5, 9, 0] {
-        store.note_told(one, through).await?;
-        assert_eq!(store.told_through(one).await?, Some(through));
+        store.record_published_through(one, through).await?;
+        assert_eq!(store.published_through(one).await?, Some(through));
     }
     for other in [slot(Source::Efforts, 1), slot(Source::Authorizations, 0)] {
-        assert_eq!(store.told_through(other).await?, None);
+        assert_eq!(store.published_through(other).await?, None);
     }
     Ok(())
 }
 
-/// An athlete's own achievements go; those of others that name the athlete as who took a crown name nobody. It may be done
-/// again, and what was written of nobody stays.
+/// Erasing an athlete deletes the athlete's achievements and removes the athlete's name where
+/// others lost a crown. It is idempotent, and other achievements stay.
 pub async fn an_athlete_is_erased(ports: &Stores) -> Result<()> {
     let store = &*ports.achievements;
     let taken_by = |n: i64, member: i64, by: i64| {
@@ -110,19 +118,21 @@ pub async fn an_athlete_is_erased(ports: &Stores) -> Result<()> {
         taken_by(3, 8, 9),
     ];
     store.write(&all).await?;
-    assert!(store.naming(7).await? >= 3 && store.naming(10).await? == 0);
+    assert!(store.count_naming(7).await? >= 3 && store.count_naming(10).await? == 0);
     for _ in 0..2 {
         store.erase(7).await?;
-        assert_eq!(store.naming(7).await?, 0);
+        assert_eq!(store.count_naming(7).await?, 0);
     }
-    let (member, activity) = (Of::Member(7), Of::Activity(5));
+    let (member, activity) = (AchievementOwner::Member(7), AchievementOwner::Activity(5));
     assert_eq!(store.achievements(member, None, None, 100).await?, []);
     let left = store.achievements(activity, None, None, 100).await?;
-    let mut expected = vec![all[2].clone().taken_by_nobody(), all[3].clone()];
-    expected.sort_by_key(|told| std::cmp::Reverse(Mark::of(told)));
+    let mut expected = vec![all[2].clone().without_taker(), all[3].clone()];
+    expected.sort_by_key(|told| std::cmp::Reverse(AchievementCursor::from_message(told)));
     assert_eq!(left, expected);
     assert_eq!(
-        store.achievements(Of::Member(8), None, None, 100).await?,
+        store
+            .achievements(AchievementOwner::Member(8), None, None, 100)
+            .await?,
         expected
     );
     Ok(())

@@ -1,4 +1,4 @@
-//! The laws of the archive port.
+//! Laws of the archive port.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use parquet::file::properties::WriterProperties;
 use stores::archive::{Archive, Created};
 use stores::{Error, Result, Stores};
 
-/// What is put is there, until it is replaced or deleted; what is not there is nothing, and no
+/// A stored object can be read until it is replaced or deleted. A missing object is `None`, not an
 /// error.
 pub async fn objects_come_back(ports: &Stores) -> Result<()> {
     let archive = &ports.archive;
@@ -28,7 +28,8 @@ pub async fn objects_come_back(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Of several that create the same object one does, and the object is that one's, whole.
+/// If several writers create the same object, exactly one succeeds, and the object is entirely that
+/// writer's.
 pub async fn one_creates(one: &Stores, other: &Stores) -> Result<()> {
     let create = async |ports: &Stores, text: &'static str| {
         ports.archive.create("manifests/1", text.into()).await
@@ -50,7 +51,7 @@ pub async fn one_creates(one: &Stores, other: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A folder's objects are listed in their order, whatever lies beside it.
+/// A folder's objects are listed in order, without objects outside the folder.
 pub async fn folders_are_listed(ports: &Stores) -> Result<()> {
     let archive = &ports.archive;
     assert!(archive.list("a").await?.is_empty());
@@ -61,7 +62,7 @@ pub async fn folders_are_listed(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A file of so many numbers, so many in a row group; they are not to be compressed.
+/// Builds an uncompressed file of `rows` numbers with `group_rows` in each row group.
 fn numbers(rows: u64, group_rows: usize) -> Bytes {
     let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false)]));
     let properties = WriterProperties::builder()
@@ -80,7 +81,7 @@ fn number(row: u64) -> i64 {
     row.wrapping_mul(0x9E37_79B9_7F4A_7C15).cast_signed()
 }
 
-/// The numbers of some row groups, of which few come at a time.
+/// Reads the numbers of some row groups, a few at a time.
 async fn read(archive: &Archive, path: &str, groups: &[usize]) -> Result<Vec<i64>> {
     let batches = archive.rows(path, groups.to_vec(), 4).await?;
     let batches: Vec<RecordBatch> = batches.try_collect().await?;
@@ -90,7 +91,7 @@ async fn read(archive: &Archive, path: &str, groups: &[usize]) -> Result<Vec<i64
     Ok(values.flatten().collect())
 }
 
-/// The row groups that are named come back, in the order in which they are named.
+/// The requested row groups are returned in the requested order.
 pub async fn row_groups_come_back(ports: &Stores) -> Result<()> {
     let archive = &ports.archive;
     archive.put("few.parquet", numbers(35, 10)).await?;
@@ -106,10 +107,10 @@ pub async fn row_groups_come_back(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// An archive that remembers reads a small file once, and of others what it has not read; what is
-/// damaged there is found.
+/// A caching archive reads a small file once, and of other files only the parts that it has not
+/// cached. Damage in those parts is detected.
 pub async fn files_are_remembered(ports: &Stores) -> Result<()> {
-    let archive = ports.archive.remembering(4 << 20);
+    let archive = ports.archive.with_cache(4 << 20);
     archive.put("few.parquet", numbers(35, 10)).await?;
     assert_eq!(read(&archive, "few.parquet", &[3]).await?.len(), 5);
     archive.delete("few.parquet").await?;

@@ -1,4 +1,4 @@
-//! The laws of the canonical port: what becomes of rows that are applied, and what is told of it.
+//! Laws of the entity store: the effect of applied rows and their notifications.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,10 @@ use schemas::entities::{
     Application, Athlete, Authorization, Effort, Entity, Follow, Gender, Group, Membership, schema,
 };
 use schemas::source::Source;
-use stores::admin::{By, Change};
-use stores::canon::{Applied, Authorized, CanonWrite, NOTIFICATIONS_MAX, Notification, Revoked};
+use stores::admin::{ApplicationChange, AuditContext};
+use stores::entities::{
+    ApplyOutcome, AuthorizeOutcome, EntityWrite, NOTIFICATIONS_MAX, Notification, RevokeOutcome,
+};
 use stores::{ErrorKind, Result, Stores};
 
 use super::canon_rows::{
@@ -15,9 +17,9 @@ use super::canon_rows::{
     efforts, group, told,
 };
 
-/// In an empty store nothing is found, and nothing is an error.
+/// An empty store returns nothing and no errors.
 pub async fn nothing_is_there_at_first(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     for source in [Source::Efforts, Source::Authorizations] {
         let found = canon.groups(source, &[group(1, 2)]).await?;
         assert_eq!(
@@ -30,28 +32,31 @@ pub async fn nothing_is_there_at_first(ports: &Stores) -> Result<()> {
         assert_eq!(batches(canon, source, Some(&[1, 2]), 10).await?, []);
     }
     assert_eq!(canon.club_members(1).await?, [0_i64; 0]);
-    assert_eq!(canon.followed_by(1).await?, [0_i64; 0]);
+    assert_eq!(canon.followed_athletes(1).await?, [0_i64; 0]);
     assert_eq!(canon.application(1).await?, None);
     assert_eq!(canon.applications(None, 10).await?, []);
     assert_eq!(pending(canon, 10).await?, []);
-    let (change, by) = (Change::capacity(5), By::default());
-    assert_eq!(canon.change(1, change, &by, NOW_MS).await?, None);
+    let (change, by) = (ApplicationChange::capacity(5), AuditContext::default());
+    assert_eq!(
+        canon.change_application(1, change, &by, NOW_MS).await?,
+        None
+    );
     let refused = canon.authorize(1, 2, NOW_MS).await?;
-    assert_eq!(refused, Authorized::UnknownApplication);
+    assert_eq!(refused, AuthorizeOutcome::UnknownApplication);
     let refused = canon.revoke(1, 2, NOW_MS).await?;
-    assert_eq!(refused, Revoked::UnknownApplication);
-    canon.notified(&[]).await?;
-    canon.notified(&[1, 2]).await?;
-    assert_eq!(canon.apply(&[], NOW_MS).await?, Applied::default());
+    assert_eq!(refused, RevokeOutcome::UnknownApplication);
+    canon.remove_notifications(&[]).await?;
+    canon.remove_notifications(&[1, 2]).await?;
+    assert_eq!(canon.apply(&[], NOW_MS).await?, ApplyOutcome::default());
     Ok(())
 }
 
-/// Sources whose rows make no groups are refused.
+/// Sources whose rows form no groups are refused.
 pub async fn only_some_sources_have_groups(ports: &Stores) -> Result<()> {
     for source in Source::ALL {
         let has_groups = schema(source).is_some();
-        let groups = ports.canon.groups(source, &[group(1, 2)]).await;
-        let dump = ports.canon.dump(source, None, 10).await;
+        let groups = ports.entities.groups(source, &[group(1, 2)]).await;
+        let dump = ports.entities.dump(source, None, 10).await;
         assert_eq!(groups.is_ok(), has_groups, "{source}");
         assert_eq!(dump.is_ok(), has_groups, "{source}");
         for error in [groups.err(), dump.err()].into_iter().flatten() {
@@ -61,10 +66,10 @@ pub async fn only_some_sources_have_groups(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Every value comes back as it was, also at the ends of its range; days are those of the place.
+/// Every value is returned unchanged, including the limits of its range. Days are local days.
 pub async fn values_come_back(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
-    // One o'clock at night, New Year's Day in Berlin.
+    let canon = &*ports.entities;
+    // One second before the end of the hour that starts New Year's Day in Berlin.
     let at_us = 1_704_067_200_000_000 - 1;
     let extreme = |id: i64, athlete_id: i64| Effort {
         id,
@@ -80,7 +85,7 @@ pub async fn values_come_back(ports: &Stores) -> Result<()> {
     };
     let ids = [i64::MIN, -1, 0, 1, (1 << 53) + 1, i64::MAX];
     let mut rows: Vec<Entity> = ids.map(|id| Entity::Effort(extreme(id, id))).into();
-    // The largest numbers below a boundary of weight classes.
+    // The largest numbers below a boundary between weight classes.
     let below = [
         95.0_f64.next_down(),
         55.0_f64.next_down(),
@@ -135,10 +140,10 @@ pub async fn values_come_back(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A text with the sign U+0000, which some databases don't know, is stored as it is, or its row is
-/// rejected with the column that says so; the others of the same call are taken.
+/// A text with U+0000, which some databases cannot store, is either stored unchanged or its row is
+/// rejected with the column's name. The other rows of the call are applied.
 pub async fn a_null_sign_is_kept_or_refused(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let odd = "a\u{0}b".to_owned();
     let mut named = application(1, 7);
     named.name.clone_from(&odd);
@@ -171,10 +176,10 @@ pub async fn a_null_sign_is_kept_or_refused(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// An older version changes nothing and is accepted, an equal one is applied, and a deleted row
-/// keeps its version.
+/// An older version is accepted without effect, an equal one is applied, and a deleted row keeps
+/// its version.
 pub async fn versions_decide(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let timed = |elapsed_time_s: i64, version: i64| {
         let mut row = effort(1, 2, 3);
         (row.elapsed_time_s, row.version) = (elapsed_time_s, version);
@@ -212,9 +217,9 @@ pub async fn versions_decide(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// The stored versions are told, by the ids of rows of any source.
+/// Stored versions can be read by the ids of rows of any source.
 pub async fn stored_versions_are_told(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let rows = |id: i64, version: i64| {
         [
             Entity::Effort(Effort {
@@ -258,10 +263,10 @@ pub async fn stored_versions_are_told(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A row that would move to another group is rejected with the column that says so, whatever its
-/// version; the others of the same call are taken.
+/// A row that would move to another group is rejected with the column's name, whatever its version.
+/// The other rows of the call are applied.
 pub async fn rows_never_move(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let rows = [
         Entity::Effort(Effort {
             is_deleted: true,
@@ -314,12 +319,12 @@ pub async fn rows_never_move(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// What views see of an athlete touches the groups of all efforts of that athlete; a name does not.
-/// What is too much to be told at once waits in the outbox, each group once.
+/// A change of an athlete's columns that views read touches the groups of all the athlete's
+/// efforts; a name does not. Notifications beyond the limit stay in the outbox, each group once.
 #[expect(clippy::too_many_lines, reason = "one story")]
 pub async fn athletes_touch_their_groups(ports: &Stores) -> Result<()> {
     const SEGMENTS: i64 = NOTIFICATIONS_MAX as i64 + 2345;
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let all: BTreeSet<Group> = (0..SEGMENTS).map(|segment| group(segment, 7)).collect();
     let rows: Vec<Entity> = (0..SEGMENTS)
         .flat_map(|segment| {
@@ -422,7 +427,7 @@ pub async fn athletes_touch_their_groups(ports: &Stores) -> Result<()> {
             }
         );
     }
-    // Of several rows of one athlete only what they come to in the end is seen.
+    // Several rows of one athlete in one call take effect as their final result.
     let there_and_back = [
         Entity::Athlete(Athlete {
             weight_kg: Some(70.0),
@@ -444,19 +449,19 @@ pub async fn athletes_touch_their_groups(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// What waits in the outbox for any log, oldest first.
-pub(super) async fn pending(canon: &dyn CanonWrite, limit: usize) -> Result<Vec<Notification>> {
+/// Returns the notifications in the outbox for any log, oldest first.
+pub(super) async fn pending(canon: &dyn EntityWrite, limit: usize) -> Result<Vec<Notification>> {
     let mut all = Vec::new();
     for source in Source::LOGGED {
-        all.extend(canon.pending(source, i64::MAX, limit).await?);
+        all.extend(canon.pending_notifications(source, i64::MAX, limit).await?);
     }
     all.sort_unstable_by_key(|told| told.id);
     all.truncate(limit);
     Ok(all)
 }
 
-/// Everything in the outbox, each group once; it is empty afterwards.
-async fn drain(canon: &dyn CanonWrite, applied: Applied) -> Result<BTreeSet<Group>> {
+/// Empties the outbox and returns each group once.
+async fn drain(canon: &dyn EntityWrite, applied: ApplyOutcome) -> Result<BTreeSet<Group>> {
     let (mut groups, mut ids) = (BTreeSet::new(), BTreeSet::new());
     let mut next = applied.notifications;
     let mut waits = applied.more_pending;
@@ -470,7 +475,7 @@ async fn drain(canon: &dyn CanonWrite, applied: Applied) -> Result<BTreeSet<Grou
             );
         }
         let numbers: Vec<i64> = next.iter().map(|told| told.id).collect();
-        canon.notified(&numbers).await?;
+        canon.remove_notifications(&numbers).await?;
         next = pending(canon, 1000).await?;
         assert!(waits || next.is_empty(), "{} more wait", next.len());
     }
@@ -479,38 +484,44 @@ async fn drain(canon: &dyn CanonWrite, applied: Applied) -> Result<BTreeSet<Grou
     Ok(groups)
 }
 
-/// What was committed waits in the outbox until it is taken out, whoever asks; numbers rise and
-/// are never given twice.
+/// A committed notification stays in the outbox until it is removed, whichever process reads it.
+/// Numbers increase and are never reused.
 pub async fn the_outbox_keeps_until_told(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let rows: Vec<Entity> = (0..5).map(|id| Entity::Effort(effort(id, id, 1))).collect();
     let first = canon.apply(&rows[..3], 1000).await?.notifications;
     let second = canon.apply(&rows[3..], 2000).await?.notifications;
     let all = [first.clone(), second.clone()].concat();
     assert_eq!(told(&all).len(), 5);
     assert_eq!(pending(canon, 100).await?, all);
-    let of = async |newest, limit| canon.pending(Source::Efforts, newest, limit).await;
+    let of = async |newest, limit| {
+        canon
+            .pending_notifications(Source::Efforts, newest, limit)
+            .await
+    };
     assert_eq!(of(i64::MAX, 4).await?, all[..4]);
     assert_eq!(of(first[2].id, 100).await?, first);
     assert_eq!(of(first[0].id - 1, 100).await?, []);
     assert_eq!(of(i64::MAX, 0).await?, []);
     assert_eq!(
-        canon.pending(Source::Authorizations, i64::MAX, 100).await?,
+        canon
+            .pending_notifications(Source::Authorizations, i64::MAX, 100)
+            .await?,
         []
     );
 
     canon
-        .notified(&[first[1].id, first[1].id, i64::MAX])
+        .remove_notifications(&[first[1].id, first[1].id, i64::MAX])
         .await?;
     let left = [first[0], first[2], second[0], second[1]];
     assert_eq!(pending(canon, 100).await?, left);
     let numbers: Vec<i64> = all.iter().map(|told| told.id).collect();
-    canon.notified(&numbers).await?;
+    canon.remove_notifications(&numbers).await?;
     assert_eq!(pending(canon, 100).await?, []);
     let third = canon.apply(&rows[..1], 1000).await?.notifications;
     assert!(third[0].id > second[1].id, "{third:?}");
-    // A rejected call leaves nothing there.
-    canon.notified(&[third[0].id]).await?;
+    // A rejected call adds no notifications.
+    canon.remove_notifications(&[third[0].id]).await?;
     canon
         .apply(&[Entity::Effort(effort(0, 77, 1))], 1000)
         .await?;

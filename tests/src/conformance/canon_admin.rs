@@ -1,14 +1,15 @@
-//! The laws of the canonical port: looking after applications.
+//! Laws of the entity store: administration of applications.
 
 use std::sync::Arc;
 
 use schemas::entities::{Application, Entity};
 use stores::admin::{
-    AuditEntry, By, CanonAdmin, CapacityRequest, Change, Changed, Decided, Decision, INGEST,
-    RequestState, Requested, RequestsOf, Usage,
+    ApplicationChange, ApplicationUsage, AuditContext, AuditEntry, AuditedChange, CapacityRequest,
+    CapacityRequestFilter, CapacityRequestOutcome, DecisionOutcome, EntityAdmin, INGEST,
+    RequestDecision, RequestState,
 };
-use stores::canon::Authorized;
-use stores::notices::{Claimed, Notice, Outcome};
+use stores::entities::AuthorizeOutcome;
+use stores::notices::{ClaimedNotice, DeliveryOutcome, Notice};
 use stores::{Result, Stores};
 use tokio::task::JoinSet;
 
@@ -16,55 +17,62 @@ use super::canon_rows::{NOW_MS, application, apply, authorization};
 
 const LIMIT: usize = 100;
 
-fn by(actor: &str, reason: Option<&str>) -> By {
-    By {
+fn by(actor: &str, reason: Option<&str>) -> AuditContext {
+    AuditContext {
         actor: actor.to_owned(),
         reason: reason.map(str::to_owned),
     }
 }
 
-fn capacity(before: i64, after: i64) -> Changed {
-    Changed::Capacity { before, after }
+fn capacity(before: i64, after: i64) -> AuditedChange {
+    AuditedChange::Capacity { before, after }
 }
 
-fn enforcement(after: bool) -> Changed {
-    Changed::Enforcement {
+fn enforcement(after: bool) -> AuditedChange {
+    AuditedChange::Enforcement {
         before: !after,
         after,
     }
 }
 
-async fn changes(canon: &dyn CanonAdmin, id: i64) -> Result<Vec<(String, Changed)>> {
-    let found = canon.audit(id, None, LIMIT).await?;
+async fn changes(canon: &dyn EntityAdmin, id: i64) -> Result<Vec<(String, AuditedChange)>> {
+    let found = canon.audit_entries(id, None, LIMIT).await?;
     let shown = |entry: AuditEntry| (entry.actor, entry.changed);
     Ok(found.into_iter().map(shown).collect())
 }
 
-/// Every change that goes through the port leaves a record, also that of a line; what stays as it was
-/// leaves none.
+/// Every change through the port is recorded in the audit log, including changes by ingested lines.
+/// A change without effect is not recorded.
 pub async fn changes_are_recorded(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let me = by("cli:ann", Some("more \u{e9}\u{1f600} 'x'"));
-    assert_eq!(canon.change(5, Change::capacity(3), &me, 1).await?, None);
+    assert_eq!(
+        canon
+            .change_application(5, ApplicationChange::capacity(3), &me, 1)
+            .await?,
+        None
+    );
     assert_eq!(changes(canon, 5).await?, []);
     let rows = [5, 6].map(|id| Entity::Application(application(id, 2)));
     apply(canon, &rows).await?;
     assert_eq!(changes(canon, 5).await?, [], "a first line changes nothing");
 
-    let usage = |athlete_capacity, is_enforced| Usage {
+    let usage = |athlete_capacity, is_enforced| ApplicationUsage {
         application: application(5, athlete_capacity),
         is_enforced,
         connected: Some(0),
     };
-    let both = Change {
+    let both = ApplicationChange {
         athlete_capacity: Some(3),
         is_enforced: Some(false),
     };
     for at_ms in [NOW_MS, NOW_MS + 1] {
-        let changed = canon.change(5, both, &me, at_ms).await?;
+        let changed = canon.change_application(5, both, &me, at_ms).await?;
         assert_eq!(changed, Some(usage(3, false)));
     }
-    let nothing = canon.change(5, Change::default(), &me, NOW_MS).await?;
+    let nothing = canon
+        .change_application(5, ApplicationChange::default(), &me, NOW_MS)
+        .await?;
     assert_eq!(nothing, Some(usage(3, false)));
     let line = |capacity, version| {
         let row = application(5, capacity);
@@ -75,7 +83,7 @@ pub async fn changes_are_recorded(ports: &Stores) -> Result<()> {
     }
     let on = by("x", None);
     canon
-        .change(5, Change::enforced(true), &on, NOW_MS + 2)
+        .change_application(5, ApplicationChange::enforced(true), &on, NOW_MS + 2)
         .await?;
 
     let told = |actor: &str, changed| (actor.to_owned(), changed);
@@ -90,14 +98,14 @@ pub async fn changes_are_recorded(ports: &Stores) -> Result<()> {
     assert_eq!(changes(canon, 6).await?, []);
     let (mut found, mut before) = (Vec::new(), None);
     loop {
-        let page = canon.audit(5, before, 2).await?;
+        let page = canon.audit_entries(5, before, 2).await?;
         before = page.last().map(|entry| entry.id);
         if page.is_empty() {
             break;
         }
         found.extend(page);
     }
-    assert_eq!(found, canon.audit(5, None, LIMIT).await?);
+    assert_eq!(found, canon.audit_entries(5, None, LIMIT).await?);
     let first = found.pop().expect("five");
     let expected = AuditEntry {
         id: first.id,
@@ -112,9 +120,9 @@ pub async fn changes_are_recorded(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Of a line that changes an application the record names who sent it, also for its owner.
+/// The audit record of an ingested line names its sender, and the application's owner can read it.
 pub async fn lines_are_recorded_with_their_sender(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let line = |owner: serde_json::Value, athlete_capacity, version| {
         let row = application(5, athlete_capacity);
         let row = Application {
@@ -124,7 +132,7 @@ pub async fn lines_are_recorded_with_their_sender(ports: &Stores) -> Result<()> 
         };
         [Entity::Application(row)]
     };
-    let key = stores::admin::ingested_by("Desk \u{e9} (key 0123456789ab)");
+    let key = stores::admin::ingest_actor("Desk \u{e9} (key 0123456789ab)");
     assert_eq!(key, "ingest, Desk \u{e9} (key 0123456789ab)");
     let (ann, seven) = (serde_json::json!("ann\u{1f600}"), serde_json::json!(7));
     for (owner, capacity, version) in [
@@ -134,9 +142,9 @@ pub async fn lines_are_recorded_with_their_sender(ports: &Stores) -> Result<()> 
         (ann.clone(), 3, 3),
     ] {
         let rows = line(owner, capacity, version);
-        canon.apply_by(&rows, &key, NOW_MS).await?;
+        canon.apply_as(&rows, &key, NOW_MS).await?;
     }
-    let owner = |before: &serde_json::Value, after: &serde_json::Value| Changed::Owner {
+    let owner = |before: &serde_json::Value, after: &serde_json::Value| AuditedChange::Owner {
         before: before.clone(),
         after: after.clone(),
     };
@@ -152,108 +160,131 @@ pub async fn lines_are_recorded_with_their_sender(ports: &Stores) -> Result<()> 
     Ok(())
 }
 
-/// Where a capacity is not enforced everybody is let in; once it is again, nobody new is, and who is
-/// connected stays.
+/// While a capacity is not enforced, every athlete can connect. Once it is enforced again, no new
+/// athlete can, and connected ones stay connected.
 pub async fn enforcement_is_a_switch(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     apply(canon, &[Entity::Application(application(5, 0))]).await?;
-    let full = |connected| Authorized::Full {
+    let full = |connected| AuthorizeOutcome::CapacityReached {
         connected,
         capacity: 0,
     };
     assert_eq!(canon.authorize(5, 1, NOW_MS).await?, full(0));
     let me = by("me", None);
     let off = canon
-        .change(5, Change::enforced(false), &me, NOW_MS)
+        .change_application(5, ApplicationChange::enforced(false), &me, NOW_MS)
         .await?;
     assert!(off.is_some_and(|usage| !usage.is_enforced));
     for member in [1, 2] {
         let made = canon.authorize(5, member, NOW_MS).await?;
-        assert!(matches!(made, Authorized::New { .. }), "{made:?}");
+        assert!(matches!(made, AuthorizeOutcome::New { .. }), "{made:?}");
     }
-    canon.change(5, Change::enforced(true), &me, NOW_MS).await?;
-    assert_eq!(canon.authorize(5, 2, NOW_MS).await?, Authorized::Already);
+    canon
+        .change_application(5, ApplicationChange::enforced(true), &me, NOW_MS)
+        .await?;
+    assert_eq!(
+        canon.authorize(5, 2, NOW_MS).await?,
+        AuthorizeOutcome::AlreadyConnected
+    );
     assert_eq!(canon.authorize(5, 3, NOW_MS).await?, full(2));
     let rows = [3, 7].map(|id| Entity::Application(application(id, 4)));
     apply(canon, &rows).await?;
     apply(canon, &[Entity::Authorization(authorization(1, 7, 1))]).await?;
-    let numbers = |usages: Vec<Usage>| -> Vec<(i64, Option<i64>)> {
-        let number = |usage: Usage| (usage.application.id, usage.connected);
+    let numbers = |usages: Vec<ApplicationUsage>| -> Vec<(i64, Option<i64>)> {
+        let number = |usage: ApplicationUsage| (usage.application.id, usage.connected);
         usages.into_iter().map(number).collect()
     };
     let all = [(3, Some(0)), (5, Some(2)), (7, Some(1))];
     assert_eq!(numbers(canon.usages(None, LIMIT).await?), all);
     assert_eq!(numbers(canon.usages(Some(3), 1).await?), all[1..2]);
     assert_eq!(numbers(canon.usages(Some(i64::MAX), 1).await?), []);
-    let some = canon.usages_of(&[7, 9, 3, 7]).await?;
+    let some = canon.usages_by_id(&[7, 9, 3, 7]).await?;
     assert_eq!(numbers(some), [all[0], all[2]]);
-    assert_eq!(canon.usages_of(&[]).await?, []);
+    assert_eq!(canon.usages_by_id(&[]).await?, []);
     Ok(())
 }
 
-/// A developer asks, an admin decides: once, and with the capacity and its record.
+/// A developer requests capacity and an administrator decides once. The decision changes the
+/// capacity and is recorded.
 #[expect(clippy::too_many_lines, reason = "one story")]
 pub async fn requests_are_decided(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let (dev, admin) = (by("dev", Some("a launch")), by("admin", Some("fine")));
     let asked = canon.request_capacity(5, 10, &dev, NOW_MS).await?;
-    assert_eq!(asked, Requested::UnknownApplication);
+    assert_eq!(asked, CapacityRequestOutcome::UnknownApplication);
     let rows = [5, 6].map(|id| Entity::Application(application(id, 4)));
     apply(canon, &rows).await?;
     for wish in [4, 1] {
         let asked = canon.request_capacity(5, wish, &dev, NOW_MS).await?;
         let athlete_capacity = 4;
-        assert_eq!(asked, Requested::Enough { athlete_capacity });
+        assert_eq!(
+            asked,
+            CapacityRequestOutcome::AlreadySufficient { athlete_capacity }
+        );
     }
     let first = made(canon.request_capacity(5, 10, &dev, NOW_MS).await?);
     let expected = CapacityRequest {
         id: first.id,
         application_id: 5,
         athlete_capacity: 10,
-        asked: dev.clone(),
-        asked_at_ms: NOW_MS,
+        requested_by: dev.clone(),
+        requested_at_ms: NOW_MS,
         state: RequestState::Open,
-        decided: None,
+        decided_by: None,
         decided_at_ms: None,
         granted_capacity: None,
     };
     assert_eq!(first, expected);
     let again = canon.request_capacity(5, 99, &dev, NOW_MS).await?;
-    assert_eq!(again, Requested::Open(first.clone()));
+    assert_eq!(again, CapacityRequestOutcome::AlreadyOpen(first.clone()));
     let other = made(canon.request_capacity(6, 8, &by("o", None), 1).await?);
 
-    let refused = done(canon.decide(first.id, Decision::Refuse, &admin, 2).await?);
+    let refused = done(
+        canon
+            .decide_request(first.id, RequestDecision::Refuse, &admin, 2)
+            .await?,
+    );
     let expected = CapacityRequest {
         state: RequestState::Refused,
-        decided: Some(admin.clone()),
+        decided_by: Some(admin.clone()),
         decided_at_ms: Some(2),
         ..first
     };
     assert_eq!(refused, (expected.clone(), 4));
-    let late = canon.decide(expected.id, Decision::Grant(None), &admin, 3);
-    assert_eq!(late.await?, Decided::Already(expected.clone()));
-    let unknown = canon.decide(i64::MAX, Decision::Refuse, &admin, 3).await?;
-    assert_eq!(unknown, Decided::Unknown);
+    let late = canon.decide_request(expected.id, RequestDecision::Grant(None), &admin, 3);
+    assert_eq!(
+        late.await?,
+        DecisionOutcome::AlreadyDecided(expected.clone())
+    );
+    let unknown = canon
+        .decide_request(i64::MAX, RequestDecision::Refuse, &admin, 3)
+        .await?;
+    assert_eq!(unknown, DecisionOutcome::Unknown);
 
     let second = made(canon.request_capacity(5, 10, &dev, NOW_MS).await?);
     assert!(second.id > expected.id);
-    let lowers = canon.decide(second.id, Decision::Grant(Some(3)), &admin, 3);
+    let lowers = canon.decide_request(second.id, RequestDecision::Grant(Some(3)), &admin, 3);
     let athlete_capacity = 4;
-    assert_eq!(lowers.await?, Decided::Lowers { athlete_capacity });
-    let granted = Decision::Grant(Some(7));
-    let (granted, now) = done(canon.decide(second.id, granted, &admin, 4).await?);
+    assert_eq!(
+        lowers.await?,
+        DecisionOutcome::WouldLower { athlete_capacity }
+    );
+    let granted = RequestDecision::Grant(Some(7));
+    let (granted, now) = done(canon.decide_request(second.id, granted, &admin, 4).await?);
     assert_eq!((granted.granted_capacity, now), (Some(7), 7));
-    // What was raised meanwhile is not lowered.
+    // A decision does not lower a capacity that was raised in the meantime.
     let third = made(canon.request_capacity(5, 8, &dev, NOW_MS).await?);
     let me = by("me", None);
-    canon.change(5, Change::capacity(20), &me, NOW_MS).await?;
+    canon
+        .change_application(5, ApplicationChange::capacity(20), &me, NOW_MS)
+        .await?;
     let (raised, now) = done(
         canon
-            .decide(third.id, Decision::Grant(None), &me, 5)
+            .decide_request(third.id, RequestDecision::Grant(None), &me, 5)
             .await?,
     );
     assert_eq!((raised.granted_capacity, now), (Some(20), 20));
-    let audit = canon.audit(5, None, LIMIT).await?;
+    let audit = canon.audit_entries(5, None, LIMIT).await?;
     let audit: Vec<_> = audit
         .into_iter()
         .map(|e| (e.changed, e.request_id))
@@ -262,7 +293,7 @@ pub async fn requests_are_decided(ports: &Stores) -> Result<()> {
     assert_eq!(audit, expected_audit);
 
     let listed = async |application_id, state, before| {
-        let of = RequestsOf {
+        let of = CapacityRequestFilter {
             application_id,
             state,
         };
@@ -285,11 +316,11 @@ pub async fn requests_are_decided(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Of many who ask one makes a request; of many who decide it one decides.
+/// Of many concurrent requests one is created; of many concurrent decisions one succeeds.
 pub async fn one_asks_and_one_decides(one: &Stores, other: &Stores) -> Result<()> {
     const TASKS: i64 = 24;
-    let canons = [Arc::clone(&one.canon), Arc::clone(&other.canon)];
-    apply(&*one.canon, &[Entity::Application(application(5, 1))]).await?;
+    let canons = [Arc::clone(&one.entities), Arc::clone(&other.entities)];
+    apply(&*one.entities, &[Entity::Application(application(5, 1))]).await?;
     let mut asking = JoinSet::new();
     for task in 0..TASKS {
         let canon = Arc::clone(&canons[usize::from(task % 2 == 0)]);
@@ -301,8 +332,8 @@ pub async fn one_asks_and_one_decides(one: &Stores, other: &Stores) -> Result<()
     let (mut new, mut open) = (Vec::new(), Vec::new());
     while let Some(asked) = asking.join_next().await {
         match asked.expect("it ends")? {
-            Requested::New(request) => new.push(request),
-            Requested::Open(request) => open.push(request),
+            CapacityRequestOutcome::Created(request) => new.push(request),
+            CapacityRequestOutcome::AlreadyOpen(request) => open.push(request),
             asked => panic!("{asked:?}"),
         }
     }
@@ -317,18 +348,20 @@ pub async fn one_asks_and_one_decides(one: &Stores, other: &Stores) -> Result<()
         let (id, me) = (request.id, by(&format!("admin {task}"), None));
         deciding.spawn(async move {
             let decision = match task % 3 {
-                0 => Decision::Refuse,
-                _ => Decision::Grant(Some(100 + task)),
+                0 => RequestDecision::Refuse,
+                _ => RequestDecision::Grant(Some(100 + task)),
             };
-            canon.decide(id, decision, &me, NOW_MS).await
+            canon.decide_request(id, decision, &me, NOW_MS).await
         });
     }
     let (mut decided, mut late) = (Vec::new(), Vec::new());
     while let Some(asked) = deciding.join_next().await {
         match asked.expect("it ends")? {
-            Decided::Done { request, usage } => decided.push((request, usage)),
-            Decided::Already(request) => late.push(request),
-            Decided::Lowers { .. } | Decided::Unknown => panic!("it is there, and asks for more"),
+            DecisionOutcome::Done { request, usage } => decided.push((request, usage)),
+            DecisionOutcome::AlreadyDecided(request) => late.push(request),
+            DecisionOutcome::WouldLower { .. } | DecisionOutcome::Unknown => {
+                panic!("it is there, and asks for more")
+            }
         }
     }
     let [(request, usage)] = &decided[..] else {
@@ -337,16 +370,16 @@ pub async fn one_asks_and_one_decides(one: &Stores, other: &Stores) -> Result<()
     assert!(late.iter().all(|found| found == request), "{late:?}");
     let expected = request.granted_capacity.unwrap_or(1);
     assert_eq!(usage.application.athlete_capacity, expected);
-    let stored = one.canon.application(5).await?.expect("an application");
+    let stored = one.entities.application(5).await?.expect("an application");
     assert_eq!(stored.athlete_capacity, expected);
-    let recorded = one.canon.audit(5, None, LIMIT).await?.len();
+    let recorded = one.entities.audit_entries(5, None, LIMIT).await?.len();
     assert_eq!(recorded, usize::from(request.granted_capacity.is_some()));
     Ok(())
 }
 
-/// A threshold is noted once while the capacity stays, whichever way it is reached.
+/// A threshold is recorded once while the capacity stays the same, however it is reached.
 pub async fn thresholds_are_noted_once(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let noted = async || {
         let found = canon.notices(Some(5), None, LIMIT).await?;
         let shown = |notice: &Notice| (notice.threshold, notice.connected, notice.athlete_capacity);
@@ -364,11 +397,11 @@ pub async fn thresholds_are_noted_once(ports: &Stores) -> Result<()> {
     canon.authorize(5, 8, NOW_MS).await?;
     let mut expected = vec![(80, 8, 10)];
     assert_eq!(noted().await?, expected);
-    // Somebody leaves and comes back.
+    // An athlete disconnects and connects again.
     canon.revoke(5, 8, NOW_MS).await?;
     canon.authorize(5, 8, NOW_MS).await?;
     assert_eq!(noted().await?, expected);
-    // Lines go beyond it, in one step.
+    // Ingested lines exceed the capacity in one step.
     let lines: Vec<Entity> = (9..=12)
         .map(|member| Entity::Authorization(authorization(member, 5, member)))
         .collect();
@@ -376,20 +409,26 @@ pub async fn thresholds_are_noted_once(ports: &Stores) -> Result<()> {
     let thresholds: Vec<i64> = noted().await?.iter().map(|noted| noted.0).collect();
     assert_eq!(thresholds, [80, 90, 100]);
     expected = noted().await?;
-    // A higher capacity is a new one; what is reached of it is noted at once.
+    // A higher capacity starts new thresholds; those already reached are recorded at once.
     let me = by("me", None);
-    canon.change(5, Change::capacity(15), &me, NOW_MS).await?;
+    canon
+        .change_application(5, ApplicationChange::capacity(15), &me, NOW_MS)
+        .await?;
     expected.push((80, 12, 15));
     assert_eq!(noted().await?, expected);
-    canon.change(5, Change::capacity(15), &me, NOW_MS).await?;
     canon
-        .change(5, Change::enforced(false), &me, NOW_MS)
+        .change_application(5, ApplicationChange::capacity(15), &me, NOW_MS)
+        .await?;
+    canon
+        .change_application(5, ApplicationChange::enforced(false), &me, NOW_MS)
         .await?;
     assert_eq!(noted().await?, expected);
-    canon.change(5, Change::capacity(1), &me, NOW_MS).await?;
+    canon
+        .change_application(5, ApplicationChange::capacity(1), &me, NOW_MS)
+        .await?;
     expected.extend([80, 90, 100].map(|threshold| (threshold, 12, 1)));
     assert_eq!(noted().await?, expected);
-    // And one of before that comes again is new again, also by a line.
+    // An earlier capacity that is set again counts as new, including by an ingested line.
     let line = Application {
         version: 9,
         ..application(5, 15)
@@ -397,7 +436,8 @@ pub async fn thresholds_are_noted_once(ports: &Stores) -> Result<()> {
     apply(canon, &[Entity::Application(line)]).await?;
     expected.push((80, 12, 15));
     assert_eq!(noted().await?, expected);
-    // Where nobody may connect, whoever does so by a line is all of it.
+    // With a capacity of 0, the first athlete that an ingested line connects reaches every
+    // threshold.
     let lines =
         [(21, 6), (22, 7)].map(|(id, app)| Entity::Authorization(authorization(id, app, 1)));
     apply(canon, &lines).await?;
@@ -418,7 +458,7 @@ pub async fn thresholds_are_noted_once(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Notices are claimed by one at a time, until they are settled or the claim ends.
+/// A notice is claimed by one process at a time, until it is settled or the claim expires.
 #[expect(clippy::too_many_lines, reason = "one story")]
 pub async fn notices_are_claimed_once(one: &Stores, other: &Stores) -> Result<()> {
     let rows: Vec<Entity> = (1..=30)
@@ -427,10 +467,10 @@ pub async fn notices_are_claimed_once(one: &Stores, other: &Stores) -> Result<()
             [Entity::Application(application(id, 1)), connected]
         })
         .collect();
-    apply(&*one.canon, &rows).await?;
-    let waiting = other.canon.notices_waiting(i64::MAX).await?;
+    apply(&*one.entities, &rows).await?;
+    let waiting = other.entities.pending_notices(i64::MAX).await?;
     assert_eq!((waiting.all, waiting.due), (90, 90));
-    let canons = [Arc::clone(&one.canon), Arc::clone(&other.canon)];
+    let canons = [Arc::clone(&one.entities), Arc::clone(&other.entities)];
     let mut claiming = JoinSet::new();
     for task in 0..16 {
         let canon = Arc::clone(&canons[task % 2]);
@@ -442,7 +482,7 @@ pub async fn notices_are_claimed_once(one: &Stores, other: &Stores) -> Result<()
         ids.extend(claimed.iter().map(|claimed| claimed.notice.id));
     }
     loop {
-        let claimed = one.canon.claim_notices(1_000, 2_000, 8).await?;
+        let claimed = one.entities.claim_notices(1_000, 2_000, 8).await?;
         if claimed.is_empty() {
             break;
         }
@@ -452,47 +492,47 @@ pub async fn notices_are_claimed_once(one: &Stores, other: &Stores) -> Result<()
     let all = ids.len();
     ids.dedup();
     assert_eq!((all, ids.len()), (90, 90), "each once");
-    assert_eq!(one.canon.claim_notices(1_999, 3_000, 8).await?, []);
+    assert_eq!(one.entities.claim_notices(1_999, 3_000, 8).await?, []);
     let due = async |now_ms: i64| -> Result<(u64, u64)> {
-        let waiting = one.canon.notices_waiting(now_ms).await?;
+        let waiting = one.entities.pending_notices(now_ms).await?;
         Ok((waiting.all, waiting.due))
     };
     assert_eq!(due(1_999).await?, (90, 0));
     assert_eq!(due(2_000).await?, (90, 90));
-    let again = one.canon.claim_notices(2_000, 3_000, 1).await?;
+    let again = one.entities.claim_notices(2_000, 3_000, 1).await?;
     let [claimed] = &again[..] else {
         panic!("the claim has ended: {again:?}");
     };
     assert_eq!((claimed.notice.id, claimed.is_enforced), (ids[0], true));
     assert_eq!(claimed.name, application(1, 1).name);
-    let later = Outcome {
+    let later = DeliveryOutcome {
         topic_at_ms: Some(1),
         tries: 1,
         last_error: Some("no".to_owned()),
         next_try_ms: 5_000,
-        ..Outcome::default()
+        ..DeliveryOutcome::default()
     };
-    // Whoever has lost the claim says nothing more of it.
-    let lost = Claimed {
+    // A process that has lost its claim cannot settle the notice.
+    let lost = ClaimedNotice {
         until_ms: claimed.until_ms - 1,
         ..claimed.clone()
     };
-    one.canon.settle_notice(&lost, &later).await?;
+    one.entities.settle_notice(&lost, &later).await?;
     assert_eq!(
-        one.canon
+        one.entities
             .notices(None, None, 100)
             .await?
             .last()
             .map(|last| last.tries),
         Some(0)
     );
-    one.canon.settle_notice(claimed, &later).await?;
+    one.entities.settle_notice(claimed, &later).await?;
     assert_eq!(due(4_999).await?, (90, 89));
     assert_eq!(due(5_000).await?, (90, 90));
     let first = async |now_ms: i64| {
-        let claimed = other.canon.claim_notices(now_ms, now_ms, 100).await?;
-        let is_first = |claimed: &Claimed| claimed.notice.id == ids[0];
-        // Those come first that nobody has tried yet.
+        let claimed = other.entities.claim_notices(now_ms, now_ms, 100).await?;
+        let is_first = |claimed: &ClaimedNotice| claimed.notice.id == ids[0];
+        // Notices that were never attempted come first.
         assert!(!claimed.first().is_some_and(is_first));
         Result::Ok(claimed.into_iter().find(is_first))
     };
@@ -506,28 +546,28 @@ pub async fn notices_are_claimed_once(one: &Stores, other: &Stores) -> Result<()
         due.last_error.as_deref(),
     );
     assert_eq!(seen, (ids[0], Some(1), 1, Some("no")));
-    let done = Outcome {
+    let done = DeliveryOutcome {
         webhook_at_ms: Some(7),
         is_done: true,
         ..later
     };
-    one.canon.settle_notice(&claimed, &done).await?;
-    assert_eq!(one.canon.notices_waiting(0).await?.all, 89);
+    one.entities.settle_notice(&claimed, &done).await?;
+    assert_eq!(one.entities.pending_notices(0).await?.all, 89);
     assert_eq!(first(9_000).await?, None);
     Ok(())
 }
 
-fn made(asked: Requested) -> CapacityRequest {
+fn made(asked: CapacityRequestOutcome) -> CapacityRequest {
     match asked {
-        Requested::New(request) => request,
+        CapacityRequestOutcome::Created(request) => request,
         other => panic!("{other:?}"),
     }
 }
 
-/// The request, and the capacity of its application.
-fn done(decided: Decided) -> (CapacityRequest, i64) {
+/// Returns the request and the capacity of its application.
+fn done(decided: DecisionOutcome) -> (CapacityRequest, i64) {
     match decided {
-        Decided::Done { request, usage } => (request, usage.application.athlete_capacity),
+        DecisionOutcome::Done { request, usage } => (request, usage.application.athlete_capacity),
         other => panic!("{other:?}"),
     }
 }

@@ -1,10 +1,10 @@
-//! Random calls to the canonical store. Ids are small, so that they meet.
+//! Random calls to the entity store. Ids are small, so that calls affect each other.
 
 use proptest::prelude::*;
 use schemas::entities::{
     Application, Athlete, Authorization, Effort, Entity, Follow, Gender, Membership,
 };
-use stores::admin::Decision;
+use stores::admin::RequestDecision;
 
 use super::canon_rows::{application, athlete, authorization, effort};
 
@@ -15,32 +15,32 @@ const ZONES: [&str; 4] = [
     "America/New_York",
 ];
 
-/// One call to a store. Ids are small, so that they meet.
+/// One call to a store. Ids are small, so that calls affect each other.
 #[derive(Debug, Clone)]
 pub enum Call {
-    /// Rows are applied.
+    /// Applies rows.
     Apply(Vec<Entity>),
-    /// An athlete connects to an application.
+    /// Connects an athlete to an application.
     Authorize(i64, i64),
-    /// An athlete disconnects.
+    /// Disconnects an athlete.
     Revoke(i64, i64),
-    /// An application gets another capacity.
+    /// Sets the capacity of an application.
     SetCapacity(i64, i64),
-    /// Its capacity is to be enforced, or not.
+    /// Sets whether the capacity is enforced.
     Enforce(i64, bool),
-    /// A higher capacity is asked for.
+    /// Requests a higher capacity.
     Ask(i64, i64),
-    /// One of the requests is decided: granted, with another capacity perhaps, or refused.
-    Decide(usize, Decision),
-    /// So many of what waits in the outbox are taken out, from the oldest or the newest on.
+    /// Decides one of the requests: grants it, possibly with another capacity, or refuses it.
+    Decide(usize, RequestDecision),
+    /// Removes this many notifications from the outbox, starting with the oldest or the newest.
     Notified(usize, bool),
 }
 
-/// Histories of entities.
+/// Generates histories of entities.
 pub fn histories() -> impl Strategy<Value = Vec<Call>> {
     let decision = prop_oneof![
-        1 => Just(Decision::Refuse),
-        2 => proptest::option::of(0..8_i64).prop_map(Decision::Grant),
+        1 => Just(RequestDecision::Refuse),
+        2 => proptest::option::of(0..8_i64).prop_map(RequestDecision::Grant),
     ];
     let call = prop_oneof![
         8 => proptest::collection::vec(entities(), 0..12).prop_map(Call::Apply),
@@ -59,12 +59,12 @@ pub fn histories() -> impl Strategy<Value = Vec<Call>> {
 fn entities() -> impl Strategy<Value = Entity> {
     let is_deleted = || proptest::bool::weighted(0.2);
     let version = || 0..4_i64;
-    // Whose an effort is follows from its id, mostly.
+    // The athlete of an effort mostly follows from its id.
     let stray = || prop_oneof![9 => Just(0), 1 => 1..3_i64];
     let efforts = (
         (0..12_i64, stray(), stray()),
         1..1000_i64,
-        // About a day on each side of New Year.
+        // About one day on each side of New Year.
         -100_000..100_000_i64,
         0..ZONES.len(),
         (proptest::bool::weighted(0.1), is_deleted(), version()),
@@ -149,7 +149,7 @@ fn entities() -> impl Strategy<Value = Entity> {
     ]
 }
 
-/// The same row with ids of its own history.
+/// Returns the row with its ids moved into the history's range.
 pub(super) fn shifted(mut row: Entity, base: i64) -> Entity {
     match &mut row {
         Entity::Effort(row) => {

@@ -1,12 +1,12 @@
-//! The laws of the canonical port: athletes who connect to applications.
+//! Laws of the entity store: athletes who connect to applications.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use schemas::entities::{Application, Athlete, Authorization, Entity};
 use schemas::source::Source;
-use stores::admin::{By, Change};
-use stores::canon::{Authorized, Revoked};
+use stores::admin::{ApplicationChange, AuditContext};
+use stores::entities::{AuthorizeOutcome, RevokeOutcome};
 use stores::{Result, Stores};
 
 use super::canon::pending;
@@ -15,31 +15,34 @@ use super::canon_rows::{
     told,
 };
 
-/// Athletes connect while there is room; whoever is connected already stays so. Rows that are
-/// applied are counted too, and whether there is room is not asked of them.
+/// Athletes connect until the capacity is reached; connected athletes stay connected. Applied rows
+/// are counted too, but are not limited by the capacity.
 pub async fn connecting_keeps_to_the_capacity(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
-    // Authorizations may come before their application.
+    let canon = &*ports.entities;
+    // Authorizations may precede their application.
     let early: Vec<Entity> = [(1, 10), (2, 11), (3, 11)]
         .map(|(id, member)| Entity::Authorization(authorization(id, 5, member)))
         .into();
     apply(canon, &early).await?;
     let unknown = canon.authorize(5, 12, NOW_MS).await?;
-    assert_eq!(unknown, Authorized::UnknownApplication);
+    assert_eq!(unknown, AuthorizeOutcome::UnknownApplication);
     apply(canon, &[Entity::Application(application(5, 2))]).await?;
 
-    let full = |connected, capacity| Authorized::Full {
+    let full = |connected, capacity| AuthorizeOutcome::CapacityReached {
         connected,
         capacity,
     };
     assert_eq!(canon.authorize(5, 12, NOW_MS).await?, full(2, 2));
-    assert_eq!(canon.authorize(5, 11, NOW_MS).await?, Authorized::Already);
-    let (change, by) = (Change::capacity(3), By::default());
-    let wider = canon.change(5, change, &by, 1).await?;
+    assert_eq!(
+        canon.authorize(5, 11, NOW_MS).await?,
+        AuthorizeOutcome::AlreadyConnected
+    );
+    let (change, by) = (ApplicationChange::capacity(3), AuditContext::default());
+    let wider = canon.change_application(5, change, &by, 1).await?;
     let wider = wider.expect("an application").application;
     assert_eq!(wider, application(5, 3), "and nothing else changes");
     let made = canon.authorize(5, 12, NOW_MS).await?;
-    let Authorized::New { id, notification } = made else {
+    let AuthorizeOutcome::New { id, notification } = made else {
         panic!("there is room: {made:?}");
     };
     assert!((1..1 << 53).contains(&id), "{id}");
@@ -55,7 +58,7 @@ pub async fn connecting_keeps_to_the_capacity(ports: &Stores) -> Result<()> {
         Some((id, NOW_MS * 1000, None))
     );
 
-    // One of two authorizations is taken back: the athlete is still connected.
+    // The athlete stays connected when one of two authorizations is revoked.
     let revoked = |id, member, at| Authorization {
         revoked_at_us: at,
         ..authorization(id, 5, member)
@@ -69,19 +72,19 @@ pub async fn connecting_keeps_to_the_capacity(ports: &Stores) -> Result<()> {
     .await?;
     assert!(matches!(
         canon.authorize(5, 13, NOW_MS).await?,
-        Authorized::New { .. }
+        AuthorizeOutcome::New { .. }
     ));
     assert_eq!(canon.authorize(5, 11, NOW_MS).await?, full(3, 3));
-    // What is applied asks for no room.
+    // Applied rows may exceed the capacity.
     apply(canon, &[Entity::Authorization(revoked(2, 11, None))]).await?;
     assert_eq!(canon.authorize(5, 14, NOW_MS).await?, full(4, 3));
     Ok(())
 }
 
-/// An athlete who is deleted is connected to nothing, gives a place free, can't connect, and is back when a line
-/// says so, whatever order the lines come in.
+/// A deleted athlete is connected to no application, frees capacity and cannot connect. A line can
+/// restore the athlete, in any order of lines.
 pub async fn deleted_athletes_are_connected_to_nothing(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let line = |id, is_deleted, version| {
         Entity::Athlete(Athlete {
             is_deleted,
@@ -100,7 +103,7 @@ pub async fn deleted_athletes_are_connected_to_nothing(ports: &Stores) -> Result
     ];
     apply(canon, &rows).await?;
     let counted = async || -> Result<Vec<Option<i64>>> {
-        let found = canon.usages_of(&[5, 6]).await?;
+        let found = canon.usages_by_id(&[5, 6]).await?;
         Ok(found.into_iter().map(|usage| usage.connected).collect())
     };
     let away = async || -> Result<Vec<i64>> {
@@ -108,7 +111,7 @@ pub async fn deleted_athletes_are_connected_to_nothing(ports: &Stores) -> Result
         let rows = rows.filter(|row| row.athlete_is_deleted);
         Ok(rows.map(|row| row.id).collect())
     };
-    let gone = Authorized::AthleteDeleted;
+    let gone = AuthorizeOutcome::AthleteDeleted;
     assert_eq!(counted().await?, [Some(2), Some(1)]);
     assert_eq!(canon.authorize(6, 12, NOW_MS).await?, gone);
     assert_eq!(away().await?, Vec::<i64>::new());
@@ -123,11 +126,11 @@ pub async fn deleted_athletes_are_connected_to_nothing(ports: &Stores) -> Result
     assert_eq!(away().await?, [1, 2, 4]);
     assert_eq!(canon.authorize(5, 10, NOW_MS).await?, gone);
     let made = canon.authorize(5, 13, NOW_MS).await?;
-    assert!(matches!(made, Authorized::New { .. }), "{made:?}");
+    assert!(matches!(made, AuthorizeOutcome::New { .. }), "{made:?}");
     // An older line changes nothing.
     let applied = apply(canon, &[line(10, false, 2)]).await?;
     assert_eq!(applied.notifications, []);
-    // What is applied of a deleted athlete is no connection until the athlete is back.
+    // An applied row of a deleted athlete connects nothing until the athlete is restored.
     let late = Entity::Authorization(authorization(7, 6, 12));
     apply(canon, &[late]).await?;
     assert_eq!(counted().await?, [Some(2), Some(0)]);
@@ -135,7 +138,7 @@ pub async fn deleted_athletes_are_connected_to_nothing(ports: &Stores) -> Result
     assert_eq!(counted().await?, [Some(3), Some(2)]);
     assert_eq!(away().await?, Vec::<i64>::new());
 
-    // One change deletes an athlete and takes back what another has.
+    // One call deletes an athlete and revokes another athlete's authorization.
     let taken = Authorization {
         revoked_at_us: Some(1),
         ..authorization(4, 6, 10)
@@ -144,22 +147,23 @@ pub async fn deleted_athletes_are_connected_to_nothing(ports: &Stores) -> Result
     apply(canon, &rows).await?;
     assert_eq!(counted().await?, [Some(3), Some(0)]);
     let done = canon.revoke(6, 12, NOW_MS).await?;
-    assert!(matches!(done, Revoked::Done(Some(_))), "{done:?}");
+    assert!(matches!(done, RevokeOutcome::Done(Some(_))), "{done:?}");
     apply(canon, &[line(12, false, 0)]).await?;
     assert_eq!(counted().await?, [Some(3), Some(0)]);
     Ok(())
 }
 
-/// A capacity that was set stays until a line says another one; a line with an older version doesn't.
+/// A capacity that was set stays until a newer line sets another one. A line with an older version
+/// does not.
 pub async fn a_capacity_stays_until_a_line_says_more(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let line = |capacity, version| Application {
         version,
         ..application(5, capacity)
     };
     apply(canon, &[Entity::Application(line(2, 4))]).await?;
-    let (change, by) = (Change::capacity(7), By::default());
-    let set = canon.change(5, change, &by, 1).await?;
+    let (change, by) = (ApplicationChange::capacity(7), AuditContext::default());
+    let set = canon.change_application(5, change, &by, 1).await?;
     assert_eq!(set.map(|usage| usage.application), Some(line(7, 4)));
     apply(canon, &[Entity::Application(line(3, 3))]).await?;
     assert_eq!(canon.application(5).await?, Some(line(7, 4)));
@@ -168,10 +172,10 @@ pub async fn a_capacity_stays_until_a_line_says_more(ports: &Stores) -> Result<(
     Ok(())
 }
 
-/// Disconnecting takes back all of an athlete's authorizations of an application. A line brings one
-/// back, but not an older one.
+/// Disconnecting revokes all of an athlete's authorizations for an application. A newer line
+/// restores one; an older line does not.
 pub async fn revoking_takes_back_everything(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let rows = [
         Entity::Application(application(5, 1)),
         Entity::Authorization(authorization(1, 5, 10)),
@@ -187,15 +191,21 @@ pub async fn revoking_takes_back_everything(ports: &Stores) -> Result<()> {
     ];
     apply(canon, &rows).await?;
     let done = canon.revoke(5, 10, NOW_MS).await?;
-    let Revoked::Done(Some(notification)) = done else {
+    let RevokeOutcome::Done(Some(notification)) = done else {
         panic!("the athlete was connected: {done:?}");
     };
     assert_eq!(
         told(&[notification]),
         [(Source::Authorizations, group(5, 10))]
     );
-    assert_eq!(canon.revoke(5, 10, NOW_MS).await?, Revoked::Done(None));
-    assert_eq!(canon.revoke(5, 99, NOW_MS).await?, Revoked::Done(None));
+    assert_eq!(
+        canon.revoke(5, 10, NOW_MS).await?,
+        RevokeOutcome::Done(None)
+    );
+    assert_eq!(
+        canon.revoke(5, 99, NOW_MS).await?,
+        RevokeOutcome::Done(None)
+    );
     let now = Some(NOW_MS * 1000);
     let times = |rows: Vec<AuthorizationRow>| -> BTreeMap<i64, Option<i64>> {
         rows.into_iter()
@@ -205,7 +215,7 @@ pub async fn revoking_takes_back_everything(ports: &Stores) -> Result<()> {
     let expected = BTreeMap::from([(1, now), (2, now), (3, Some(7)), (4, None)]);
     assert_eq!(times(authorizations(canon).await?), expected);
 
-    let full = Authorized::Full {
+    let full = AuthorizeOutcome::CapacityReached {
         connected: 1,
         capacity: 1,
     };
@@ -215,11 +225,14 @@ pub async fn revoking_takes_back_everything(ports: &Stores) -> Result<()> {
     assert_eq!(times(authorizations(canon).await?), expected);
     assert_eq!(canon.authorize(5, 12, NOW_MS).await?, full);
     apply(canon, &rows[1..2]).await?;
-    assert_eq!(canon.authorize(5, 10, NOW_MS).await?, Authorized::Already);
+    assert_eq!(
+        canon.authorize(5, 10, NOW_MS).await?,
+        AuthorizeOutcome::AlreadyConnected
+    );
     Ok(())
 }
 
-/// However many ask at once, no more are connected than there are places; and who is connected is let in.
+/// Concurrent requests never exceed the capacity, and a connected athlete always succeeds.
 pub async fn places_are_given_once(one: &Stores, other: &Stores) -> Result<()> {
     const CAPACITY: i64 = 500;
     const LEFT: i64 = 10;
@@ -229,20 +242,24 @@ pub async fn places_are_given_once(one: &Stores, other: &Stores) -> Result<()> {
     let rows = connected.map(|n| Entity::Authorization(authorization(n, 1, n)));
     let application = Entity::Application(application(1, CAPACITY));
     let rows: Vec<Entity> = [application].into_iter().chain(rows).collect();
-    apply(&*one.canon, &rows).await?;
+    apply(&*one.entities, &rows).await?;
     let mut asking = tokio::task::JoinSet::new();
     for n in 0..ASKING {
-        let canon = Arc::clone(if n % 3 == 0 { &one.canon } else { &other.canon });
-        // Some are connected. Of the others each asks twice.
+        let canon = Arc::clone(if n % 3 == 0 {
+            &one.entities
+        } else {
+            &other.entities
+        });
+        // Some athletes are connected already. Each of the others connects twice.
         let athlete_id = if n < CONNECTED { n } else { CAPACITY + n / 2 };
         asking.spawn(async move { canon.authorize(1, athlete_id, NOW_MS).await });
     }
     let (mut ids, mut already, mut full) = (BTreeSet::new(), 0, 0);
     while let Some(answer) = asking.join_next().await {
         match answer.expect("it ends")? {
-            Authorized::New { id, .. } => assert!(ids.insert(id), "an id is given once"),
-            Authorized::Already => already += 1,
-            Authorized::Full {
+            AuthorizeOutcome::New { id, .. } => assert!(ids.insert(id), "an id is given once"),
+            AuthorizeOutcome::AlreadyConnected => already += 1,
+            AuthorizeOutcome::CapacityReached {
                 connected,
                 capacity,
             } => {
@@ -255,7 +272,7 @@ pub async fn places_are_given_once(one: &Stores, other: &Stores) -> Result<()> {
     let twice = CONNECTED + LEFT;
     assert_eq!(ids.len() as u64, LEFT.unsigned_abs(), "new ones");
     assert_eq!((already, full), (twice, ASKING - LEFT - twice));
-    let rows = authorizations(&*other.canon).await?;
+    let rows = authorizations(&*other.entities).await?;
     let athletes: BTreeSet<i64> = rows.iter().map(|row| row.athlete_id).collect();
     assert_eq!((rows.len(), athletes.len()), (500, 500));
     let new = rows.iter().filter(|row| ids.contains(&row.id));

@@ -1,10 +1,10 @@
-//! The laws of the canonical port: taking an athlete out of it.
+//! Laws of the entity store: erasing an athlete.
 
 use std::collections::BTreeSet;
 
 use schemas::entities::{Athlete, Authorization, Entity, Follow, Gender, Group, Membership};
 use schemas::source::Source;
-use stores::canon::CanonErase;
+use stores::entities::EntityErase;
 use stores::{Result, Stores};
 
 use super::canon_rows::{
@@ -33,9 +33,9 @@ const fn follow(follower_id: i64, followed_id: i64) -> Follow {
     }
 }
 
-/// Rows of both athletes in every table; one authorization of theirs is revoked.
+/// Fills every table with rows of both athletes; one authorization each is revoked.
 async fn filled(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let rows = [application(1, 10), application(2, 10)];
     apply(canon, &rows.map(Entity::Application)).await?;
     for (at, id) in [(0, GONE), (100, STAYS)] {
@@ -66,36 +66,39 @@ async fn filled(ports: &Stores) -> Result<()> {
     drain(ports).await.map(drop)
 }
 
-/// Takes all notifications out of the outbox.
+/// Removes all notifications from the outbox.
 async fn drain(ports: &Stores) -> Result<BTreeSet<(Source, Group)>> {
     let mut told = BTreeSet::new();
     for source in [Source::Efforts, Source::Authorizations] {
-        let pending = ports.canon.pending(source, i64::MAX, 10_000).await?;
+        let pending = ports
+            .entities
+            .pending_notifications(source, i64::MAX, 10_000)
+            .await?;
         told.extend(pending.iter().map(|told| (told.source, told.group)));
         let ids: Vec<i64> = pending.iter().map(|told| told.id).collect();
-        ports.canon.notified(&ids).await?;
+        ports.entities.remove_notifications(&ids).await?;
     }
     Ok(told)
 }
 
-/// By table, where rows of an athlete are.
-async fn places(canon: &dyn CanonErase, id: i64) -> Result<Vec<(&'static str, u64)>> {
-    let mut found = canon.rows_of(id).await?;
-    assert!(found.iter().all(|of| !of.are_apps));
+/// Returns the number of rows of an athlete by table.
+async fn places(canon: &dyn EntityErase, id: i64) -> Result<Vec<(&'static str, u64)>> {
+    let mut found = canon.count_athlete_rows(id).await?;
+    assert!(found.iter().all(|of| !of.is_view));
     found.retain(|of| of.rows > 0);
     Ok(found.iter().map(|of| (of.table, of.rows)).collect())
 }
 
 async fn connected(ports: &Stores, application: i64) -> Result<Option<i64>> {
-    let usage = ports.canon.usages_of(&[application]).await?.pop();
+    let usage = ports.entities.usages_by_id(&[application]).await?.pop();
     Ok(usage.and_then(|usage| usage.connected))
 }
 
-/// All rows of an athlete go in small steps, each of which may be the last for a while; groups are told of, counters fall, and
-/// nothing of anybody else goes.
+/// All rows of an athlete are deleted in small steps, any of which may be the last for a while.
+/// Groups are notified, counters decrease, and rows of other athletes stay.
 pub async fn an_athlete_goes_from_every_table(ports: &Stores) -> Result<()> {
     filled(ports).await?;
-    let erase = &*ports.canon_erase;
+    let erase = &*ports.entity_eraser;
     let others = places(erase, STAYS).await?;
     let tables: Vec<&str> = others.iter().map(|(table, _)| *table).collect();
     for table in ["authorizations", "efforts", "clubs", "follows", "athletes"] {
@@ -108,7 +111,7 @@ pub async fn an_athlete_goes_from_every_table(ports: &Stores) -> Result<()> {
         steps += 1;
         assert!(steps < LIMIT, "{:?}", places(erase, GONE).await?);
     }
-    erase.tell_of(GONE, NOW_MS).await?;
+    erase.notify_groups_of(GONE, NOW_MS).await?;
     let told = drain(ports).await?;
     for segment in 1..=3 {
         assert!(told.contains(&(Source::Efforts, group(segment, GONE))));
@@ -121,25 +124,25 @@ pub async fn an_athlete_goes_from_every_table(ports: &Stores) -> Result<()> {
     assert_eq!(places(erase, GONE).await?, []);
     assert_eq!(places(erase, STAYS).await?, others);
     assert_eq!(connected(ports, 1).await?, Some(1));
-    let left = efforts(&*ports.canon, LIMIT).await?;
+    let left = efforts(&*ports.entities, LIMIT).await?;
     assert!(left.len() == 4 && left.iter().all(|row| row.athlete_id == STAYS));
-    let left = authorizations(&*ports.canon).await?;
+    let left = authorizations(&*ports.entities).await?;
     assert!(left.len() == 3 && left.iter().all(|row| row.athlete_id == STAYS));
-    assert_eq!(ports.canon.club_members(1).await?, [STAYS]);
-    assert_eq!(ports.canon.followed_by(51).await?, [STAYS]);
+    assert_eq!(ports.entities.club_members(1).await?, [STAYS]);
+    assert_eq!(ports.entities.followed_athletes(51).await?, [STAYS]);
     Ok(())
 }
 
-/// The rows of groups go, counters fall with them, and nothing is told.
+/// Deleting the rows of groups decreases counters and sends no notifications.
 pub async fn rows_of_groups_go_untold(ports: &Stores) -> Result<()> {
     filled(ports).await?;
-    let erase = &*ports.canon_erase;
+    let erase = &*ports.entity_eraser;
     let groups = [group(1, GONE), group(9, GONE)];
     erase.erase_groups(Source::Efforts, &groups).await?;
     erase.erase_groups(Source::Authorizations, &groups).await?;
     assert_eq!(connected(ports, 1).await?, Some(1));
     assert_eq!(drain(ports).await?, BTreeSet::new());
-    let left = efforts(&*ports.canon, LIMIT).await?;
+    let left = efforts(&*ports.entities, LIMIT).await?;
     let left = left.iter().filter(|row| row.athlete_id == GONE);
     assert_eq!(left.map(|row| row.segment_id).collect::<Vec<_>>(), [2, 3]);
     let refused = erase.erase_groups(Source::Plays, &groups).await;

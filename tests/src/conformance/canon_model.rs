@@ -1,4 +1,4 @@
-//! Random histories of entities, against the rules in plain maps.
+//! Compares random histories of entities with the rules on plain maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ use schemas::entities::{
 };
 use schemas::source::Source;
 use stores::Result;
-use stores::admin::{CanonAdmin, Change};
-use stores::canon::{Authorized, Notification, Revoked};
+use stores::admin::{ApplicationChange, EntityAdmin};
+use stores::entities::{AuthorizeOutcome, Notification, RevokeOutcome};
 
 use super::canon::pending;
 use super::canon_calls::{Call, shifted};
@@ -19,12 +19,12 @@ use super::canon_rows::{
     AuthorizationRow, EffortRow, athlete, authorization, authorization_rows, effort_rows,
 };
 
-/// Ids of one history are smaller than this; another begins with a multiple of it.
+/// Ids of one history are smaller than this; the next history starts at a multiple of it.
 const IDS: i64 = 1000;
 /// Ids of applications are smaller than this.
 const APPLICATIONS: i64 = 3;
 
-/// What a store should hold.
+/// The expected contents of a store.
 #[derive(Debug, Default)]
 struct Model {
     efforts: BTreeMap<i64, Effort>,
@@ -41,12 +41,12 @@ struct Model {
 
 type TouchedGroups = BTreeSet<(Source, Group)>;
 
-/// What views see of an athlete: gender, year of birth, weight, and whether it was deleted or is
-/// disqualified.
+/// The columns of an athlete that views read: gender, year of birth, weight, and whether the
+/// athlete is deleted or disqualified.
 type SeenAthlete = (Option<&'static str>, Option<i64>, Option<f64>, (bool, bool));
 
 impl Model {
-    /// Takes a row, or says which column speaks against it.
+    /// Applies a row, or returns the column that rejects it.
     fn take(&mut self, row: Entity, touched: &mut TouchedGroups) -> Option<&'static str> {
         match row {
             Entity::Effort(row) => {
@@ -105,7 +105,7 @@ impl Model {
         None
     }
 
-    /// What views see of each athlete who has efforts.
+    /// Returns the columns that views read of each athlete with efforts.
     fn seen(&self) -> BTreeMap<i64, SeenAthlete> {
         let unknown = athlete(0);
         let ids = self.efforts.values().map(|row| row.athlete_id);
@@ -173,7 +173,7 @@ impl Model {
         row.is_some_and(|row| row.is_deleted)
     }
 
-    /// The athletes who are connected to an application, counted anew.
+    /// Recomputes the athletes connected to an application.
     fn connected(&self, application_id: i64) -> BTreeSet<i64> {
         let of = |row: &&Authorization| {
             row.application_id == application_id
@@ -195,7 +195,7 @@ impl Model {
         }
     }
 
-    /// An application as those see it who look after it, and who is connected.
+    /// Returns an application as an administrator sees it, and its connected athletes.
     fn application(&self, id: i64) -> (Seen, BTreeSet<i64>) {
         let connected = self.connected(id);
         let seen = Seen {
@@ -205,7 +205,7 @@ impl Model {
         (seen, connected)
     }
 
-    /// Checks what is told against what was touched, and keeps it in the outbox.
+    /// Checks the notifications against the touched groups and adds them to the outbox.
     fn tell(&mut self, told: &[Notification], touched: &TouchedGroups) {
         for told in told {
             assert!(told.id > self.last, "numbers rise");
@@ -227,24 +227,25 @@ fn put<K: Ord, T>(rows: &mut BTreeMap<K, T>, id: K, row: T, version: impl Fn(&T)
     }
 }
 
-/// A store that runs `calls` holds and answers what the plain rules do, at every moment. Every
-/// history of one store has another number.
+/// Runs `calls` on a store and compares its results and contents with the plain rules after each
+/// call. Every history of one store needs its own number.
 ///
 /// # Errors
-/// Those of the store.
-pub async fn follows_the_model(canon: &dyn CanonAdmin, number: i64, calls: &[Call]) -> Result<()> {
+/// Errors of the store.
+pub async fn follows_the_model(canon: &dyn EntityAdmin, number: i64, calls: &[Call]) -> Result<()> {
     let base = number * IDS;
     let mut model = Model::default();
     // Histories that share a store share its outbox.
     let left = pending(canon, usize::MAX).await?;
     let left: Vec<i64> = left.iter().map(|told| told.id).collect();
-    canon.notified(&left).await?;
+    canon.remove_notifications(&left).await?;
     for (now_ms, (index, call)) in (1000..).zip(calls.iter().enumerate()) {
         let before = [0, 1, 2].map(|id| model.application(base + id));
         run(canon, base, &mut model, call, now_ms).await?;
         for (id, (before, connected)) in (base..).zip(before) {
             let (after, connected_after) = model.application(id);
-            // Whoever was, is or is said to be connected may have been so for a moment.
+            // Athletes connected before, after or by the call may all have been connected for a
+            // moment.
             let lines = match call {
                 Call::Apply(rows) => rows.as_slice(),
                 _ => &[],
@@ -270,7 +271,7 @@ pub async fn follows_the_model(canon: &dyn CanonAdmin, number: i64, calls: &[Cal
 }
 
 async fn run(
-    canon: &dyn CanonAdmin,
+    canon: &dyn EntityAdmin,
     base: i64,
     model: &mut Model,
     call: &Call,
@@ -288,14 +289,14 @@ async fn run(
             revoke(canon, model, (key + base, member + base), now_ms).await?;
         }
         Call::SetCapacity(key, capacity) => {
-            let (id, change) = (key + base, Change::capacity(*capacity));
+            let (id, change) = (key + base, ApplicationChange::capacity(*capacity));
             let before = model.capacity(id);
             let after = model.admin.change(canon, id, change, before, now_ms);
             let after = after.await?;
             model.set_capacity(id, after);
         }
         Call::Enforce(key, is_on) => {
-            let (id, change) = (key + base, Change::enforced(*is_on));
+            let (id, change) = (key + base, ApplicationChange::enforced(*is_on));
             let capacity = model.capacity(id);
             let after = model.admin.change(canon, id, change, capacity, now_ms);
             after.await?;
@@ -321,7 +322,7 @@ async fn run(
             } else {
                 ids.rev().take(*count).collect()
             };
-            canon.notified(&ids).await?;
+            canon.remove_notifications(&ids).await?;
             model.outbox.retain(|id, _| !ids.contains(id));
         }
     }
@@ -329,7 +330,7 @@ async fn run(
 }
 
 async fn apply(
-    canon: &dyn CanonAdmin,
+    canon: &dyn EntityAdmin,
     model: &mut Model,
     rows: Vec<Entity>,
     now_ms: i64,
@@ -386,7 +387,7 @@ async fn apply(
 }
 
 async fn authorize(
-    canon: &dyn CanonAdmin,
+    canon: &dyn EntityAdmin,
     model: &mut Model,
     (key, member): (i64, i64),
     now_ms: i64,
@@ -396,15 +397,17 @@ async fn authorize(
     let is_enforced = model.admin.is_enforced(key);
     let answer = canon.authorize(key, member, now_ms).await?;
     let expected = match capacity {
-        None => Authorized::UnknownApplication,
-        Some(_) if model.is_deleted(member) => Authorized::AthleteDeleted,
-        Some(_) if connected.contains(&member) => Authorized::Already,
-        Some(capacity) if is_enforced && connected.len() as i64 >= capacity => Authorized::Full {
-            connected: connected.len() as i64,
-            capacity,
-        },
+        None => AuthorizeOutcome::UnknownApplication,
+        Some(_) if model.is_deleted(member) => AuthorizeOutcome::AthleteDeleted,
+        Some(_) if connected.contains(&member) => AuthorizeOutcome::AlreadyConnected,
+        Some(capacity) if is_enforced && connected.len() as i64 >= capacity => {
+            AuthorizeOutcome::CapacityReached {
+                connected: connected.len() as i64,
+                capacity,
+            }
+        }
         Some(_) => {
-            let Authorized::New { id, notification } = answer else {
+            let AuthorizeOutcome::New { id, notification } = answer else {
                 panic!("there is room for {member} in {key}: {answer:?}");
             };
             let row = Authorization {
@@ -422,17 +425,17 @@ async fn authorize(
 }
 
 async fn revoke(
-    canon: &dyn CanonAdmin,
+    canon: &dyn EntityAdmin,
     model: &mut Model,
     (key, member): (i64, i64),
     now_ms: i64,
 ) -> Result<()> {
     let answer = canon.revoke(key, member, now_ms).await?;
     if !model.applications.contains_key(&key) {
-        assert_eq!(answer, Revoked::UnknownApplication);
+        assert_eq!(answer, RevokeOutcome::UnknownApplication);
         return Ok(());
     }
-    // What a deleted athlete has can be taken back too.
+    // An authorization of a deleted athlete can be revoked too.
     let mut was_live = false;
     for row in model.authorizations.values_mut() {
         let is_meant = row.application_id == key && row.athlete_id == member;
@@ -441,7 +444,7 @@ async fn revoke(
             was_live = true;
         }
     }
-    let Revoked::Done(told) = answer else {
+    let RevokeOutcome::Done(told) = answer else {
         panic!("application {key} is known");
     };
     let touched = (Source::Authorizations, Group { key, member });
@@ -450,7 +453,7 @@ async fn revoke(
     Ok(())
 }
 
-async fn compare(canon: &dyn CanonAdmin, base: i64, model: &Model) -> Result<()> {
+async fn compare(canon: &dyn EntityAdmin, base: i64, model: &Model) -> Result<()> {
     let mine = base..base + IDS;
     let efforts = model.effort_rows();
     let authorizations = model.authorization_rows();
@@ -494,7 +497,7 @@ async fn compare(canon: &dyn CanonAdmin, base: i64, model: &Model) -> Result<()>
     compare_lists(canon, base, model).await
 }
 
-async fn compare_lists(canon: &dyn CanonAdmin, base: i64, model: &Model) -> Result<()> {
+async fn compare_lists(canon: &dyn EntityAdmin, base: i64, model: &Model) -> Result<()> {
     for id in base..base + 4 {
         let members = model.clubs.values();
         let members = members.filter(|row| row.club_id == id && !row.is_deleted);
@@ -503,7 +506,11 @@ async fn compare_lists(canon: &dyn CanonAdmin, base: i64, model: &Model) -> Resu
         let followed = model.follows.values();
         let followed = followed.filter(|row| row.follower_id == id && !row.is_deleted);
         let followed: Vec<i64> = followed.map(|row| row.followed_id).collect();
-        assert_eq!(canon.followed_by(id).await?, followed, "followed by {id}");
+        assert_eq!(
+            canon.followed_athletes(id).await?,
+            followed,
+            "followed by {id}"
+        );
         let known = model.applications.get(&id);
         assert_eq!(canon.application(id).await?.as_ref(), known);
     }

@@ -1,50 +1,50 @@
-//! What those who look after applications should find, in plain lists.
+//! Model of application administration, on plain lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::entities::Application;
 use stores::Result;
 use stores::admin::{
-    By, CanonAdmin, CapacityRequest, Change, Changed, Decided, Decision, INGEST, RequestState,
-    Requested, RequestsOf,
+    ApplicationChange, AuditContext, AuditedChange, CapacityRequest, CapacityRequestFilter,
+    CapacityRequestOutcome, DecisionOutcome, EntityAdmin, INGEST, RequestDecision, RequestState,
 };
 use stores::notices::{Notice, THRESHOLDS};
 
-/// More than there are of anything in one history.
+/// More than any list of one history holds.
 const LIMIT: usize = 1_000;
 
-/// What those who look after applications should find.
+/// The expected results of application administration.
 #[derive(Debug, Default)]
 pub(super) struct Admin {
     /// Applications whose capacity is not enforced.
     unlimited: BTreeSet<i64>,
-    /// By application, oldest first: who changed what, and by which request.
-    changes: BTreeMap<i64, Vec<(String, Changed, Option<i64>)>>,
-    /// In their order.
+    /// By application, oldest first: the actor, the change and the request that caused it.
+    changes: BTreeMap<i64, Vec<(String, AuditedChange, Option<i64>)>>,
+    /// All requests in order.
     requests: Vec<CapacityRequest>,
-    /// By application.
+    /// Notices by application.
     noted: BTreeMap<i64, Noted>,
 }
 
-/// Notices of an application that were seen.
+/// The notices of an application so far.
 #[derive(Debug, Default)]
 struct Noted {
     /// The number of the last one.
     last: i64,
-    /// The thresholds of the capacity as it is.
+    /// The thresholds of the current capacity.
     thresholds: BTreeSet<i64>,
 }
 
 /// An application before or after a step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
-    /// Its capacity, if it is known.
+    /// Its capacity, if known.
     pub(super) capacity: Option<i64>,
-    /// How many are connected.
+    /// The number of connected athletes.
     pub(super) connected: usize,
 }
 
-/// Thresholds that so many athletes reach.
+/// Returns the thresholds that this many athletes reach.
 fn reached(capacity: i64, connected: usize) -> BTreeSet<i64> {
     let connected = connected as i64;
     let is_reached = |threshold: &i64| {
@@ -55,8 +55,8 @@ fn reached(capacity: i64, connected: usize) -> BTreeSet<i64> {
     THRESHOLDS.into_iter().filter(is_reached).collect()
 }
 
-fn by(name: &str) -> By {
-    By {
+fn by(name: &str) -> AuditContext {
+    AuditContext {
         actor: name.to_owned(),
         reason: Some("why".to_owned()),
     }
@@ -67,22 +67,22 @@ impl Admin {
         !self.unlimited.contains(&id)
     }
 
-    fn changed(&mut self, id: i64, actor: &str, changed: Changed, request: Option<i64>) {
+    fn changed(&mut self, id: i64, actor: &str, changed: AuditedChange, request: Option<i64>) {
         let changes = self.changes.entry(id).or_default();
         changes.push((actor.to_owned(), changed, request));
     }
 
-    /// A line may have changed an application.
+    /// Records that a line may have changed an application.
     pub(super) fn line(&mut self, before: &Application, after: &Application) {
         if after.owner != before.owner {
-            let changed = Changed::Owner {
+            let changed = AuditedChange::Owner {
                 before: before.owner.clone(),
                 after: after.owner.clone(),
             };
             self.changed(after.id, INGEST, changed, None);
         }
         if after.athlete_capacity != before.athlete_capacity {
-            let changed = Changed::Capacity {
+            let changed = AuditedChange::Capacity {
                 before: before.athlete_capacity,
                 after: after.athlete_capacity,
             };
@@ -90,30 +90,32 @@ impl Admin {
         }
     }
 
-    /// Somebody sets a capacity, or whether it is enforced. `capacity` is the one before, if the application
-    /// is known; the one after.
+    /// Changes the capacity or its enforcement. `capacity` is the previous one if the application
+    /// exists; returns the new one.
     pub(super) async fn change(
         &mut self,
-        canon: &dyn CanonAdmin,
+        canon: &dyn EntityAdmin,
         id: i64,
-        change: Change,
+        change: ApplicationChange,
         capacity: Option<i64>,
         now_ms: i64,
     ) -> Result<Option<i64>> {
-        let found = canon.change(id, change, &by("somebody"), now_ms).await?;
+        let found = canon
+            .change_application(id, change, &by("somebody"), now_ms)
+            .await?;
         let Some(before) = capacity else {
             assert_eq!(found, None, "{id} is not known");
             return Ok(None);
         };
         let after = change.athlete_capacity.unwrap_or(before);
         if after != before {
-            let changed = Changed::Capacity { before, after };
+            let changed = AuditedChange::Capacity { before, after };
             self.changed(id, "somebody", changed, None);
         }
         let was = self.is_enforced(id);
         let is = change.is_enforced.unwrap_or(was);
         if is != was {
-            let changed = Changed::Enforcement {
+            let changed = AuditedChange::Enforcement {
                 before: was,
                 after: is,
             };
@@ -130,10 +132,10 @@ impl Admin {
         Ok(Some(after))
     }
 
-    /// A developer asks for more.
+    /// Requests more capacity as a developer.
     pub(super) async fn ask(
         &mut self,
-        canon: &dyn CanonAdmin,
+        canon: &dyn EntityAdmin,
         id: i64,
         asked: i64,
         capacity: Option<i64>,
@@ -146,24 +148,24 @@ impl Admin {
             |one: &&CapacityRequest| one.application_id == id && one.state == RequestState::Open;
         let open = self.requests.iter().find(is_open);
         let expected = match capacity {
-            None => Requested::UnknownApplication,
+            None => CapacityRequestOutcome::UnknownApplication,
             Some(athlete_capacity) if asked <= athlete_capacity => {
-                Requested::Enough { athlete_capacity }
+                CapacityRequestOutcome::AlreadySufficient { athlete_capacity }
             }
             Some(_) => match open {
-                Some(open) => Requested::Open(open.clone()),
+                Some(open) => CapacityRequestOutcome::AlreadyOpen(open.clone()),
                 None => {
-                    let Requested::New(request) = answer else {
+                    let CapacityRequestOutcome::Created(request) = answer else {
                         panic!("{id} may ask for {asked}: {answer:?}");
                     };
                     let expected = CapacityRequest {
                         id: request.id,
                         application_id: id,
                         athlete_capacity: asked,
-                        asked: by("developer"),
-                        asked_at_ms: now_ms,
+                        requested_by: by("developer"),
+                        requested_at_ms: now_ms,
                         state: RequestState::Open,
-                        decided: None,
+                        decided_by: None,
                         decided_at_ms: None,
                         granted_capacity: None,
                     };
@@ -179,12 +181,13 @@ impl Admin {
         Ok(())
     }
 
-    /// An administrator decides one of the requests, if there are any; the application, and its capacity then.
+    /// Decides one of the requests, if any, as an administrator. Returns the application and its
+    /// capacity afterwards.
     pub(super) async fn decide(
         &mut self,
-        canon: &dyn CanonAdmin,
+        canon: &dyn EntityAdmin,
         nth: usize,
-        decision: Decision,
+        decision: RequestDecision,
         capacity_of: impl Fn(i64) -> Option<i64> + Send,
         now_ms: i64,
     ) -> Result<Option<(i64, i64)>> {
@@ -193,33 +196,35 @@ impl Admin {
         };
         let request = self.requests[nth].clone();
         let admin = by("admin");
-        let answer = canon.decide(request.id, decision, &admin, now_ms).await?;
+        let answer = canon
+            .decide_request(request.id, decision, &admin, now_ms)
+            .await?;
         if request.state != RequestState::Open {
-            assert_eq!(answer, Decided::Already(request));
+            assert_eq!(answer, DecisionOutcome::AlreadyDecided(request));
             return Ok(None);
         }
         let id = request.application_id;
         let before = capacity_of(id).expect("who asked is known");
         let (state, after) = match decision {
-            Decision::Grant(Some(granted)) if granted < before => {
+            RequestDecision::Grant(Some(granted)) if granted < before => {
                 let athlete_capacity = before;
-                assert_eq!(answer, Decided::Lowers { athlete_capacity });
+                assert_eq!(answer, DecisionOutcome::WouldLower { athlete_capacity });
                 return Ok(None);
             }
-            Decision::Refuse => (RequestState::Refused, None),
-            Decision::Grant(granted) => {
+            RequestDecision::Refuse => (RequestState::Refused, None),
+            RequestDecision::Grant(granted) => {
                 let granted = granted.unwrap_or(request.athlete_capacity);
                 (RequestState::Granted, Some(granted.max(before)))
             }
         };
         let expected = CapacityRequest {
             state,
-            decided: Some(admin),
+            decided_by: Some(admin),
             decided_at_ms: Some(now_ms),
             granted_capacity: after,
             ..request
         };
-        let Decided::Done { request, usage } = answer else {
+        let DecisionOutcome::Done { request, usage } = answer else {
             panic!("{expected:?} is open: {answer:?}");
         };
         assert_eq!(request, expected);
@@ -227,17 +232,17 @@ impl Admin {
         assert_eq!(usage.application.athlete_capacity, after);
         self.requests[nth] = expected;
         if after != before {
-            let changed = Changed::Capacity { before, after };
+            let changed = AuditedChange::Capacity { before, after };
             self.changed(id, "admin", changed, Some(request.id));
         }
         Ok(Some((id, after)))
     }
 
-    /// Compares which notices a step has made. Rows of one step come in an order of the store's own, so there
-    /// may be more athletes for a moment than after it: at most `peak`.
+    /// Compares the notices of a step. A store may apply the rows of one step in any order, so up
+    /// to `peak` athletes may be connected in between.
     pub(super) async fn notices(
         &mut self,
-        canon: &dyn CanonAdmin,
+        canon: &dyn EntityAdmin,
         id: i64,
         before: Seen,
         after: Seen,
@@ -280,9 +285,9 @@ impl Admin {
         Ok(())
     }
 
-    /// Compares all that is kept of an application.
-    pub(super) async fn compare(&self, canon: &dyn CanonAdmin, id: i64, seen: Seen) -> Result<()> {
-        let usage = canon.usages_of(&[id]).await?.pop();
+    /// Compares all records of an application.
+    pub(super) async fn compare(&self, canon: &dyn EntityAdmin, id: i64, seen: Seen) -> Result<()> {
+        let usage = canon.usages_by_id(&[id]).await?.pop();
         let usage = usage.map(|usage| {
             let capacity = usage.application.athlete_capacity;
             (capacity, usage.is_enforced, usage.connected)
@@ -290,11 +295,15 @@ impl Admin {
         let connected = Some(seen.connected as i64);
         let expected = (seen.capacity).map(|capacity| (capacity, self.is_enforced(id), connected));
         assert_eq!(usage, expected, "{id}");
-        let found = canon.audit(id, None, LIMIT).await?.into_iter().rev();
+        let found = canon
+            .audit_entries(id, None, LIMIT)
+            .await?
+            .into_iter()
+            .rev();
         let found = found.map(|entry| (entry.actor, entry.changed, entry.request_id));
         let expected = self.changes.get(&id).cloned().unwrap_or_default();
         assert_eq!(found.collect::<Vec<_>>(), expected, "{id}");
-        let of = RequestsOf {
+        let of = CapacityRequestFilter {
             application_id: Some(id),
             state: None,
         };

@@ -1,14 +1,14 @@
-//! The laws of names.
+//! Laws of names.
 
 use schemas::entities::{Athlete, Entity};
-use stores::names::{Named, Names};
+use stores::names::{NamedKind, Names};
 use stores::{ErrorKind, Result, Stores};
 
 use super::canon_rows::{application, apply, athlete};
 
 async fn named(
     names: &(impl Names + ?Sized),
-    of: Named,
+    of: NamedKind,
     ids: &[i64],
 ) -> Result<Vec<(i64, String)>> {
     let found = names.names(of, ids).await?;
@@ -22,10 +22,10 @@ fn called(of: &[(i64, &str)]) -> Vec<(i64, String)> {
         .collect()
 }
 
-/// Names that are given are found by kind and number, replaced, and taken away.
+/// Names can be set, found by kind and number, replaced and removed.
 pub async fn names_are_given(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
-    for of in Named::ALL {
+    let canon = &*ports.entities;
+    for of in NamedKind::ALL {
         assert_eq!(named(canon, of, &[1, 2]).await?, []);
         assert_eq!(named(canon, of, &[]).await?, []);
     }
@@ -36,23 +36,23 @@ pub async fn names_are_given(ports: &Stores) -> Result<()> {
         (1, Some("One".to_owned())),
         (2, Some("x".repeat(500))),
     ];
-    canon.set_names(Named::Track, &given).await?;
-    canon.set_names(Named::Segment, &[]).await?;
+    canon.set_names(NamedKind::Track, &given).await?;
+    canon.set_names(NamedKind::Segment, &[]).await?;
     let all = [2, i64::MAX, 1, -1, 1];
     let long = "x".repeat(500);
     let expected = called(&[(1, "One"), (2, &long), (i64::MAX, "Ä 🚲 'quoted\" \\ %_")]);
-    assert_eq!(named(canon, Named::Track, &all).await?, expected);
-    assert_eq!(named(canon, Named::Owner, &all).await?, []);
+    assert_eq!(named(canon, NamedKind::Track, &all).await?, expected);
+    assert_eq!(named(canon, NamedKind::Owner, &all).await?, []);
     let changed = [(1, None), (2, Some("two".to_owned())), (7, None)];
-    canon.set_names(Named::Track, &changed).await?;
+    canon.set_names(NamedKind::Track, &changed).await?;
     let expected = called(&[(2, "two"), (i64::MAX, "Ä 🚲 'quoted\" \\ %_")]);
-    assert_eq!(named(canon, Named::Track, &all).await?, expected);
+    assert_eq!(named(canon, NamedKind::Track, &all).await?, expected);
     Ok(())
 }
 
-/// Names are found by what is in them, whatever the letters; those first that begin with it.
+/// Names are found by any part, ignoring case; names that begin with the text come first.
 pub async fn names_are_found(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let given = [
         "The Long Climb",
         "climb 100%",
@@ -61,12 +61,12 @@ pub async fn names_are_found(ports: &Stores) -> Result<()> {
         "o!k_a",
     ];
     let given: Vec<_> = (1..).zip(given.map(|name| Some(name.to_owned()))).collect();
-    canon.set_names(Named::Segment, &given).await?;
+    canon.set_names(NamedKind::Segment, &given).await?;
     canon
-        .set_names(Named::Track, &[(9, Some("climb".to_owned()))])
+        .set_names(NamedKind::Track, &[(9, Some("climb".to_owned()))])
         .await?;
     let found = async |text: &str, limit| {
-        let found = canon.find(Named::Segment, text, limit).await;
+        let found = canon.find_names(NamedKind::Segment, text, limit).await;
         found.map(|found| found.into_iter().map(|(id, _)| id).collect::<Vec<i64>>())
     };
     assert_eq!(found("CLIMB", 10).await?, [2, 3, 1]);
@@ -92,31 +92,31 @@ pub async fn names_are_found(ports: &Stores) -> Result<()> {
     ];
     apply(canon, &rows).await?;
     assert_eq!(
-        canon.find(Named::Athlete, "lee", 9).await?,
+        canon.find_names(NamedKind::Athlete, "lee", 9).await?,
         called(&[(1, "Ann Lee")])
     );
     assert_eq!(
-        canon.find(Named::Application, "rid", 9).await?,
+        canon.find_names(NamedKind::Application, "rid", 9).await?,
         called(&[(1, "Ride")])
     );
     Ok(())
 }
 
-/// Any number of names is given and found at once.
+/// Any number of names can be set and found in one call.
 pub async fn many_names_are_given(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let ids: Vec<i64> = (0..1_500).collect();
     let given: Vec<_> = ids.iter().map(|id| (*id, Some(format!("n{id}")))).collect();
-    canon.set_names(Named::Owner, &given).await?;
-    let found = named(canon, Named::Owner, &ids).await?;
+    canon.set_names(NamedKind::Owner, &given).await?;
+    let found = named(canon, NamedKind::Owner, &ids).await?;
     assert_eq!(found.len(), ids.len());
     assert!(found.iter().all(|(id, name)| *name == format!("n{id}")));
     Ok(())
 }
 
-/// Names of athletes and applications are those of their rows; who is deleted has none.
+/// Names of athletes and applications come from their rows; a deleted row has no name.
 pub async fn names_of_rows_are_theirs(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let person = |id: i64, name: Option<&str>, is_deleted: bool| {
         Entity::Athlete(Athlete {
             name: name.map(str::to_owned),
@@ -132,14 +132,14 @@ pub async fn names_of_rows_are_theirs(ports: &Stores) -> Result<()> {
     ];
     apply(canon, &rows).await?;
     assert_eq!(
-        named(canon, Named::Athlete, &[1, 2, 3, 4]).await?,
+        named(canon, NamedKind::Athlete, &[1, 2, 3, 4]).await?,
         called(&[(1, "Ann")])
     );
     assert_eq!(
-        named(canon, Named::Application, &[1, 2]).await?,
+        named(canon, NamedKind::Application, &[1, 2]).await?,
         called(&[(1, "Ride")])
     );
-    for of in [Named::Athlete, Named::Application] {
+    for of in [NamedKind::Athlete, NamedKind::Application] {
         let refused = canon.set_names(of, &[(1, Some("x".to_owned()))]).await;
         assert_eq!(
             refused.expect_err("they have rows").kind(),

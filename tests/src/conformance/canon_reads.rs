@@ -1,4 +1,4 @@
-//! The laws of the canonical port: dumps and groups, and what one process sees of another.
+//! Laws of the entity store: dumps, groups, and visibility between processes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use super::canon_rows::{
     effort_rows, efforts, group,
 };
 
-/// Dumps bring every row once in the order of key, member and id, in batches of any size, for all
-/// keys or for some.
+/// A dump returns every row once in the order of key, member and id, in batches of any size, for
+/// all keys or for some.
 pub async fn dumps_are_in_order(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
-    // A few keys with many rows, among them members with many, and many keys with few.
+    let canon = &*ports.entities;
+    // Few keys have many rows, including members with many; many keys have few rows.
     let rows = |id: i64| match id % 4 {
         0 => (5, id % 7),
         1 => (9, 3),
@@ -39,7 +39,7 @@ pub async fn dumps_are_in_order(ports: &Stores) -> Result<()> {
     for source in [Source::Efforts, Source::Authorizations] {
         for batch_rows in [0, 1, 7, 1000, 4096, usize::MAX] {
             for keys in [None, Some(&every[..]), Some(&some[..]), Some(&some[..1])] {
-                // One row a batch takes its time.
+                // Batches of one row are slow.
                 if batch_rows < 7 && keys.is_none_or(|keys| keys.len() > 1) {
                     continue;
                 }
@@ -51,7 +51,7 @@ pub async fn dumps_are_in_order(ports: &Stores) -> Result<()> {
             }
         }
     }
-    // Whoever has seen enough goes.
+    // A dump may be dropped before its end.
     let mut dump = canon.dump(Source::Efforts, None, 10).await?;
     assert_eq!(
         dump.try_next().await?.map(|batch| batch.num_rows()),
@@ -62,9 +62,9 @@ pub async fn dumps_are_in_order(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Many groups are read at once, also with others between them, unknown ones, and twice the same.
+/// Many groups are read in one call, including unknown groups, duplicates, and gaps between groups.
 pub async fn many_groups_are_read(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
+    let canon = &*ports.entities;
     let rows: Vec<Entity> = (0..9000)
         .map(|id| Entity::Effort(effort(id, id % 97, id % 89)))
         .collect();
@@ -86,13 +86,13 @@ pub async fn many_groups_are_read(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Groups come in the order in which they are asked for, as many as the rows of which there may be
-/// allow; one that has more comes alone.
+/// Groups are returned in the requested order, as many as fit the row limit. A group larger than
+/// the limit is returned alone.
 pub async fn rows_of_groups_are_bounded(ports: &Stores) -> Result<()> {
-    // More than any page that an adapter reads.
+    // More than any page size of an adapter.
     const MANY: i64 = 70_000;
-    let canon = &*ports.canon;
-    // By member: how many rows; nobody has none.
+    let canon = &*ports.entities;
+    // The number of rows by member; one member has none.
     let sizes = [
         (5, 3),
         (9, 0),
@@ -128,9 +128,9 @@ pub async fn rows_of_groups_are_bounded(ports: &Stores) -> Result<()> {
                 .collect();
             expected.sort_unstable();
             assert!(places(&first.rows) == expected, "{rows_max} from {from}");
-            let is_alone = answered[1..].iter().all(|(_, size)| *size == 0);
+            let drops_earlier_root = answered[1..].iter().all(|(_, size)| *size == 0);
             assert!(
-                expected.len() <= rows_max || is_alone,
+                expected.len() <= rows_max || drops_earlier_root,
                 "{rows_max} from {from}"
             );
             from += first.groups;
@@ -153,7 +153,7 @@ pub async fn rows_of_groups_are_bounded(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Key, member and id of rows of either source.
+/// Returns key, member and id of the rows of either source.
 fn places(batch: &RecordBatch) -> Vec<(i64, i64, i64)> {
     if Some(batch.schema()) == schema(Source::Efforts) {
         let rows = effort_rows(batch).into_iter();
@@ -166,9 +166,9 @@ fn places(batch: &RecordBatch) -> Vec<(i64, i64, i64)> {
         .collect()
 }
 
-/// What one process changes, the other sees.
+/// One process sees the changes of another.
 pub async fn changes_are_seen_by_all(one: &Stores, other: &Stores) -> Result<()> {
-    let (one, other) = (&*one.canon, &*other.canon);
+    let (one, other) = (&*one.entities, &*other.entities);
     for round in 0..10 {
         let (from, to) = if round % 2 == 0 {
             (one, other)
@@ -189,16 +189,22 @@ pub async fn changes_are_seen_by_all(one: &Stores, other: &Stores) -> Result<()>
         let group = to.groups(Source::Efforts, &[group(2, 3)]).await?;
         assert_eq!(effort_rows(&group)[0].elapsed_time_s, 100 + round);
         assert_eq!(to.application(4).await?, Some(application(4, round)));
-        let pending = to.pending(Source::Efforts, i64::MAX, 10).await?;
+        let pending = to
+            .pending_notifications(Source::Efforts, i64::MAX, 10)
+            .await?;
         assert_eq!(pending, applied.notifications);
-        to.notified(&[pending[0].id]).await?;
-        assert_eq!(from.pending(Source::Efforts, i64::MAX, 10).await?, []);
+        to.remove_notifications(&[pending[0].id]).await?;
+        assert_eq!(
+            from.pending_notifications(Source::Efforts, i64::MAX, 10)
+                .await?,
+            []
+        );
     }
     Ok(())
 }
 
-/// Dumps and groups show what was stored at one moment, whatever is written meanwhile; a dump that
-/// of its beginning.
+/// Dumps and groups are consistent snapshots despite concurrent writes. A dump shows the state at
+/// its start.
 pub async fn reads_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
     const ROWS: i64 = 300;
     const ROUNDS: i64 = 60;
@@ -210,9 +216,9 @@ pub async fn reads_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
         };
         (0..ROWS).map(row).collect()
     };
-    apply(&*one.canon, &all_at(1)).await?;
-    let early = other.canon.dump(Source::Efforts, None, 7).await?;
-    let writer = Arc::clone(&one.canon);
+    apply(&*one.entities, &all_at(1)).await?;
+    let early = other.entities.dump(Source::Efforts, None, 7).await?;
+    let writer = Arc::clone(&one.entities);
     let mut writing = tokio::task::JoinSet::new();
     writing.spawn(async move {
         for round in 2..ROUNDS {
@@ -232,11 +238,11 @@ pub async fn reads_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
     };
     let mut last = 0;
     while last + 1 < ROUNDS {
-        let found = batches(&*other.canon, Source::Efforts, Some(&keys), 11).await?;
+        let found = batches(&*other.entities, Source::Efforts, Some(&keys), 11).await?;
         let found: Vec<EffortRow> = found.iter().flat_map(effort_rows).collect();
         let now = of_one_moment(&found);
         assert!(now >= last, "{now} after {last}");
-        let found = other.canon.groups(Source::Efforts, &groups).await?;
+        let found = other.entities.groups(Source::Efforts, &groups).await?;
         last = of_one_moment(&effort_rows(&found));
         assert!(last >= now, "{last} after {now}");
     }

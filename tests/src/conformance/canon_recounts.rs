@@ -1,20 +1,20 @@
-//! The laws of the canonical port: counting the athletes of applications anew.
+//! Laws of the entity store: recounting the athletes of applications.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use schemas::entities::{Authorization, Entity};
-use stores::admin::CanonAdmin;
-use stores::recounts::{Countable, Recount, Recounted};
+use stores::admin::EntityAdmin;
+use stores::recounts::{CountedApplication, RecordedCount, Recount};
 use stores::{Result, Stores};
 
 use super::canon_rows::{NOW_MS, application, apply, authorization};
 
 const LIMIT: usize = 100;
 
-const fn counted(connected: u64, counted_at_ms: i64) -> Recounted {
-    Recounted {
+const fn counted(connected: u64, counted_at_ms: i64) -> RecordedCount {
+    RecordedCount {
         connected,
         counted_at_ms,
     }
@@ -23,29 +23,30 @@ const fn counted(connected: u64, counted_at_ms: i64) -> Recounted {
 const fn countable(
     application_id: i64,
     athlete_capacity: i64,
-    recounted: Option<Recounted>,
-) -> Countable {
-    Countable {
+    recorded: Option<RecordedCount>,
+) -> CountedApplication {
+    CountedApplication {
         application_id,
         athlete_capacity,
-        recounted,
+        recorded,
     }
 }
 
-fn numbers(recounts: &[Recount]) -> Vec<(i64, Recounted)> {
+fn numbers(recounts: &[Recount]) -> Vec<(i64, RecordedCount)> {
     let number = |one: &Recount| (one.application_id, one.counted);
     recounts.iter().map(number).collect()
 }
 
-async fn recorded(canon: &dyn CanonAdmin, id: i64) -> Result<Option<Recounted>> {
-    let found = canon.countables(&[id]).await?;
-    Ok(found.first().and_then(|found| found.recounted))
+async fn recorded(canon: &dyn EntityAdmin, id: i64) -> Result<Option<RecordedCount>> {
+    let found = canon.counted_applications(&[id]).await?;
+    Ok(found.first().and_then(|found| found.recorded))
 }
 
-/// Each athlete counts once, however many authorizations are not revoked; nothing is recorded before it is asked for.
+/// Each athlete counts once, however many authorizations are active. Nothing is recorded before a
+/// recount is requested.
 pub async fn athletes_are_counted_anew(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
-    assert_eq!(canon.countables(&[5]).await?, []);
+    let canon = &*ports.entities;
+    assert_eq!(canon.counted_applications(&[5]).await?, []);
     let rows = [(3, 0), (5, 7), (8, 9)].map(|(id, capacity)| application(id, capacity));
     apply(canon, &rows.map(Entity::Application)).await?;
     let revoked = Authorization {
@@ -61,15 +62,28 @@ pub async fn athletes_are_counted_anew(ports: &Stores) -> Result<()> {
     ];
     apply(canon, &rows.map(Entity::Authorization)).await?;
     let all = [(3, 0), (5, 7), (8, 9)].map(|(id, capacity)| countable(id, capacity, None));
-    assert_eq!(canon.countables_after(None, LIMIT).await?, all);
-    assert_eq!(canon.countables_after(Some(3), 1).await?, all[1..2]);
-    assert_eq!(canon.countables_after(Some(i64::MAX), 1).await?, []);
-    assert_eq!(canon.countables(&[8, 9, 3, 8]).await?, [all[0], all[2]]);
+    assert_eq!(canon.counted_applications_after(None, LIMIT).await?, all);
+    assert_eq!(
+        canon.counted_applications_after(Some(3), 1).await?,
+        all[1..2]
+    );
+    assert_eq!(
+        canon.counted_applications_after(Some(i64::MAX), 1).await?,
+        []
+    );
+    assert_eq!(
+        canon.counted_applications(&[8, 9, 3, 8]).await?,
+        [all[0], all[2]]
+    );
 
     let made = canon.recount(&[8, 5, 3, 5], NOW_MS).await?;
     let expected = [(3, 0), (5, 2), (8, 1)].map(|(id, count)| (id, counted(count, NOW_MS)));
     assert_eq!(numbers(&made), expected);
-    assert_eq!(canon.countables_after(None, LIMIT).await?, all, "not yet");
+    assert_eq!(
+        canon.counted_applications_after(None, LIMIT).await?,
+        all,
+        "not yet"
+    );
     canon.record_recounts(&made).await?;
     assert_eq!(recorded(canon, 5).await?, Some(counted(2, NOW_MS)));
     assert_eq!(recorded(canon, 3).await?, Some(counted(0, NOW_MS)));
@@ -87,9 +101,10 @@ pub async fn athletes_are_counted_anew(ports: &Stores) -> Result<()> {
     canon.record_recounts(&[]).await
 }
 
-/// Of two recounts that overlap the one that began later stays, in whatever order they are recorded, and by whomever.
+/// Of two overlapping recounts the one that started later wins, in any order of recording and from
+/// any process.
 pub async fn the_later_recount_stays(ports: &Stores, other: &Stores) -> Result<()> {
-    let (canon, other) = (&*ports.canon, &*other.canon);
+    let (canon, other) = (&*ports.entities, &*other.entities);
     let rows = [5, 6].map(|id| Entity::Application(application(id, 9)));
     apply(canon, &rows).await?;
     let first = canon.recount(&[5, 6], NOW_MS).await?;
@@ -104,7 +119,7 @@ pub async fn the_later_recount_stays(ports: &Stores, other: &Stores) -> Result<(
         assert_eq!(recorded(canon, 5).await?, Some(counted(1, NOW_MS - 9)));
         assert_eq!(recorded(canon, 6).await?, Some(counted(0, NOW_MS)));
     }
-    // Who began and is gone is in nobody's way.
+    // A recount that started and was never recorded does not block others.
     let _lost = canon.recount(&[5], NOW_MS).await?;
     apply(canon, &[Entity::Authorization(authorization(2, 5, 11))]).await?;
     let last = other.recount(&[5], NOW_MS).await?;
@@ -113,13 +128,13 @@ pub async fn the_later_recount_stays(ports: &Stores, other: &Stores) -> Result<(
     Ok(())
 }
 
-/// Whoever counts after a change finds it recorded, or a count that was made later still, with another process that does the
-/// same at the same moment.
+/// A recount after a change records that change or a later count, also with a second process that
+/// does the same concurrently.
 pub async fn recounts_side_by_side_end_right(ports: &Stores, other: &Stores) -> Result<()> {
     const APPLICATIONS: [i64; 3] = [21, 22, 23];
     let rows = APPLICATIONS.map(|id| Entity::Application(application(id, 1_000)));
-    apply(&*ports.canon, &rows).await?;
-    let work = async |canon: &dyn CanonAdmin, seed: u64| -> Result<Vec<Authorization>> {
+    apply(&*ports.entities, &rows).await?;
+    let work = async |canon: &dyn EntityAdmin, seed: u64| -> Result<Vec<Authorization>> {
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut rows: BTreeMap<i64, Authorization> = BTreeMap::new();
         for step in 0..15 {
@@ -143,7 +158,7 @@ pub async fn recounts_side_by_side_end_right(ports: &Stores, other: &Stores) -> 
         }
         Ok(rows.into_values().collect())
     };
-    let (one, two) = tokio::join!(work(&*ports.canon, 1), work(&*other.canon, 2));
+    let (one, two) = tokio::join!(work(&*ports.entities, 1), work(&*other.entities, 2));
     let mut athletes: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
     for row in one?.into_iter().chain(two?) {
         let athletes = athletes.entry(row.application_id).or_default();
@@ -152,7 +167,7 @@ pub async fn recounts_side_by_side_end_right(ports: &Stores, other: &Stores) -> 
         }
     }
     for (id, athletes) in athletes {
-        let found = recorded(&*ports.canon, id).await?;
+        let found = recorded(&*ports.entities, id).await?;
         let found = found.map(|found| found.connected);
         assert_eq!(found, Some(athletes.len() as u64), "application {id}");
     }

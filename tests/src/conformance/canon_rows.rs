@@ -1,4 +1,4 @@
-//! Rows of entities: plain ones to apply, and those that views read, out of their columns.
+//! Rows of entities: minimal rows to apply, and rows decoded from the columns that views read.
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Float64Type, Int64Type, TimestampMicrosecondType};
@@ -6,12 +6,12 @@ use futures::TryStreamExt;
 use schemas::entities::{Application, Athlete, Authorization, Effort, Entity, Group, schema};
 use schemas::source::Source;
 use stores::Result;
-use stores::canon::{Applied, CanonRead, CanonWrite, Notification};
+use stores::entities::{ApplyOutcome, EntityRead, EntityWrite, Notification};
 
-/// When the laws change things.
+/// The time of changes in the laws.
 pub(super) const NOW_MS: i64 = 1_700_000_000_000;
 
-/// An effort that has just what it must.
+/// Returns an effort with only the required columns.
 #[must_use]
 pub fn effort(id: i64, segment_id: i64, athlete_id: i64) -> Effort {
     Effort {
@@ -28,7 +28,7 @@ pub fn effort(id: i64, segment_id: i64, athlete_id: i64) -> Effort {
     }
 }
 
-/// An athlete who tells nothing.
+/// Returns an athlete without optional columns.
 #[must_use]
 pub const fn athlete(id: i64) -> Athlete {
     Athlete {
@@ -44,7 +44,7 @@ pub const fn athlete(id: i64) -> Athlete {
     }
 }
 
-/// An authorization that is not revoked.
+/// Returns an authorization that is not revoked.
 #[must_use]
 pub const fn authorization(id: i64, application_id: i64, athlete_id: i64) -> Authorization {
     Authorization {
@@ -57,7 +57,7 @@ pub const fn authorization(id: i64, application_id: i64, athlete_id: i64) -> Aut
     }
 }
 
-/// An application.
+/// Returns an application.
 #[must_use]
 pub fn application(id: i64, athlete_capacity: i64) -> Application {
     Application {
@@ -101,12 +101,12 @@ pub struct AuthorizationRow {
     pub athlete_is_deleted: bool,
 }
 
-/// A group.
+/// Returns a group.
 pub(super) fn group(key: i64, member: i64) -> Group {
     Group { key, member }
 }
 
-/// What is told, in the order of its numbers.
+/// Returns the sources and groups of notifications, checking that their numbers increase.
 pub(super) fn told(notifications: &[Notification]) -> Vec<(Source, Group)> {
     let ids: Vec<i64> = notifications.iter().map(|told| told.id).collect();
     assert!(ids.is_sorted_by(|a, b| a < b), "numbers rise: {ids:?}");
@@ -114,17 +114,17 @@ pub(super) fn told(notifications: &[Notification]) -> Vec<(Source, Group)> {
     groups.collect()
 }
 
-/// Applies rows of which none is rejected.
-pub(super) async fn apply(canon: &dyn CanonWrite, rows: &[Entity]) -> Result<Applied> {
+/// Applies rows and expects that none is rejected.
+pub(super) async fn apply(canon: &dyn EntityWrite, rows: &[Entity]) -> Result<ApplyOutcome> {
     let applied = canon.apply(rows, NOW_MS).await?;
     assert_eq!(applied.rejected, [], "every row can be taken");
     assert_eq!(applied.accepted, rows.len() as u64);
     Ok(applied)
 }
 
-/// A dump.
+/// Reads a dump.
 pub(super) async fn batches(
-    canon: &dyn CanonRead,
+    canon: &dyn EntityRead,
     source: Source,
     keys: Option<&[i64]>,
     batch_rows: usize,
@@ -139,19 +139,19 @@ pub(super) async fn batches(
     Ok(batches)
 }
 
-/// All efforts.
-pub(super) async fn efforts(canon: &dyn CanonRead, batch_rows: usize) -> Result<Vec<EffortRow>> {
+/// Reads all efforts.
+pub(super) async fn efforts(canon: &dyn EntityRead, batch_rows: usize) -> Result<Vec<EffortRow>> {
     let batches = batches(canon, Source::Efforts, None, batch_rows).await?;
     Ok(batches.iter().flat_map(effort_rows).collect())
 }
 
-/// All authorizations.
-pub(super) async fn authorizations(canon: &dyn CanonRead) -> Result<Vec<AuthorizationRow>> {
+/// Reads all authorizations.
+pub(super) async fn authorizations(canon: &dyn EntityRead) -> Result<Vec<AuthorizationRow>> {
     let batches = batches(canon, Source::Authorizations, None, 100).await?;
     Ok(batches.iter().flat_map(authorization_rows).collect())
 }
 
-/// The rows of a batch of `efforts`.
+/// Decodes the rows of a batch of `efforts`.
 #[must_use]
 pub fn effort_rows(batch: &RecordBatch) -> Vec<EffortRow> {
     let row = |row: usize| EffortRow {
@@ -184,7 +184,7 @@ pub fn effort_rows(batch: &RecordBatch) -> Vec<EffortRow> {
     (0..batch.num_rows()).map(row).collect()
 }
 
-/// The rows of a batch of `authorizations`.
+/// Decodes the rows of a batch of `authorizations`.
 #[must_use]
 pub fn authorization_rows(batch: &RecordBatch) -> Vec<AuthorizationRow> {
     let row = |row: usize| AuthorizationRow {

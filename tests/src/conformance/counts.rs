@@ -1,7 +1,8 @@
-//! The laws of the port of counts by day.
+//! Laws of the daily counts port.
 
 use stores::counts::{
-    Counted, CountsRead, Day, DayRow, History, Published, RUNS, newest_rows, past, to_write,
+    Day, DayRow, HistoryQuery, PublishedRuns, RUNS_KEY, RunCount, newest_rows, read_history,
+    rows_to_write,
 };
 use stores::{Result, Stores};
 
@@ -11,8 +12,8 @@ use schemas::source::Source;
 const JOB: &str = "application_athletes";
 const SOURCE: Source = Source::Authorizations;
 
-fn counted(epoch: Epoch, count: u64) -> Counted {
-    Counted { epoch, count }
+fn counted(epoch: Epoch, count: u64) -> RunCount {
+    RunCount { epoch, count }
 }
 
 fn row(day: Day, now: (Epoch, u64), before: Option<(Epoch, u64)>) -> DayRow {
@@ -23,12 +24,12 @@ fn row(day: Day, now: (Epoch, u64), before: Option<(Epoch, u64)>) -> DayRow {
     }
 }
 
-/// Writes rows of keys.
+/// Writes the rows of some keys.
 async fn write(ports: &Stores, job: &str, stamp_us: i64, rows: &[(&[u8], DayRow)]) -> Result<()> {
     ports.counts.write_days(job, stamp_us, rows).await
 }
 
-/// Rows come back as they were written, of their job and key alone; the days before the epoch too.
+/// Rows are returned as written, only those of their job and key, including days before 1970.
 pub async fn rows_of_days_come_back(ports: &Stores) -> Result<()> {
     let large = i64::MAX.cast_unsigned();
     let rows = [
@@ -39,7 +40,7 @@ pub async fn rows_of_days_come_back(ports: &Stores) -> Result<()> {
     ];
     let of = |key: &'static [u8]| rows.map(|row| (key, row));
     let zeros: &[u8] = &[0, 255, 0];
-    for key in [RUNS, b"a", zeros] {
+    for key in [RUNS_KEY, b"a", zeros] {
         write(ports, JOB, 5, &of(key)).await?;
     }
     let other = row(0, (9, 9), None);
@@ -49,7 +50,7 @@ pub async fn rows_of_days_come_back(ports: &Stores) -> Result<()> {
     let days = |key: &'static [u8], days: std::ops::Range<Day>, limit: usize| {
         store.days(JOB, key, days, limit)
     };
-    for key in [RUNS, b"a", zeros] {
+    for key in [RUNS_KEY, b"a", zeros] {
         assert_eq!(days(key, Day::MIN..Day::MAX, 100).await?, rows);
         assert_eq!(days(key, Day::MIN..Day::MAX, 3).await?, rows[..3]);
         assert_eq!(days(key, -1..20_648, 100).await?, rows[1..3]);
@@ -61,7 +62,7 @@ pub async fn rows_of_days_come_back(ports: &Stores) -> Result<()> {
     let asked: [(&[u8], Day); 6] = [
         (b"a", Day::MAX),
         (b"nobody", Day::MAX),
-        (RUNS, 0),
+        (RUNS_KEY, 0),
         (b"a", Day::MIN),
         (b"a", 20_648),
         (b"a", Day::MAX),
@@ -76,7 +77,7 @@ pub async fn rows_of_days_come_back(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// What an earlier try still writes changes nothing; the same try may write again.
+/// A late write of an earlier attempt changes nothing; the same attempt may write again.
 pub async fn the_larger_stamp_stays(ports: &Stores) -> Result<()> {
     let first = row(7, (2, 5), Some((1, 3)));
     let second = row(7, (2, 6), None);
@@ -94,7 +95,7 @@ pub async fn the_larger_stamp_stays(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Many keys are written and asked for in one call, each with its own day.
+/// One call writes or reads many keys, each with its own day.
 pub async fn many_keys_are_asked_at_once(ports: &Stores) -> Result<()> {
     let keys: Vec<[u8; 4]> = (0..1_500_u32).map(u32::to_be_bytes).collect();
     let count = |at: usize| u64::try_from(at).expect("few keys");
@@ -123,7 +124,7 @@ pub async fn many_keys_are_asked_at_once(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A run up to its publishing; answers its stamp.
+/// Starts a run and begins to publish it; returns its stamp.
 async fn begin(ports: &Stores, epoch: Epoch) -> Result<i64> {
     let views = &ports.views;
     let token = format!("{epoch}");
@@ -138,16 +139,16 @@ async fn again(ports: &Stores, epoch: Epoch) -> Result<i64> {
     views.begin_publishing(SOURCE, epoch, &none, 1).await
 }
 
-/// What a try of a run writes for a key, and that it was there.
+/// Writes a key's count as an attempt of a run, and checks that it is stored.
 async fn keep(ports: &Stores, (day, epoch): (Day, Epoch), count: u64, stamp_us: i64) -> Result<()> {
-    let published = Published::of(&ports.views.runs(SOURCE).await?.runs);
+    let published = PublishedRuns::from_runs(&ports.views.runs(SOURCE).await?.runs);
     let store = &*ports.counts;
-    let keys: [(&[u8], u64); 2] = [(b"a", count), (RUNS, 0)];
+    let keys: [(&[u8], u64); 2] = [(b"a", count), (RUNS_KEY, 0)];
     let newest = newest_rows(store, JOB, &keys.map(|(key, _)| key), &published).await?;
     let mut rows = Vec::new();
     for ((key, count), newest) in keys.into_iter().zip(newest) {
-        let found = (day, counted(epoch, count));
-        let new = to_write(&newest, found, &published, key.is_empty());
+        let found = counted(epoch, count);
+        let new = rows_to_write(&newest, day, found, &published, key.is_empty());
         rows.extend(new.into_iter().map(|row| (key, row)));
     }
     write(ports, JOB, stamp_us, &rows).await
@@ -161,19 +162,19 @@ async fn complete(ports: &Stores, epoch: Epoch, stamp_us: i64) -> Result<()> {
         .await
 }
 
-/// Days, counts and runs of a stretch of days, page by page.
+/// Returns the days, counts and runs of a range of days, read page by page.
 async fn shown(ports: &Stores, days: std::ops::Range<Day>) -> Result<Vec<(Day, u64, Epoch)>> {
-    let of = History {
+    let of = HistoryQuery {
         source: SOURCE,
         job: JOB,
         key: b"a",
     };
-    let from = (&*ports.counts as &dyn CountsRead, &*ports.views as _);
+    let (counts, views) = (&*ports.counts, &*ports.views);
     let mut all: Option<Vec<_>> = None;
     for limit in [1, 2, 1_000] {
         let (mut found, mut next) = (Vec::new(), Some(days.start));
         while let Some(start) = next {
-            let page = past(from, of, start..days.end, limit).await?;
+            let page = read_history(counts, views, of, start..days.end, limit).await?;
             assert!(page.days.len() <= limit);
             found.extend(page.days.iter().map(|d| (d.day, d.count, d.epoch)));
             next = page.next;
@@ -184,7 +185,8 @@ async fn shown(ports: &Stores, days: std::ops::Range<Day>) -> Result<Vec<(Day, u
     Ok(all.unwrap_or_default())
 }
 
-/// A history is what complete runs found, whatever is under way, dies or is abandoned.
+/// A history consists of the counts of complete runs, whatever runs are in progress, interrupted or
+/// abandoned.
 pub async fn histories_follow_the_runs(ports: &Stores) -> Result<()> {
     let all = Day::MIN..Day::MAX;
     assert_eq!(shown(ports, all.clone()).await?, []);
@@ -193,7 +195,7 @@ pub async fn histories_follow_the_runs(ports: &Stores) -> Result<()> {
     assert_eq!(shown(ports, all.clone()).await?, [], "nothing is published");
     complete(ports, 1, stamp_us).await?;
     assert_eq!(shown(ports, all.clone()).await?, [(10, 3, 1)]);
-    // A later run of the same day, which dies and is tried again.
+    // A later run of the same day is interrupted and tried again.
     let first_us = begin(ports, 2).await?;
     keep(ports, (10, 2), 4, first_us).await?;
     assert_eq!(shown(ports, all.clone()).await?, [(10, 3, 1)]);
@@ -203,7 +205,7 @@ pub async fn histories_follow_the_runs(ports: &Stores) -> Result<()> {
     complete(ports, 2, stamp_us).await?;
     keep(ports, (10, 2), 4, first_us).await?;
     assert_eq!(shown(ports, all.clone()).await?, [(10, 5, 2)]);
-    // A run of a later day is abandoned, and the next one is of a day after that.
+    // A run of a later day is abandoned, and the next run has a later day.
     let stamp_us = begin(ports, 3).await?;
     keep(ports, (12, 3), 9, stamp_us).await?;
     ports.views.abandon(SOURCE, 3, 1).await?;
@@ -213,7 +215,7 @@ pub async fn histories_follow_the_runs(ports: &Stores) -> Result<()> {
     complete(ports, 4, stamp_us).await?;
     let mut expected = vec![(10, 5, 2), (11, 5, 2), (12, 5, 2), (13, 5, 2), (14, 5, 4)];
     assert_eq!(shown(ports, all.clone()).await?, expected);
-    // What is under way changes no day that is there.
+    // A run in progress does not change existing days.
     let stamp_us = begin(ports, 5).await?;
     keep(ports, (16, 5), 6, stamp_us).await?;
     assert_eq!(shown(ports, all.clone()).await?, expected);

@@ -1,10 +1,10 @@
-//! The laws of the views port for editions of boards.
+//! Laws of the views port: versions of boards.
 
 use bytes::Bytes;
 use schemas::key::KeyShape;
 use schemas::seam::Epoch;
 use stores::views::{
-    BoardShape, EarlierRoot, Head, NewEdition, NewHead, NodeName, ViewShape, ViewsWrite,
+    BoardShape, EarlierRoot, Head, NewHead, NewVersion, NodeName, ViewShape, ViewsWrite,
 };
 use stores::{Result, Stores};
 
@@ -26,16 +26,16 @@ fn name(n: u8) -> NodeName {
     [n; 16]
 }
 
-fn edition(key: &str, nodes: &[(u8, &'static str)], head: Option<NewHead>) -> NewEdition {
-    NewEdition {
+fn edition(key: &str, nodes: &[(u8, &'static str)], head: Option<NewHead>) -> NewVersion {
+    NewVersion {
         key: key.into(),
         nodes: nodes
             .iter()
             .map(|(n, bytes)| (name(*n), Bytes::from_static(bytes.as_bytes())))
             .collect(),
         head,
-        is_anew: false,
-        is_alone: false,
+        rewrites_nodes: false,
+        drops_earlier_root: false,
     }
 }
 
@@ -47,7 +47,7 @@ fn leads_to(root: &'static str, names: &[u8]) -> Option<NewHead> {
     })
 }
 
-/// A head that the run's stamp wrote, with no earlier root.
+/// Returns the head that the stamp wrote, without an earlier root.
 fn head(epoch: Epoch, root: &'static str, stamp_us: i64) -> Option<Head> {
     Some(Head {
         epoch,
@@ -61,7 +61,7 @@ fn keys(keys: &[&str]) -> Vec<Vec<u8>> {
     keys.iter().map(|key| key.as_bytes().to_vec()).collect()
 }
 
-/// Heads and nodes come back in the order of the question, each where it is there.
+/// Heads and nodes are returned in the requested order, each if it exists.
 pub async fn editions_come_back(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     assert_eq!(
@@ -83,7 +83,7 @@ pub async fn editions_come_back(ports: &Stores) -> Result<()> {
         ),
     ];
     views
-        .publish_editions(PLAYS, VIEW, 1, run.stamp_us, &first)
+        .publish_versions(PLAYS, VIEW, 1, run.stamp_us, &first)
         .await?;
     let heads = views.heads(VIEW, &keys(&["x", "a", "b", "a"])).await?;
     let of_a = head(1, "of a", run.stamp_us);
@@ -98,7 +98,7 @@ pub async fn editions_come_back(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// The nodes that are stored for a key, by the number in their names.
+/// Returns the stored nodes of a key, by the number in their names.
 async fn stored(views: &dyn ViewsWrite, key: &str) -> Result<Vec<u8>> {
     let names = views.node_names(VIEW, key.as_bytes()).await?;
     let mut numbers: Vec<u8> = names.into_iter().map(|name| name[0]).collect();
@@ -106,19 +106,19 @@ async fn stored(views: &dyn ViewsWrite, key: &str) -> Result<Vec<u8>> {
     Ok(numbers)
 }
 
-/// A step of a try: editions that it publishes, the nodes of a key that are there then, and those
-/// that are left once garbage was collected.
-type Step<'a> = (Vec<NewEdition>, &'a [u8], &'a [u8]);
+/// A step of an attempt: the versions that it publishes, the nodes of a key that are stored then,
+/// and the nodes that remain after garbage collection.
+type Step<'a> = (Vec<NewVersion>, &'a [u8], &'a [u8]);
 
 fn steps() -> [Step<'static>; 7] {
     [
-        // A part, in case that its head never comes; of a key without a head too.
+        // A part whose head may never be written, including a key without a head.
         (
             vec![edition("a", &[(1, "1"), (2, "2")], None)],
             &[1, 2],
             &[],
         ),
-        // Written again it is named, in a later edition than its nodes or in the same one.
+        // The part is written again and referenced, by a later version or the same one.
         (
             vec![
                 edition("a", &[(1, "1"), (2, "2")], None),
@@ -127,7 +127,7 @@ fn steps() -> [Step<'static>; 7] {
             &[1, 2, 3],
             &[1, 2, 3],
         ),
-        // What an edition shares with the one before stays, the rest is replaced.
+        // Nodes shared with the previous version stay; the others are replaced.
         (
             vec![edition(
                 "a",
@@ -137,13 +137,13 @@ fn steps() -> [Step<'static>; 7] {
             &[1, 2, 3, 4],
             &[2, 4],
         ),
-        // A part that dies, of nodes that are there and others.
+        // An interrupted part with existing and new nodes.
         (
             vec![edition("a", &[(4, "4"), (5, "5")], None)],
             &[2, 4, 5],
             &[2, 4],
         ),
-        // Other keys have nodes of the same names.
+        // Other keys have nodes with the same names.
         (
             vec![edition(
                 "b",
@@ -166,8 +166,8 @@ fn steps() -> [Step<'static>; 7] {
     ]
 }
 
-/// What no head leads to is garbage until a head does, whoever wrote it and however long ago; nothing
-/// else is ever collected.
+/// A node without a head that references it is garbage, whoever wrote it and however old it is. No
+/// other node is ever collected.
 pub async fn garbage_is_what_no_head_leads_to(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
@@ -175,7 +175,7 @@ pub async fn garbage_is_what_no_head_leads_to(ports: &Stores) -> Result<()> {
     for (editions, there, left) in steps() {
         let at = again(views).await?;
         views
-            .publish_editions(PLAYS, VIEW, at.0, at.1, &editions)
+            .publish_versions(PLAYS, VIEW, at.0, at.1, &editions)
             .await?;
         assert_eq!(stored(views, "a").await?, there);
         while views.collect_garbage(PLAYS, VIEW, at, 1).await? == 1 {}
@@ -190,19 +190,19 @@ pub async fn garbage_is_what_no_head_leads_to(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Begins to publish run 1 once more.
+/// Begins to publish run 1 again.
 async fn again(views: &dyn ViewsWrite) -> Result<(Epoch, i64)> {
     at(views, 5).await
 }
 
-/// The same at a moment, in milliseconds.
+/// Begins to publish run 1 at a time in milliseconds.
 async fn at(views: &dyn ViewsWrite, now_ms: i64) -> Result<(Epoch, i64)> {
     let nothing = std::collections::BTreeMap::new();
     Ok((1, views.begin_publishing(PLAYS, 1, &nothing, now_ms).await?))
 }
 
-/// A try at an hour (from the first day on) that publishes a root and the nodes that it leads to: what
-/// the head's earlier root is then, and the nodes that are left once garbage was collected.
+/// An attempt at an hour, counted from the first day, that publishes a root and its nodes; then the
+/// head's earlier root and the nodes that remain after garbage collection.
 type Hour = (
     i64,
     &'static str,
@@ -213,13 +213,13 @@ type Hour = (
 
 const HOURS: [Hour; 11] = [
     (1, "first", &[1, 2], None, &[1, 2]),
-    // The same day: what is replaced is gone.
+    // On the same day, replaced nodes are deleted.
     (2, "second", &[2, 3], None, &[2, 3]),
     (26, "third", &[3, 4], Some("second"), &[2, 3, 4]),
-    // The run is repeated, with the same or something else.
+    // The run is repeated with the same or other nodes.
     (27, "third", &[3, 4], Some("second"), &[2, 3, 4]),
     (28, "fourth", &[2, 5], Some("second"), &[2, 3, 5]),
-    // A day later the earlier root is replaced, and what it alone led to is garbage.
+    // A day later the earlier root is replaced, and the nodes that only it referenced are garbage.
     (50, "fifth", &[3, 6], Some("fourth"), &[2, 3, 5, 6]),
     (51, "sixth", &[6, 7], Some("fourth"), &[2, 5, 6, 7]),
     // Days without a run make no difference.
@@ -229,8 +229,8 @@ const HOURS: [Hour; 11] = [
     (251, "tenth", &[], Some("eighth"), &[]),
 ];
 
-/// A head keeps the root that the key had after the last run of an earlier day, with all that it leads
-/// to, until another takes its place.
+/// A head keeps the key's root after the last run of an earlier day, with all its nodes, until
+/// another root replaces it.
 pub async fn earlier_roots_are_kept_for_a_day(ports: &Stores) -> Result<()> {
     const HOUR_MS: i64 = 3_600_000;
     let views = &*ports.views;
@@ -239,22 +239,22 @@ pub async fn earlier_roots_are_kept_for_a_day(ports: &Stores) -> Result<()> {
     let key = keys(&["a"]);
     let mut stamps = std::collections::BTreeMap::new();
     for (hour, root, leads, earlier, left) in HOURS {
-        // A try that dies, of nodes that others lead to as well.
+        // An interrupted attempt with nodes that others reference too.
         let dead = at(views, hour * HOUR_MS).await?;
         let part = edition("a", &[(1, "\u{1}"), (9, "\u{9}")], None);
         views
-            .publish_editions(PLAYS, VIEW, dead.0, dead.1, &[part])
+            .publish_versions(PLAYS, VIEW, dead.0, dead.1, &[part])
             .await?;
         let at = at(views, hour * HOUR_MS).await?;
         stamps.insert(root, at.1);
         let bytes = |n: &u8| (name(*n), Bytes::copy_from_slice(&[*n]));
-        let whole = NewEdition {
+        let whole = NewVersion {
             nodes: leads.iter().map(bytes).collect(),
             head: leads_to(root, leads),
             ..edition("a", &[], None)
         };
         views
-            .publish_editions(PLAYS, VIEW, at.0, at.1, &[whole])
+            .publish_versions(PLAYS, VIEW, at.0, at.1, &[whole])
             .await?;
         while views.collect_garbage(PLAYS, VIEW, at, 2).await? == 2 {}
         assert_eq!(stored(views, "a").await?, left, "{root}");
@@ -269,7 +269,7 @@ pub async fn earlier_roots_are_kept_for_a_day(ports: &Stores) -> Result<()> {
         });
         let expected = head(1, root, at.1).map(|head| Head { earlier, ..head });
         assert_eq!(heads, std::slice::from_ref(&expected));
-        // To a reader of the next day the root itself is the earlier one.
+        // For a reader on the next day, the root itself is the earlier one.
         let own = expected.and_then(|head| head.earlier_at((hour + 24) * HOUR_MS * 1000));
         assert_eq!(
             own.map(|root| root.root),
@@ -279,8 +279,8 @@ pub async fn earlier_roots_are_kept_for_a_day(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A day, the root that is published on it with the nodes that it leads to, whether it is alone, the earlier root then, and the
-/// nodes that are left.
+/// A day; the root published on it with its nodes; whether the head keeps no earlier root; the
+/// earlier root afterwards; and the remaining nodes.
 type Alone = (
     i64,
     &'static str,
@@ -290,8 +290,8 @@ type Alone = (
     &'static [u8],
 );
 
-/// A head that is alone keeps no earlier root, neither the one that was kept nor the one that it replaces; what only those
-/// led to is garbage. The next head keeps one again.
+/// A head without history keeps no earlier root, neither the kept one nor the one that it replaces,
+/// and nodes that only those referenced are garbage. The next head keeps an earlier root again.
 pub async fn a_head_may_be_alone(ports: &Stores) -> Result<()> {
     const DAY_MS: i64 = 86_400_000;
     let views = &*ports.views;
@@ -304,17 +304,17 @@ pub async fn a_head_may_be_alone(ports: &Stores) -> Result<()> {
         (3, "fourth", &[4, 5], true, None, &[4, 5]),
         (4, "fifth", &[5, 6], false, Some("fourth"), &[4, 5, 6]),
     ];
-    for (day, root, leads, is_alone, earlier, left) in steps {
+    for (day, root, leads, drops_earlier_root, earlier, left) in steps {
         let at = at(views, day * DAY_MS).await?;
         let bytes = |n: &u8| (name(*n), Bytes::copy_from_slice(&[*n]));
-        let whole = NewEdition {
+        let whole = NewVersion {
             nodes: leads.iter().map(bytes).collect(),
             head: leads_to(root, leads),
-            is_alone,
+            drops_earlier_root,
             ..edition("a", &[], None)
         };
         views
-            .publish_editions(PLAYS, VIEW, at.0, at.1, &[whole])
+            .publish_versions(PLAYS, VIEW, at.0, at.1, &[whole])
             .await?;
         while views.collect_garbage(PLAYS, VIEW, at, 2).await? == 2 {}
         assert_eq!(stored(views, "a").await?, left, "{root}");
@@ -327,8 +327,8 @@ pub async fn a_head_may_be_alone(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// What was garbage is none once a head leads to it again, though nobody collected it meanwhile; and
-/// a later run collects what an earlier one left.
+/// A garbage node is no longer garbage once a head references it, even if it was never collected. A
+/// later run collects the garbage of an earlier one.
 pub async fn garbage_may_be_named_again(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
@@ -342,7 +342,7 @@ pub async fn garbage_may_be_named_again(ports: &Stores) -> Result<()> {
     for edition in editions {
         let (epoch, stamp_us) = again(views).await?;
         views
-            .publish_editions(PLAYS, VIEW, epoch, stamp_us, &[edition])
+            .publish_versions(PLAYS, VIEW, epoch, stamp_us, &[edition])
             .await?;
         last = stamp_us;
     }
@@ -359,61 +359,61 @@ pub async fn garbage_may_be_named_again(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// The head of the later stamp stays: whoever was overtaken is refused.
+/// The head of the later stamp stays: an attempt with an older stamp is refused.
 pub async fn who_was_overtaken_changes_no_head(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     let run = sealed(views, 1).await?;
     let none = edition("a", &[], leads_to("first", &[]));
     views
-        .publish_editions(PLAYS, VIEW, 1, run.stamp_us, &[none])
+        .publish_versions(PLAYS, VIEW, 1, run.stamp_us, &[none])
         .await?;
     let nothing = std::collections::BTreeMap::new();
     let later = views.begin_publishing(PLAYS, 1, &nothing, 5).await?;
     let stale = [edition("a", &[], leads_to("stale", &[]))];
-    let refused = views.publish_editions(PLAYS, VIEW, 1, run.stamp_us, &stale);
+    let refused = views.publish_versions(PLAYS, VIEW, 1, run.stamp_us, &stale);
     assert_refused(refused.await, "its stamp was replaced");
     let refused = views.collect_garbage(PLAYS, VIEW, (1, run.stamp_us), 9);
     assert_refused(refused.await, "its stamp was replaced");
-    // Once even without editions: a caller whose time is over must hear it.
-    let refused = views.publish_editions(PLAYS, VIEW, 1, run.stamp_us, &[]);
+    // An attempt with an old stamp is refused even if it publishes no versions.
+    let refused = views.publish_versions(PLAYS, VIEW, 1, run.stamp_us, &[]);
     assert_refused(refused.await, "its stamp was replaced");
     let all = keys(&["a"]);
     let first = head(1, "first", run.stamp_us);
     assert_eq!(views.heads(VIEW, &all).await?, Some(vec![first]));
     let new = [edition("a", &[], leads_to("second", &[]))];
-    views.publish_editions(PLAYS, VIEW, 1, later, &new).await?;
+    views.publish_versions(PLAYS, VIEW, 1, later, &new).await?;
     assert_eq!(
         views.heads(VIEW, &all).await?,
         Some(vec![head(1, "second", later)])
     );
-    let refused = views.publish_editions(PLAYS, OTHER_VIEW, 1, later, &new);
+    let refused = views.publish_versions(PLAYS, OTHER_VIEW, 1, later, &new);
     assert_refused(refused.await, "it has no table");
     Ok(())
 }
 
-/// Keys come once each, page by page, in whatever order the store has; many are asked for at once.
+/// Each key is listed once, page by page, in the store's order; many keys are read in one call.
 pub async fn many_keys_are_listed(ports: &Stores) -> Result<()> {
     const KEYS: usize = 700;
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     let run = sealed(views, 1).await?;
     let all: Vec<Vec<u8>> = (0..KEYS).map(|n| format!("{n:04}").into_bytes()).collect();
-    let editions: Vec<NewEdition> = all
+    let editions: Vec<NewVersion> = all
         .iter()
-        .map(|key| NewEdition {
+        .map(|key| NewVersion {
             key: key.clone(),
             nodes: Vec::new(),
             head: Some(NewHead {
                 root: Bytes::from(key.clone()),
                 names: Vec::new(),
             }),
-            is_anew: false,
-            is_alone: false,
+            rewrites_nodes: false,
+            drops_earlier_root: false,
         })
         .collect();
     views
-        .publish_editions(PLAYS, VIEW, 1, run.stamp_us, &editions)
+        .publish_versions(PLAYS, VIEW, 1, run.stamp_us, &editions)
         .await?;
     let heads = views.heads(VIEW, &all).await?.expect("a table");
     let roots: Vec<Vec<u8>> = heads
@@ -435,7 +435,7 @@ pub async fn many_keys_are_listed(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A view that no job defines any more loses its tables, once nobody reads them.
+/// The tables of a view that no job defines any more are dropped once they are no longer read.
 pub async fn forgotten_boards_are_deleted(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     for view in [VIEW, OTHER_VIEW] {

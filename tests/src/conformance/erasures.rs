@@ -1,34 +1,34 @@
-//! The laws of erasures, on the record store of an adapter.
+//! Laws of erasures, on the record store of an adapter.
 
 use std::sync::Arc;
 
 use serde_json::json;
-use stores::erasures::{Attribution, Kind, Person, Suppressions};
+use stores::erasures::{Attribution, Person, PersonKind, Suppressions};
 use stores::{Result, Stores};
 
-/// A list, as another process has it.
+/// Opens the suppression list as another process would.
 fn list(ports: &Stores) -> Suppressions {
     Suppressions::new(Arc::clone(&ports.erasures))
 }
 
 const fn listener(id: i64) -> Person {
     Person {
-        kind: Kind::Listener,
+        kind: PersonKind::Listener,
         id,
     }
 }
 
 const fn athlete(id: i64) -> Person {
     Person {
-        kind: Kind::Athlete,
+        kind: PersonKind::Athlete,
         id,
     }
 }
 
-/// An erased person is suppressed everywhere from then on, and the receipt comes back.
+/// An erased person is suppressed in every process from then on, and the receipt can be read.
 pub async fn erased_people_are_suppressed(ports: &Stores) -> Result<()> {
     let (here, elsewhere) = (list(ports), list(ports));
-    assert!(!elsewhere.now().await?.has(listener(7)));
+    assert!(!elsewhere.current().await?.contains(listener(7)));
     let attribution = Attribution {
         by: "desk ü".to_owned(),
         reason: "ticket \"5\"".to_owned(),
@@ -39,12 +39,12 @@ pub async fn erased_people_are_suppressed(ports: &Stores) -> Result<()> {
         (&erasure.by, &erasure.reason),
         (&attribution.by, &attribution.reason)
     );
-    let now = elsewhere.now().await?;
+    let now = elsewhere.current().await?;
     assert_eq!((now.newest(), now.newest_listener()), (1, 1));
-    assert!(now.has_listener(7) && !now.has_listener(8));
-    assert!(!now.has(athlete(7)));
+    assert!(now.contains_listener(7) && !now.contains_listener(8));
+    assert!(!now.contains(athlete(7)));
 
-    // An unfinished erasure continues; a finished one is repeated under another number.
+    // An unfinished erasure continues; a finished one is repeated under a new number.
     let again = elsewhere.begin(listener(7), &attribution, 2_000).await?;
     assert_eq!(again, erasure);
     let receipt = json!({"places": [{"found": u64::MAX}]});
@@ -61,14 +61,14 @@ pub async fn erased_people_are_suppressed(ports: &Stores) -> Result<()> {
         2
     );
     assert_eq!(here.begin(athlete(7), &attribution, 5_000).await?.number, 3);
-    let now = elsewhere.now().await?;
+    let now = elsewhere.current().await?;
     assert_eq!((now.newest(), now.newest_listener()), (3, 2));
     let missing = here.set_receipt(9, None, &receipt).await;
     assert!(missing.is_err(), "there is no erasure 9");
     Ok(())
 }
 
-/// A long list is read as a whole.
+/// A long list is read completely.
 pub async fn long_lists_are_read(ports: &Stores) -> Result<()> {
     let here = list(ports);
     here.begin(listener(1), &Attribution::default(), 1).await?;
@@ -87,14 +87,14 @@ pub async fn long_lists_are_read(ports: &Stores) -> Result<()> {
     let numbers: Vec<u64> = all.iter().map(|one| one.number).collect();
     assert_eq!(numbers, (1..=1_100).collect::<Vec<u64>>());
     assert_eq!(all[1_099].person[14..], [0x04, 0x4c]);
-    let now = here.now().await?;
+    let now = here.current().await?;
     assert_eq!((now.newest(), now.newest_listener()), (1_100, 1));
     let next = here.begin(athlete(1), &Attribution::default(), 1).await?;
     assert_eq!(next.number, 1_101);
     Ok(())
 }
 
-/// Of erasures that begin at once each gets a number of its own, all with the same key.
+/// Concurrent erasures get different numbers and share one key.
 pub async fn numbers_are_given_once(one: &Stores, other: &Stores) -> Result<()> {
     let lists = [list(one), list(other)];
     let begin = |id: i64| {
@@ -106,8 +106,8 @@ pub async fn numbers_are_given_once(one: &Stores, other: &Stores) -> Result<()> 
     numbers.sort_unstable();
     assert_eq!(numbers, (1..=12).collect::<Vec<u64>>());
     for list in &lists {
-        let now = list.now().await?;
-        assert!((1..=12).all(|id| now.has_listener(id)) && !now.has_listener(13));
+        let now = list.current().await?;
+        assert!((1..=12).all(|id| now.contains_listener(id)) && !now.contains_listener(13));
     }
     Ok(())
 }

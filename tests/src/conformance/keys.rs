@@ -1,14 +1,14 @@
-//! The laws of the port of keys.
+//! Laws of the keys port.
 
 use schemas::access::Scopes;
-use stores::keys::{Action, ApiKey, KeptKey, KeyState, Rotated, Token};
+use stores::keys::{AdminAction, ApiKey, ApiKeyRecord, KeyState, RotateOutcome, Token};
 use stores::{Result, Stores};
 
 const LIMIT: usize = 100;
 
-fn drawn(name: &str, scopes: &str, made_at_ms: i64) -> KeptKey {
-    let token = Token::draw();
-    KeptKey {
+fn drawn(name: &str, scopes: &str, made_at_ms: i64) -> ApiKeyRecord {
+    let token = Token::generate();
+    ApiKeyRecord {
         digest: token.digest(),
         key: ApiKey {
             id: token.id().to_owned(),
@@ -25,16 +25,16 @@ fn drawn(name: &str, scopes: &str, made_at_ms: i64) -> KeptKey {
     }
 }
 
-fn told(actions: &[Action]) -> Vec<(&str, &str, i64)> {
+fn told(actions: &[AdminAction]) -> Vec<(&str, &str, i64)> {
     let told = actions.iter();
     told.map(|one| (one.action.as_str(), one.target.as_str(), one.at_ms))
         .collect()
 }
 
-/// A key is found by its id as it was added, and listed before those that were there.
+/// A key is found by its id as it was added, and listed before older keys.
 pub async fn keys_are_found(ports: &Stores) -> Result<()> {
     let keys = &*ports.keys;
-    assert!(!keys.any_key().await?);
+    assert!(!keys.has_keys().await?);
     assert_eq!(keys.keys(None, LIMIT).await?, []);
     let all = "read:*,read:owner:1,read:owner:Ä,ingest,admin";
     let mut added = Vec::new();
@@ -44,11 +44,11 @@ pub async fn keys_are_found(ports: &Stores) -> Result<()> {
         keys.add_key(&kept).await?;
         added.push(kept);
     }
-    assert!(keys.any_key().await?);
+    assert!(keys.has_keys().await?);
     for kept in &added {
         assert_eq!(keys.key(&kept.key.id).await?.as_ref(), Some(kept));
     }
-    for unknown in ["", "'", &Token::draw().id().to_uppercase()] {
+    for unknown in ["", "'", &Token::generate().id().to_uppercase()] {
         assert_eq!(keys.key(unknown).await?, None);
     }
     let newest_first: Vec<ApiKey> = added.iter().rev().map(|kept| kept.key.clone()).collect();
@@ -57,7 +57,7 @@ pub async fn keys_are_found(ports: &Stores) -> Result<()> {
     let after = Some(newest_first[0].id.as_str());
     assert_eq!(keys.keys(after, 1).await?, newest_first[1..2]);
     assert_eq!(keys.keys(Some("unknown"), LIMIT).await?, []);
-    // An id that is there can't be added once more, and nothing of it changes.
+    // An existing id cannot be added again, and the key stays unchanged.
     let mut other = drawn("other", "admin", 1);
     other.key.id.clone_from(&added[0].key.id);
     assert!(keys.add_key(&other).await.is_err());
@@ -66,7 +66,7 @@ pub async fn keys_are_found(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A key that was taken back stays so, with who did it first.
+/// A revoked key stays revoked, and keeps the name of the first revoker.
 pub async fn keys_are_taken_back(ports: &Stores) -> Result<()> {
     let keys = &*ports.keys;
     let kept = drawn("a key", "admin", 1_000);
@@ -84,14 +84,18 @@ pub async fn keys_are_taken_back(ports: &Stores) -> Result<()> {
     }
     assert_eq!(revoked.state(1), KeyState::Revoked);
     assert_eq!(keys.keys(None, LIMIT).await?, [revoked]);
-    assert!(keys.any_key().await?, "it is not as if there never was one");
+    assert!(
+        keys.has_keys().await?,
+        "it is not as if there never was one"
+    );
     let actions = keys.actions(None, LIMIT).await?;
     let expected = [("keys.revoke", id, 2_000), ("keys.create", id, 1_000)];
     assert_eq!(told(&actions), expected);
     Ok(())
 }
 
-/// A key goes on for a while beside the one that takes its place; once, and not if it is over.
+/// A rotated key stays valid for a while next to its replacement. It can be rotated once, and not
+/// after it expired.
 pub async fn keys_are_rotated(ports: &Stores) -> Result<()> {
     let keys = &*ports.keys;
     let (old, new) = (
@@ -99,7 +103,10 @@ pub async fn keys_are_rotated(ports: &Stores) -> Result<()> {
         drawn("a key", "admin", 2_000),
     );
     let (id, other) = (old.key.id.as_str(), new.key.id.as_str());
-    assert_eq!(keys.rotate_key(id, 9_000, &new).await?, Rotated::Unknown);
+    assert_eq!(
+        keys.rotate_key(id, 9_000, &new).await?,
+        RotateOutcome::Unknown
+    );
     assert_eq!(keys.key(other).await?, None);
     keys.add_key(&old).await?;
     let replaced = ApiKey {
@@ -108,21 +115,21 @@ pub async fn keys_are_rotated(ports: &Stores) -> Result<()> {
         ..old.key.clone()
     };
     let done = keys.rotate_key(id, 9_000, &new).await?;
-    assert_eq!(done, Rotated::Done(replaced.clone()));
+    assert_eq!(done, RotateOutcome::Done(replaced.clone()));
     assert_eq!(keys.key(other).await?.as_ref(), Some(&new));
     let third = drawn("a key", "admin", 3_000);
     let over = keys.rotate_key(id, 10_000, &third).await?;
-    assert_eq!(over, Rotated::Over(replaced));
+    assert_eq!(over, RotateOutcome::Inactive(replaced));
     assert_eq!(keys.key(&third.key.id).await?, None);
-    // One that ends sooner ends then, and one that is over has nothing in its place.
+    // A key that expires sooner keeps its expiry; an expired key cannot be replaced.
     let mut soon = drawn("soon", "ingest", 3_000);
     soon.key.expires_at_ms = Some(5_000);
     keys.add_key(&soon).await?;
     let at = |made_at_ms| drawn("later", "ingest", made_at_ms);
     let late = keys.rotate_key(&soon.key.id, 9_000, &at(5_000)).await?;
-    assert!(matches!(late, Rotated::Over(_)), "{late:?}");
+    assert!(matches!(late, RotateOutcome::Inactive(_)), "{late:?}");
     let done = keys.rotate_key(&soon.key.id, 9_000, &at(4_000)).await?;
-    let Rotated::Done(ends) = done else {
+    let RotateOutcome::Done(ends) = done else {
         panic!("it is valid: {done:?}");
     };
     assert_eq!(ends.expires_at_ms, Some(5_000));
@@ -130,11 +137,11 @@ pub async fn keys_are_rotated(ports: &Stores) -> Result<()> {
     keys.add_key(&revoked).await?;
     keys.revoke_key(&revoked.key.id, "me", 3_500).await?;
     let over = keys.rotate_key(&revoked.key.id, 9_000, &at(4_000)).await?;
-    assert!(matches!(over, Rotated::Over(_)), "{over:?}");
+    assert!(matches!(over, RotateOutcome::Inactive(_)), "{over:?}");
     Ok(())
 }
 
-/// Of two that rotate a key at the same moment one does.
+/// Of two concurrent rotations of a key one succeeds.
 pub async fn one_of_two_rotates(ports: &Stores, others: &Stores) -> Result<()> {
     let keys = &*ports.keys;
     let old = drawn("a key", "admin", 1_000);
@@ -145,32 +152,32 @@ pub async fn one_of_two_rotates(ports: &Stores, others: &Stores) -> Result<()> {
         keys.rotate_key(id, 9_000, &new[0]),
         others.keys.rotate_key(id, 9_000, &new[1])
     );
-    let done = [one?, other?].map(|rotated| matches!(rotated, Rotated::Done(_)));
+    let done = [one?, other?].map(|rotated| matches!(rotated, RotateOutcome::Done(_)));
     assert_eq!(done.iter().filter(|done| **done).count(), 1, "{done:?}");
     assert_eq!(keys.keys(None, LIMIT).await?.len(), 2);
     Ok(())
 }
 
-/// When a key was used only rises.
+/// The last use of a key only increases.
 pub async fn uses_are_noted(ports: &Stores) -> Result<()> {
     let keys = &*ports.keys;
     let kept = drawn("a key", "admin", 1_000);
     keys.add_key(&kept).await?;
-    keys.key_used("unknown", 5).await?;
+    keys.record_key_use("unknown", 5).await?;
     for (at_ms, noted) in [(5, 5), (7, 7), (6, 7)] {
-        keys.key_used(&kept.key.id, at_ms).await?;
+        keys.record_key_use(&kept.key.id, at_ms).await?;
         let found = keys.key(&kept.key.id).await?;
         assert_eq!(found.and_then(|kept| kept.key.used_at_ms), Some(noted));
     }
     Ok(())
 }
 
-/// What administrators did is listed newest first, as it was recorded.
+/// Administrative actions are listed newest first, as recorded.
 pub async fn actions_are_recorded(ports: &Stores) -> Result<()> {
     let keys = &*ports.keys;
     assert_eq!(keys.actions(None, LIMIT).await?, []);
     for number in 0..5 {
-        let action = Action {
+        let action = AdminAction {
             number: 0,
             at_ms: 1_000 + number,
             actor: "Ä".to_owned(),

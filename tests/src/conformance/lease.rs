@@ -1,15 +1,15 @@
-//! The laws of the lease port.
+//! Laws of the lease port.
 
 use std::time::{Duration, Instant};
 
-use stores::lease::Held;
+use stores::lease::LeaseGuard;
 use stores::{Result, Stores};
 
-/// How long a lease that was only dropped may still be held.
+/// Maximum time until a lease that was dropped without a release is free.
 const A_MOMENT: Duration = Duration::from_secs(60);
 
-/// A lease has one holder at a time, others are told who it is, and it is free again once it is let
-/// go, or soon after it was dropped; names do not bind each other.
+/// A lease has one holder at a time, and other processes learn who holds it. It is free after its
+/// release, or soon after it was dropped. Names are independent.
 pub async fn one_holder_at_a_time(one: &Stores, other: &Stores) -> Result<()> {
     let held = one.leases.acquire("batch-plays", "batch 17").await?;
     let held = held.expect("nobody holds it");
@@ -20,7 +20,7 @@ pub async fn one_holder_at_a_time(one: &Stores, other: &Stores) -> Result<()> {
     let another = other.leases.acquire("archive-plays", "archive 3").await?;
     let another = another.expect("another name is another lease");
     assert!(!held.lost().is_cancelled());
-    held.let_go().await;
+    held.release().await;
     let next = other.leases.acquire("batch-plays", "20").await?;
     let next = next.expect("it was let go");
     let told = one.leases.acquire("batch-plays", "batch 21").await?;
@@ -29,19 +29,19 @@ pub async fn one_holder_at_a_time(one: &Stores, other: &Stores) -> Result<()> {
     let begun = Instant::now();
     loop {
         if let Ok(held) = one.leases.acquire("batch-plays", "batch 22").await? {
-            held.let_go().await;
+            held.release().await;
             break;
         }
         assert!(begun.elapsed() < A_MOMENT, "it was dropped");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    another.let_go().await;
+    another.release().await;
     Ok(())
 }
 
-/// Who holds it stands first; since when may follow.
+/// Checks that the refusal begins with the holder; the time of acquisition may follow.
 #[track_caller]
-fn assert_told(told: std::result::Result<Box<dyn Held>, String>, holder: &str) {
+fn assert_told(told: std::result::Result<Box<dyn LeaseGuard>, String>, holder: &str) {
     let told = told.expect_err("it is held, also for its own process");
     assert!(
         told == holder || told.starts_with(&format!("{holder} (since ")),
@@ -49,7 +49,7 @@ fn assert_told(told: std::result::Result<Box<dyn Held>, String>, holder: &str) {
     );
 }
 
-/// What can't be a name is refused.
+/// Invalid names are refused.
 pub async fn odd_names_are_refused(ports: &Stores) -> Result<()> {
     for name in ["", "../escape", "a/b", ".", "a b"] {
         assert!(

@@ -1,9 +1,9 @@
-//! The laws of the live port, beside those of [`super::live_model`].
+//! Laws of the live port, in addition to those of [`super::live_model`].
 
 use arrow::array::Int64Array;
-use schemas::seam::{Cut, Fence, Moved, RollRefused};
+use schemas::seam::{Checkpoint, CheckpointMismatch, Cut, EndEpochError};
 use schemas::source::Source;
-use stores::live::{Changes, Deltas, LiveParts, LiveQuery, LiveWrite};
+use stores::live::{Changes, DeltaQuery, Deltas, LiveDeltas, LiveWrite};
 use stores::{Result, Stores};
 
 use super::{OTHER_VIEW, VIEW, binary, bytes, life, slot};
@@ -17,11 +17,11 @@ fn cut(next_offset: i64) -> Cut {
     }
 }
 
-/// Makes a slot that begins at offset 0 in epoch 1, and answers its fence.
-async fn healed(live: &dyn LiveWrite, partition: u32) -> Result<Fence> {
-    let done = live.heal(slot(partition), None, &life(0, 0, 1)).await?;
+/// Rebuilds a partition state that begins at offset 0 in epoch 1, and returns its checkpoint.
+async fn healed(live: &dyn LiveWrite, partition: u32) -> Result<Checkpoint> {
+    let done = live.rebuild(slot(partition), None, &life(0, 0, 1)).await?;
     assert_eq!(done, Ok(()), "there was no slot");
-    Ok(Fence {
+    Ok(Checkpoint {
         generation: 1,
         next_offset: 0,
         epoch: 1,
@@ -38,8 +38,8 @@ fn deltas(view: &str, rows: &[(&str, &str, i64)]) -> Deltas {
     }
 }
 
-fn query(group: &str, ranges: &[(&str, Option<&str>)], partition: Option<u32>) -> LiveQuery {
-    LiveQuery {
+fn query(group: &str, ranges: &[(&str, Option<&str>)], partition: Option<u32>) -> DeltaQuery {
+    DeltaQuery {
         view: VIEW.to_owned(),
         group: group.into(),
         ranges: ranges
@@ -50,7 +50,7 @@ fn query(group: &str, ranges: &[(&str, Option<&str>)], partition: Option<u32>) -
     }
 }
 
-fn found(parts: &LiveParts) -> Vec<(u32, u64, String, i64)> {
+fn found(parts: &LiveDeltas) -> Vec<(u32, u64, String, i64)> {
     let rows = bytes(&parts.rows)
         .into_iter()
         .map(|row| String::from_utf8_lossy(&row).into_owned());
@@ -69,37 +69,40 @@ fn found(parts: &LiveParts) -> Vec<(u32, u64, String, i64)> {
     found
 }
 
-/// Where there is no slot nothing can be done but to make one, and nothing is found.
+/// A missing partition state can only be rebuilt, and has no rows.
 pub async fn a_missing_slot_takes_nothing(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
-    let fence = Fence {
+    let fence = Checkpoint {
         generation: 1,
         next_offset: 0,
         epoch: 1,
     };
     let some = deltas(VIEW, &[("g", "r", 1)]);
-    let missing = Moved { at: None };
+    let missing = CheckpointMismatch { actual: None };
     assert_eq!(
         live.apply(slot(0), fence, cut(9), &VIEWS, &vec![some].into())
             .await?,
         Err(missing)
     );
-    assert_eq!(live.impose(slot(0), fence).await?, Err(missing));
-    assert_eq!(live.roll(slot(0), 1).await?, Err(RollRefused::Missing));
-    assert!(!live.drop_through(slot(0), 1, cut(0)).await?);
+    assert_eq!(live.close_epoch(slot(0), fence).await?, Err(missing));
+    assert_eq!(
+        live.end_epoch(slot(0), 1).await?,
+        Err(EndEpochError::Missing)
+    );
+    assert!(!live.prune_through(slot(0), 1, cut(0)).await?);
     assert_eq!(live.collect_garbage(slot(0), 10).await?, 0);
     let answer = live
-        .read(Source::Plays, 2, &[query("g", &[("", None)], None)])
+        .read_deltas(Source::Plays, 2, &[query("g", &[("", None)], None)])
         .await?;
-    assert_eq!(answer.slots, [None, None]);
-    assert!(found(&answer.parts[0]).is_empty());
-    let page = live.scan(slot(0), VIEW, (0, 9), None, 10).await?;
+    assert_eq!(answer.partition_states, [None, None]);
+    assert!(found(&answer.deltas[0]).is_empty());
+    let page = live.collect_deltas(slot(0), VIEW, (0, 9), None, 10).await?;
     assert!(page.counts.is_empty());
     Ok(())
 }
 
-/// A read brings the rows of its ranges: the begin belongs to a range, the end does not, an open
-/// end reaches to the last row, and neighbouring groups and views are not touched.
+/// A query returns the rows of its ranges. A range includes its start and excludes its end, an open
+/// end extends to the last row, and neighboring groups and views are not included.
 pub async fn ranges_are_half_open(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     let fence = healed(live, 0).await?;
@@ -127,19 +130,19 @@ pub async fn ranges_are_half_open(ports: &Stores) -> Result<()> {
         (&[("e", None)], &[]),
         (&[], &[]),
     ];
-    let queries: Vec<LiveQuery> = cases
+    let queries: Vec<DeltaQuery> = cases
         .iter()
         .map(|(ranges, _)| query("g", ranges, None))
         .collect();
-    let answer = live.read(Source::Plays, 1, &queries).await?;
-    for ((ranges, expected), parts) in cases.iter().zip(&answer.parts) {
+    let answer = live.read_deltas(Source::Plays, 1, &queries).await?;
+    for ((ranges, expected), parts) in cases.iter().zip(&answer.deltas) {
         let counts: Vec<i64> = found(parts).into_iter().map(|part| part.3).collect();
         assert_eq!(counts, *expected, "{ranges:?}");
     }
     Ok(())
 }
 
-/// A query goes to all partitions that are asked for, or to the one that is named.
+/// A query reads all requested partitions, or the one that it names.
 pub async fn partitions_are_asked(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     for partition in 0..3 {
@@ -152,21 +155,21 @@ pub async fn partitions_are_asked(ports: &Stores) -> Result<()> {
         );
     }
     let queries = [None, Some(1), Some(2)].map(|partition| query("g", &[("", None)], partition));
-    let answer = live.read(Source::Plays, 2, &queries).await?;
-    assert_eq!(answer.slots.len(), 2);
+    let answer = live.read_deltas(Source::Plays, 2, &queries).await?;
+    assert_eq!(answer.partition_states.len(), 2);
     let row = |partition: u32| (partition, 1, "r".to_owned(), 10 + i64::from(partition));
-    assert_eq!(found(&answer.parts[0]), [row(0), row(1)]);
-    assert_eq!(found(&answer.parts[1]), [row(1)]);
+    assert_eq!(found(&answer.deltas[0]), [row(0), row(1)]);
+    assert_eq!(found(&answer.deltas[1]), [row(1)]);
     assert_eq!(
-        found(&answer.parts[2]),
+        found(&answer.deltas[2]),
         [],
         "a slot that is not asked for has no parts"
     );
     Ok(())
 }
 
-/// A count that 64 bits can't hold is refused, upwards and downwards, and then nothing of its
-/// micro-batch is there, neither parts nor position.
+/// A count that exceeds 64 bits is refused in both directions, and nothing of its micro-batch is
+/// stored, neither deltas nor position.
 pub async fn overflow_changes_nothing(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     let fence = healed(live, 0).await?;
@@ -177,9 +180,9 @@ pub async fn overflow_changes_nothing(ports: &Stores) -> Result<()> {
         Ok(())
     );
     let before = live
-        .read(Source::Plays, 1, &[query("g", &[("", None)], None)])
+        .read_deltas(Source::Plays, 1, &[query("g", &[("", None)], None)])
         .await?;
-    let fence = Fence {
+    let fence = Checkpoint {
         next_offset: 5,
         ..fence
     };
@@ -204,15 +207,15 @@ pub async fn overflow_changes_nothing(ports: &Stores) -> Result<()> {
     }
     for group in ["a", "z"] {
         let answer = live
-            .read(Source::Plays, 1, &[query(group, &[("", None)], None)])
+            .read_deltas(Source::Plays, 1, &[query(group, &[("", None)], None)])
             .await?;
-        assert_eq!(found(&answer.parts[0]), []);
+        assert_eq!(found(&answer.deltas[0]), []);
     }
     let after = live
-        .read(Source::Plays, 1, &[query("g", &[("", None)], None)])
+        .read_deltas(Source::Plays, 1, &[query("g", &[("", None)], None)])
         .await?;
-    assert_eq!(after.slots, before.slots);
-    assert_eq!(found(&after.parts[0]), found(&before.parts[0]));
+    assert_eq!(after.partition_states, before.partition_states);
+    assert_eq!(found(&after.deltas[0]), found(&before.deltas[0]));
     let back = deltas(VIEW, &[("g", "up", -1), ("g", "down", 1)]);
     assert_eq!(
         live.apply(slot(0), fence, cut(6), &VIEWS, &vec![back].into())
@@ -222,13 +225,13 @@ pub async fn overflow_changes_nothing(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Micro-batches of thousands of rows are added whole, and again.
+/// Micro-batches of thousands of rows are added completely, repeatedly.
 pub async fn large_batches_add_up(ports: &Stores) -> Result<()> {
     const ROWS: i64 = 5000;
     let live = &*ports.live;
     let mut fence = healed(live, 0).await?;
     for _ in 0..2 {
-        // In an order of its own, which is not that of the keys.
+        // The order differs from that of the keys.
         let numbers = || (0..ROWS).map(|n| n * 2003 % ROWS);
         let batch = Deltas {
             view: VIEW.to_owned(),
@@ -245,14 +248,14 @@ pub async fn large_batches_add_up(ports: &Stores) -> Result<()> {
         );
         fence.next_offset += ROWS;
     }
-    let all = LiveQuery {
+    let all = DeltaQuery {
         group: 3_i64.to_be_bytes().to_vec(),
         ..query("", &[("", None)], None)
     };
-    let answer = live.read(Source::Plays, 1, &[all]).await?;
-    let mut found: Vec<(Vec<u8>, i64)> = bytes(&answer.parts[0].rows)
+    let answer = live.read_deltas(Source::Plays, 1, &[all]).await?;
+    let mut found: Vec<(Vec<u8>, i64)> = bytes(&answer.deltas[0].rows)
         .into_iter()
-        .zip(answer.parts[0].counts.values().iter().copied())
+        .zip(answer.deltas[0].counts.values().iter().copied())
         .collect();
     found.sort();
     let expected: Vec<(Vec<u8>, i64)> = (0..ROWS)
@@ -268,14 +271,14 @@ pub async fn large_batches_add_up(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Of several workers that believe the same, one is let through; in the end every micro-batch
+/// Of several workers with the same checkpoint one succeeds, and in the end every micro-batch is
 /// counted once.
 pub async fn one_worker_wins(one: &Stores, other: &Stores) -> Result<()> {
     const STEPS: i64 = 15;
     healed(&*one.live, 0).await?;
     let work = async |live: &dyn LiveWrite| -> Result<i64> {
         let mut wins = 0;
-        let mut fence = Fence {
+        let mut fence = Checkpoint {
             generation: 1,
             next_offset: 0,
             epoch: 1,
@@ -291,7 +294,7 @@ pub async fn one_worker_wins(one: &Stores, other: &Stores) -> Result<()> {
                     wins += 1;
                     fence.next_offset += 1;
                 }
-                Err(moved) => fence = moved.at.expect("the slot is there"),
+                Err(moved) => fence = moved.actual.expect("the slot is there"),
             }
         }
         Ok(wins)
@@ -301,14 +304,14 @@ pub async fn one_worker_wins(one: &Stores, other: &Stores) -> Result<()> {
     assert_eq!(first? + second? + third?, STEPS);
     let answer = one
         .live
-        .read(Source::Plays, 1, &[query("g", &[("", None)], None)])
+        .read_deltas(Source::Plays, 1, &[query("g", &[("", None)], None)])
         .await?;
-    assert_eq!(found(&answer.parts[0]), [(0, 1, "r".to_owned(), STEPS)]);
+    assert_eq!(found(&answer.deltas[0]), [(0, 1, "r".to_owned(), STEPS)]);
     Ok(())
 }
 
-/// A read sees a slot and its parts at one moment, also while they change: what was counted is what
-/// lies between the slot's begin and its position.
+/// A query sees a partition state and its deltas at one moment, even while they change: the counted
+/// records are those between the state's start and its position.
 pub async fn reads_see_one_moment(one: &Stores, other: &Stores) -> Result<()> {
     const STEPS: i64 = 60;
     let mut fence = healed(&*one.live, 0).await?;
@@ -329,7 +332,7 @@ pub async fn reads_see_one_moment(one: &Stores, other: &Stores) -> Result<()> {
             assert_eq!(done, Ok(()));
             fence.next_offset += 1;
             if fence.next_offset % 10 == 0 {
-                assert_eq!(one.live.roll(slot(0), fence.epoch).await?, Ok(next));
+                assert_eq!(one.live.end_epoch(slot(0), fence.epoch).await?, Ok(next));
                 fence.epoch += 1;
             }
         }
@@ -338,12 +341,12 @@ pub async fn reads_see_one_moment(one: &Stores, other: &Stores) -> Result<()> {
     let read = async {
         loop {
             let all = query("g", &[("", None)], None);
-            let answer = other.live.read(Source::Plays, 1, &[all]).await?;
-            let position = answer.slots[0]
+            let answer = other.live.read_deltas(Source::Plays, 1, &[all]).await?;
+            let position = answer.partition_states[0]
                 .as_ref()
                 .expect("the slot is there")
                 .position;
-            let sum: i64 = answer.parts[0].counts.values().iter().sum();
+            let sum: i64 = answer.deltas[0].counts.values().iter().sum();
             assert_eq!(sum, 2 * position.next_offset);
             if position.next_offset == STEPS {
                 return Ok(());
@@ -354,9 +357,9 @@ pub async fn reads_see_one_moment(one: &Stores, other: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Garbage goes in pieces, never what can still be read, and in the end all of it.
+/// Garbage is deleted in steps, never readable rows, and in the end completely.
 pub async fn garbage_goes(ports: &Stores) -> Result<()> {
-    // So large that a store keeps each row by itself, and counts it as a part.
+    // So large that a store keeps each row separately and counts it as one delta.
     const ALONE: i64 = 1 << 40;
     let live = &*ports.live;
     let mut fence = healed(live, 0).await?;
@@ -370,8 +373,8 @@ pub async fn garbage_goes(ports: &Stores) -> Result<()> {
                 .await?,
             Ok(())
         );
-        assert_eq!(live.roll(slot(0), fence.epoch).await?, Ok(next));
-        fence = Fence {
+        assert_eq!(live.end_epoch(slot(0), fence.epoch).await?, Ok(next));
+        fence = Checkpoint {
             next_offset: epoch,
             epoch: fence.epoch + 1,
             ..fence
@@ -382,20 +385,20 @@ pub async fn garbage_goes(ports: &Stores) -> Result<()> {
         0,
         "everything is still kept"
     );
-    assert!(live.drop_through(slot(0), 2, cut(2)).await?);
+    assert!(live.prune_through(slot(0), 2, cut(2)).await?);
     let all = query("g", &[("", None)], None);
-    let answer = live.read(Source::Plays, 1, &[all]).await?;
+    let answer = live.read_deltas(Source::Plays, 1, &[all]).await?;
     let count = 3 * ALONE;
     let kept = [(0, 3, "a".to_owned(), count), (0, 3, "b".to_owned(), count)];
-    assert_eq!(found(&answer.parts[0]), kept);
+    assert_eq!(found(&answer.deltas[0]), kept);
     assert_eq!(live.collect_garbage(slot(0), 4).await?, 4);
     assert_eq!(live.collect_garbage(slot(0), 100).await?, 2);
     assert_eq!(live.collect_garbage(slot(0), 100).await?, 0);
     let answer = live
-        .read(Source::Plays, 1, &[query("g", &[("", None)], None)])
+        .read_deltas(Source::Plays, 1, &[query("g", &[("", None)], None)])
         .await?;
-    assert_eq!(found(&answer.parts[0]), kept);
-    let anew = live.heal(slot(0), Some(fence), &life(3, 3, 0)).await?;
+    assert_eq!(found(&answer.deltas[0]), kept);
+    let anew = live.rebuild(slot(0), Some(fence), &life(3, 3, 0)).await?;
     assert_eq!(anew, Ok(()));
     assert_eq!(
         live.collect_garbage(slot(0), 100).await?,
@@ -405,14 +408,13 @@ pub async fn garbage_goes(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A slot remembers the newest epoch that holds a record of another partition's, until it begins
-/// anew.
+/// A partition state keeps the newest epoch with a misrouted record until it is rebuilt.
 pub async fn strays_are_remembered(stores: &Stores) -> Result<()> {
     let live = &*stores.live;
     let mut fence = healed(live, 0).await?;
     for (next, strays, remembered) in [(3, false, None), (5, true, Some(1)), (8, false, Some(1))] {
         let changes = Changes {
-            strays,
+            has_misrouted: strays,
             ..Changes::default()
         };
         let done = live
@@ -420,13 +422,24 @@ pub async fn strays_are_remembered(stores: &Stores) -> Result<()> {
             .await?;
         assert_eq!(done, Ok(()));
         fence.next_offset = next;
-        let slots = live.read(Source::Plays, 1, &[]).await?.slots;
-        let found = slots[0].as_ref().map(|slot| (slot.fence(), slot.strays));
+        let slots = live
+            .read_deltas(Source::Plays, 1, &[])
+            .await?
+            .partition_states;
+        let found = slots[0]
+            .as_ref()
+            .map(|slot| (slot.checkpoint(), slot.misrouted_epoch));
         assert_eq!(found, Some((fence, remembered)));
     }
-    let done = live.heal(slot(0), Some(fence), &life(0, 0, 9)).await?;
+    let done = live.rebuild(slot(0), Some(fence), &life(0, 0, 9)).await?;
     assert_eq!(done, Ok(()));
-    let slots = live.read(Source::Plays, 1, &[]).await?.slots;
-    assert_eq!(slots[0].as_ref().and_then(|slot| slot.strays), None);
+    let slots = live
+        .read_deltas(Source::Plays, 1, &[])
+        .await?
+        .partition_states;
+    assert_eq!(
+        slots[0].as_ref().and_then(|slot| slot.misrouted_epoch),
+        None
+    );
     Ok(())
 }

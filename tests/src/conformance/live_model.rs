@@ -1,57 +1,61 @@
-//! Random histories of slots, against the pure rules and a plain map.
+//! Compares random histories of partition states with the pure rules and a plain map.
 //!
-//! The rules of the seam are proved elsewhere; here a store must only do exactly what they say, and
-//! keep the live parts in step with them.
+//! The rules themselves are proved elsewhere. Here a store must follow them exactly and keep live
+//! deltas consistent with them.
 
 use std::collections::BTreeMap;
 
 use arrow::array::Int64Array;
 use proptest::prelude::*;
-use schemas::seam::{Cut, Epoch, Fence, Generation, LastRecord, Moved, NewLife, RollRefused, Slot};
+use schemas::seam::{
+    Checkpoint, CheckpointMismatch, Cut, EndEpochError, Epoch, Generation, GenerationStart,
+    LastRecord, PartitionState,
+};
 use stores::Result;
-use stores::live::{Deltas, LiveQuery, LiveWrite, SlotId};
+use stores::live::{DeltaQuery, Deltas, LiveWrite, PartitionId};
 
 use super::{OTHER_VIEW, VIEW, binary, bytes, slot};
 
-/// Epochs that are let go leave so many bounds behind them.
+/// Number of epoch bounds that are kept after pruning.
 const KEEP_BOUNDS: u64 = 8;
 
 /// One call to a store.
 #[derive(Debug, Clone)]
 pub enum Call {
-    /// A micro-batch of so many records.
+    /// Applies a micro-batch.
     Apply {
-        /// How far the caller's belief is from the truth.
+        /// How the caller's checkpoint differs from the actual one.
         belief: Belief,
-        /// Records.
+        /// Number of records.
         records: i64,
-        /// View (the first or the second), group, row, delta.
+        /// View (first or second), group, row and delta.
         deltas: Vec<(bool, u8, u8, i64)>,
-        /// Whether the worker keeps the second view.
+        /// Whether the worker maintains the second view.
         both_views: bool,
     },
-    /// A recorded cut is put back.
+    /// Closes the epoch at a recorded cut.
     Impose(Belief),
-    /// The epoch so many before the present one is ended; the present one for 0.
+    /// Ends the epoch this many before the current one; 0 is the current one.
     Roll(u64),
-    /// A new life.
+    /// Rebuilds the state in a new generation.
     Heal(Belief, Generation),
-    /// Epochs up to the one so many before the present one are let go, with the right cut or not.
+    /// Prunes epochs up to the one this many before the current one, with the right cut or a wrong
+    /// one.
     Drop(u64, bool),
-    /// So many parts of garbage at most are deleted.
+    /// Deletes at most this many garbage deltas.
     Collect(usize),
 }
 
-/// What a caller believes of a slot.
+/// The caller's assumption about a partition state.
 #[derive(Debug, Clone, Copy)]
 pub enum Belief {
-    /// The truth.
+    /// The actual checkpoint.
     Right,
     /// Another generation, position or epoch.
     Wrong(u8),
 }
 
-/// Histories of one slot.
+/// Generates histories of one partition state.
 pub fn histories() -> impl Strategy<Value = Vec<Call>> {
     let belief = || {
         prop_oneof![
@@ -81,7 +85,7 @@ pub fn histories() -> impl Strategy<Value = Vec<Call>> {
         1 => (0..20_usize).prop_map(Call::Collect),
     ];
     proptest::collection::vec(call, 1..40).prop_map(|mut calls| {
-        // Most histories begin with a slot.
+        // Most histories begin with a partition state.
         calls.insert(0, Call::Heal(Belief::Right, 7));
         calls
     })
@@ -89,46 +93,46 @@ pub fn histories() -> impl Strategy<Value = Vec<Call>> {
 
 type PartKey = (Generation, Epoch, &'static str, Vec<u8>, Vec<u8>);
 
-/// What a store should hold for one slot.
+/// The expected contents of a store for one partition state.
 #[derive(Debug, Default)]
 struct Model {
-    slot: Option<Slot>,
+    slot: Option<PartitionState>,
     parts: BTreeMap<PartKey, i64>,
 }
 
 impl Model {
-    /// The epoch that is being filled.
+    /// Returns the epoch that is being filled.
     fn present(&self) -> Epoch {
         self.slot.as_ref().map_or(1, |slot| slot.epoch)
     }
 
-    fn fence(&self, belief: Belief) -> Fence {
+    fn fence(&self, belief: Belief) -> Checkpoint {
         let truth = self.slot.as_ref().map_or(
-            Fence {
+            Checkpoint {
                 generation: 3,
                 next_offset: 5,
                 epoch: 1,
             },
-            Slot::fence,
+            PartitionState::checkpoint,
         );
         match belief {
             Belief::Right => truth,
-            Belief::Wrong(0) => Fence {
+            Belief::Wrong(0) => Checkpoint {
                 generation: truth.generation + 1,
                 ..truth
             },
-            Belief::Wrong(1) => Fence {
+            Belief::Wrong(1) => Checkpoint {
                 next_offset: truth.next_offset + 1,
                 ..truth
             },
-            Belief::Wrong(_) => Fence {
+            Belief::Wrong(_) => Checkpoint {
                 epoch: truth.epoch + 1,
                 ..truth
             },
         }
     }
 
-    fn add(&mut self, fence: Fence, deltas: &BTreeMap<(&'static str, Vec<u8>, Vec<u8>), i64>) {
+    fn add(&mut self, fence: Checkpoint, deltas: &BTreeMap<(&'static str, Vec<u8>, Vec<u8>), i64>) {
         for ((view, group, row), delta) in deltas {
             let key = (
                 fence.generation,
@@ -141,7 +145,7 @@ impl Model {
         }
     }
 
-    /// The parts of a view and group that a read may see.
+    /// Returns the deltas of a view and group that a query may see.
     fn visible(&self, view: &str, group: &[u8]) -> Vec<(Epoch, Vec<u8>, i64)> {
         let Some(slot) = &self.slot else {
             return Vec::new();
@@ -156,11 +160,11 @@ impl Model {
     }
 }
 
-/// A store that runs `calls` on the slot of `partition`, which must be missing at first, answers
-/// each as the pure rules do and holds what they hold, at every moment.
+/// Runs `calls` on the state of `partition`, which must not exist yet, and compares every result
+/// and the contents with the pure rules.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub async fn follows_the_model(live: &dyn LiveWrite, partition: u32, calls: &[Call]) -> Result<()> {
     let mut model = Model::default();
     for (number, call) in calls.iter().enumerate() {
@@ -180,18 +184,18 @@ async fn run(live: &dyn LiveWrite, partition: u32, model: &mut Model, call: &Cal
         Call::Impose(belief) => {
             let believed = model.fence(*belief);
             let expected = match &mut model.slot {
-                None => Err(Moved { at: None }),
-                Some(slot) => slot.impose(&believed),
+                None => Err(CheckpointMismatch { actual: None }),
+                Some(slot) => slot.close_epoch(&believed),
             };
-            assert_eq!(live.impose(id, believed).await?, expected, "{call:?}");
+            assert_eq!(live.close_epoch(id, believed).await?, expected, "{call:?}");
         }
         Call::Roll(back) => {
             let epoch = present.saturating_sub(*back);
             let expected = match &mut model.slot {
-                None => Err(RollRefused::Missing),
-                Some(slot) => slot.roll(epoch),
+                None => Err(EndEpochError::Missing),
+                Some(slot) => slot.end_epoch(epoch),
             };
-            assert_eq!(live.roll(id, epoch).await?, expected, "{call:?}");
+            assert_eq!(live.end_epoch(id, epoch).await?, expected, "{call:?}");
         }
         Call::Heal(belief, hint) => heal(live, id, model, *belief, *hint).await?,
         Call::Drop(back, right) => {
@@ -205,9 +209,9 @@ async fn run(live: &dyn LiveWrite, partition: u32, model: &mut Model, call: &Cal
             let expected = model
                 .slot
                 .as_mut()
-                .is_some_and(|slot| slot.drop_through(epoch, cut, KEEP_BOUNDS));
+                .is_some_and(|slot| slot.prune_through(epoch, cut, KEEP_BOUNDS));
             assert_eq!(
-                live.drop_through(id, epoch, cut).await?,
+                live.prune_through(id, epoch, cut).await?,
                 expected,
                 "{call:?}"
             );
@@ -220,7 +224,12 @@ async fn run(live: &dyn LiveWrite, partition: u32, model: &mut Model, call: &Cal
     Ok(())
 }
 
-async fn apply(live: &dyn LiveWrite, id: SlotId, model: &mut Model, call: &Call) -> Result<()> {
+async fn apply(
+    live: &dyn LiveWrite,
+    id: PartitionId,
+    model: &mut Model,
+    call: &Call,
+) -> Result<()> {
     let Call::Apply {
         belief,
         records,
@@ -254,7 +263,7 @@ async fn apply(live: &dyn LiveWrite, id: SlotId, model: &mut Model, call: &Call)
         *sums.entry((view, vec![*group], vec![0, *row])).or_default() += delta;
     }
     let expected = match &mut model.slot {
-        None => Err(Moved { at: None }),
+        None => Err(CheckpointMismatch { actual: None }),
         Some(slot) => slot.apply(&believed, next, views),
     };
     if expected.is_ok() {
@@ -269,14 +278,14 @@ async fn apply(live: &dyn LiveWrite, id: SlotId, model: &mut Model, call: &Call)
 
 async fn heal(
     live: &dyn LiveWrite,
-    id: SlotId,
+    id: PartitionId,
     model: &mut Model,
     belief: Belief,
     hint: Generation,
 ) -> Result<()> {
     let present = model.present();
     let seen = match (belief, &model.slot) {
-        (Belief::Right, slot) => slot.as_ref().map(Slot::fence),
+        (Belief::Right, slot) => slot.as_ref().map(PartitionState::checkpoint),
         (Belief::Wrong(0), Some(_)) => None,
         (belief, _) => Some(model.fence(belief)),
     };
@@ -284,16 +293,16 @@ async fn heal(
         next_offset: 3 * i64::try_from(hint).unwrap_or(0),
         last: None,
     };
-    let life = NewLife {
+    let life = GenerationStart {
         newest: present / 2,
         cut,
         log_end: 20,
-        hint,
+        generation_min: hint,
     };
-    let healed = Slot::heal(model.slot.as_ref(), seen, &life);
+    let healed = PartitionState::rebuild(model.slot.as_ref(), seen, &life);
     let expected = healed.map(|healed| model.slot = Some(healed));
     assert_eq!(
-        live.heal(id, seen, &life).await?,
+        live.rebuild(id, seen, &life).await?,
         expected,
         "healing, {belief:?} {hint}"
     );
@@ -304,7 +313,7 @@ fn columns(sums: &BTreeMap<(&'static str, Vec<u8>, Vec<u8>), i64>) -> Vec<Deltas
     [OTHER_VIEW, VIEW]
         .into_iter()
         .map(|view| {
-            // Backwards, since a store may not rely on an order.
+            // In reverse, because a store must not rely on an order.
             let rows = || sums.iter().rev().filter(move |((v, _, _), _)| *v == view);
             Deltas {
                 view: view.to_owned(),
@@ -323,20 +332,20 @@ async fn compare(live: &dyn LiveWrite, partition: u32, model: &Model) -> Result<
         .into_iter()
         .flat_map(|v| (0..3).map(move |g| (v, vec![g])))
         .collect();
-    let queries: Vec<LiveQuery> = keys
+    let queries: Vec<DeltaQuery> = keys
         .iter()
-        .map(|(view, group)| LiveQuery {
+        .map(|(view, group)| DeltaQuery {
             view: (*view).to_owned(),
             group: group.clone(),
             ranges: vec![(Vec::new(), Some(vec![0, 2])), (vec![0, 3], None)],
             partition: Some(partition),
         })
         .collect();
-    let answer = live.read(id.source, partition + 1, &queries).await?;
-    assert_eq!(answer.slots.len(), partition as usize + 1);
-    assert_eq!(answer.slots[partition as usize], model.slot);
-    assert_eq!(answer.parts.len(), queries.len());
-    for ((view, group), parts) in keys.iter().zip(&answer.parts) {
+    let answer = live.read_deltas(id.source, partition + 1, &queries).await?;
+    assert_eq!(answer.partition_states.len(), partition as usize + 1);
+    assert_eq!(answer.partition_states[partition as usize], model.slot);
+    assert_eq!(answer.deltas.len(), queries.len());
+    for ((view, group), parts) in keys.iter().zip(&answer.deltas) {
         let rows = bytes(&parts.rows);
         let mut found: Vec<(Epoch, Vec<u8>, i64)> = (0..parts.counts.len())
             .map(|n| {
@@ -367,7 +376,7 @@ async fn compare(live: &dyn LiveWrite, partition: u32, model: &Model) -> Result<
 
 async fn compare_scan(
     live: &dyn LiveWrite,
-    id: SlotId,
+    id: PartitionId,
     model: &Model,
     epochs: (Epoch, Epoch),
 ) -> Result<()> {
@@ -384,7 +393,7 @@ async fn compare_scan(
         let after = found
             .last()
             .map(|(key, _): &((Vec<u8>, Vec<u8>), i64)| key.clone());
-        let page = live.scan(id, VIEW, epochs, after, 4).await?;
+        let page = live.collect_deltas(id, VIEW, epochs, after, 4).await?;
         assert!(page.counts.len() <= 4);
         if page.counts.is_empty() {
             break;

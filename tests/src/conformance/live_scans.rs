@@ -1,9 +1,9 @@
-//! The laws of the live port for scans: all that is live of a view in a slot, page by page.
+//! Laws of the live port: scans of a view's states in a partition, page by page.
 
 use std::collections::BTreeMap;
 
 use arrow::array::{Array, Int64Array};
-use schemas::seam::{Cut, Epoch, Fence};
+use schemas::seam::{Checkpoint, Cut, Epoch};
 use schemas::source::Source;
 use stores::live::{Changes, Deltas, LiveWrite, States};
 use stores::live_scan::ScannedStates;
@@ -12,7 +12,7 @@ use stores::{ErrorKind, Result, Stores};
 use super::{OTHER_VIEW, VIEW, binary, bytes, life, slot};
 
 const VIEWS: [&str; 2] = [VIEW, OTHER_VIEW];
-const START: Fence = Fence {
+const START: Checkpoint = Checkpoint {
     generation: 1,
     next_offset: 0,
     epoch: 1,
@@ -60,8 +60,8 @@ fn deltas(view: &str, rows: &[(Key, i64)]) -> Changes {
     vec![deltas].into()
 }
 
-/// Applies changes and moves the fence on by one.
-async fn apply(live: &dyn LiveWrite, fence: &mut Fence, changes: &Changes) -> Result<()> {
+/// Applies changes and advances the checkpoint by one.
+async fn apply(live: &dyn LiveWrite, fence: &mut Checkpoint, changes: &Changes) -> Result<()> {
     let next = cut(fence.next_offset + 1);
     let done = live.apply(slot(0), *fence, next, &VIEWS, changes).await?;
     assert_eq!(done, Ok(()));
@@ -69,13 +69,13 @@ async fn apply(live: &dyn LiveWrite, fence: &mut Fence, changes: &Changes) -> Re
     Ok(())
 }
 
-async fn roll(live: &dyn LiveWrite, fence: &mut Fence) -> Result<Cut> {
-    let cut = live.roll(slot(0), fence.epoch).await?.expect("an end");
+async fn roll(live: &dyn LiveWrite, fence: &mut Checkpoint) -> Result<Cut> {
+    let cut = live.end_epoch(slot(0), fence.epoch).await?.expect("an end");
     fence.epoch += 1;
     Ok(cut)
 }
 
-/// The rows of a page, in its order, which is that of keys and members.
+/// Returns the rows of a page, which are ordered by key and member.
 fn rows_of(page: &ScannedStates, limit: usize) -> Vec<(Key, Value)> {
     let states = &page.states;
     let keys = bytes(&states.keys).into_iter().zip(bytes(&states.members));
@@ -93,12 +93,12 @@ fn rows_of(page: &ScannedStates, limit: usize) -> Vec<(Key, Value)> {
         .collect()
 }
 
-/// All states of a view, in pages of so many, each with this fence.
+/// Scans all states of a view in pages of `limit`, each with the checkpoint of its page.
 async fn scan(
     live: &dyn LiveWrite,
     epochs: (Epoch, Epoch),
     limit: usize,
-    fence: Option<Fence>,
+    fence: Option<Checkpoint>,
 ) -> Result<Found> {
     let mut found = Found::new();
     let mut after: Option<Key> = None;
@@ -107,7 +107,7 @@ async fn scan(
         let page = live
             .scan_states(slot(0), VIEW, epochs, after, limit)
             .await?;
-        assert_eq!(page.slot.as_ref().map(|slot| slot.fence()), fence);
+        assert_eq!(page.state.as_ref().map(|slot| slot.checkpoint()), fence);
         assert_eq!(page.states.view, VIEW);
         for (key, value) in rows_of(&page, limit) {
             assert!(
@@ -124,13 +124,13 @@ async fn scan(
     }
 }
 
-/// Of each member the newest state within the epochs comes, with its epoch, page by page; states of other
-/// views, of dropped epochs and of earlier lives do not.
+/// A scan returns the newest state of each member within the epochs, with its epoch. It skips
+/// states of other views, pruned epochs and earlier generations.
 pub async fn the_newest_states_come_in_order(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     let all = (0, Epoch::MAX);
     assert_eq!(scan(live, all, 9, None).await?, Found::new(), "no slot");
-    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
     let mut fence = START;
     assert_eq!(scan(live, all, 9, Some(fence)).await?, Found::new());
     let first = [
@@ -167,11 +167,11 @@ pub async fn the_newest_states_come_in_order(ports: &Stores) -> Result<()> {
         assert_eq!(found, of(2, &second), "pages of {limit}");
     }
     assert_eq!(scan(live, (3, 9), 9, Some(fence)).await?, Found::new());
-    assert!(live.drop_through(slot(0), 1, end).await?);
+    assert!(live.prune_through(slot(0), 1, end).await?);
     assert_eq!(scan(live, all, 2, Some(fence)).await?, of(2, &second));
-    let healed = live.heal(slot(0), Some(fence), &life(0, 0, 9)).await?;
+    let healed = live.rebuild(slot(0), Some(fence), &life(0, 0, 9)).await?;
     assert_eq!(healed, Ok(()));
-    let anew = Fence {
+    let anew = Checkpoint {
         generation: 9,
         ..START
     };
@@ -179,20 +179,20 @@ pub async fn the_newest_states_come_in_order(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// The fence of a page tells that something moved since the page before.
+/// The checkpoint of a page shows changes since the previous page.
 pub async fn pages_come_with_the_fence(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     let all = (0, Epoch::MAX);
     let missing = live.scan_deltas(slot(0), VIEW, all, None, 1).await?;
-    assert!(missing.slot.is_none() && missing.next.is_none());
-    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    assert!(missing.state.is_none() && missing.next.is_none());
+    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
     let mut fence = START;
     let counted = [(key("g", "a"), 1), (key("g", "b"), 2), (key("h", "a"), 3)];
     apply(live, &mut fence, &deltas(VIEW, &counted)).await?;
     let (mut after, mut found) = (None, Vec::new());
     loop {
         let page = live.scan_deltas(slot(0), VIEW, all, after, 1).await?;
-        assert_eq!(page.slot.map(|slot| slot.fence()), Some(fence));
+        assert_eq!(page.state.map(|slot| slot.checkpoint()), Some(fence));
         let keys = bytes(&page.deltas.groups)
             .into_iter()
             .zip(bytes(&page.deltas.rows));
@@ -209,19 +209,19 @@ pub async fn pages_come_with_the_fence(ports: &Stores) -> Result<()> {
     assert_eq!(fence.epoch, 2);
     let keys: Vec<&Key> = found.iter().map(|(key, _)| key).collect();
     assert_eq!(keys, counted.iter().map(|(key, _)| key).collect::<Vec<_>>());
-    // Each as of its page.
+    // Each page has its own checkpoint.
     assert_eq!(found[0].1, 1);
     assert_eq!(found[1].1, 4);
     assert_eq!(found[2].1, 9);
     Ok(())
 }
 
-/// A key may have more members than are read at once, in some epochs, between others; a page of them
-/// stands though the slot goes on.
+/// A key may have more members than one read returns, in some epochs, next to other keys. Its pages
+/// stay correct while the partition state advances.
 pub async fn large_keys_are_scanned(ports: &Stores) -> Result<()> {
     const MEMBERS: usize = 23_000;
     let live = &*ports.live;
-    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
     let mut fence = START;
     let name = |n: usize| key("large", &format!("{n:05}"));
     let around = [
@@ -264,11 +264,11 @@ pub async fn large_keys_are_scanned(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A page and its fence are of one moment, also while others write.
+/// A page and its checkpoint are from one moment, despite concurrent writes.
 pub async fn pages_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
     const STEPS: i64 = 60;
     let live = &*one.live;
-    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
     let write = async {
         let mut fence = START;
         while fence.next_offset < STEPS {
@@ -292,7 +292,7 @@ pub async fn pages_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
                 .live
                 .scan_states(slot(0), OTHER_VIEW, (0, 99), None, 9);
             let page = page.await?;
-            let offset = page.slot.as_ref().expect("a slot").position.next_offset;
+            let offset = page.state.as_ref().expect("a slot").position.next_offset;
             let expected = if offset == 0 {
                 vec![]
             } else {
@@ -309,7 +309,7 @@ pub async fn pages_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
                 .live
                 .scan_deltas(slot(0), VIEW, (0, 99), None, 9)
                 .await?;
-            let offset = page.slot.as_ref().expect("a slot").position.next_offset;
+            let offset = page.state.as_ref().expect("a slot").position.next_offset;
             assert!(
                 page.deltas
                     .counts
@@ -323,18 +323,22 @@ pub async fn pages_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
         }
     };
     tokio::try_join!(write, read)?;
-    let slots = other.live.read(Source::Plays, 1, &[]).await?.slots;
+    let slots = other
+        .live
+        .read_deltas(Source::Plays, 1, &[])
+        .await?
+        .partition_states;
     assert!(slots[0].is_some());
     Ok(())
 }
 
-/// A page of a key that takes several reads is of the moment that its fence tells, or it can't be read
-/// while others write there.
+/// A page of a key that takes several reads is from the moment of its checkpoint, or fails during
+/// concurrent writes.
 pub async fn large_keys_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
     const MEMBERS: usize = 12_000;
     const STEPS: i64 = 200;
     let live = &*one.live;
-    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
     let mut fence = START;
     let name = |n: usize| key("large", &format!("{n:05}"));
     let all: Vec<_> = (0..MEMBERS).map(|n| (name(n), Some("0"))).collect();
@@ -357,7 +361,7 @@ pub async fn large_keys_show_one_moment(one: &Stores, other: &Stores) -> Result<
                 Err(error) if error.kind() == ErrorKind::Retry => continue,
                 page => page?,
             };
-            let offset = page.slot.as_ref().expect("a slot").position.next_offset;
+            let offset = page.state.as_ref().expect("a slot").position.next_offset;
             let state = if offset == 1 { 0 } else { offset };
             let changed = [3, 4_321].map(|n| page.states.state(n));
             assert_eq!(changed, [Some(state.to_string().as_bytes()); 2]);

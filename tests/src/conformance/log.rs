@@ -1,10 +1,11 @@
-//! The laws of the log port.
+//! Laws of the log port.
 
 use std::time::Duration;
 
 use schemas::seam::{LastRecord, Offset};
 use stores::log::{
-    FetchLimit, LogRead, NewRecords, OtherLog, Recogniser, Records, Span, recognise,
+    FetchLimit, LogIdentityError, LogIdentityVerifier, LogRead, NewRecords, Records, Span,
+    verify_log_identity,
 };
 use stores::{Error, ErrorKind, Result};
 
@@ -17,7 +18,7 @@ const EVERYTHING: FetchLimit = FetchLimit {
     bytes: usize::MAX,
 };
 
-/// Records with the values `prefix 0`, `prefix 1`, …, each with its number as the key.
+/// Returns records with the values `prefix 0`, `prefix 1`, …, each with its number as the key.
 fn numbered(partition: u32, prefix: &str, count: usize) -> NewRecords {
     NewRecords {
         partition,
@@ -27,7 +28,7 @@ fn numbered(partition: u32, prefix: &str, count: usize) -> NewRecords {
     }
 }
 
-/// Everything that a partition holds, fetched in pieces.
+/// Fetches all records of a partition in several steps.
 async fn read_all(log: &dyn LogRead, partition: u32, limit: FetchLimit) -> Result<Vec<Records>> {
     let mut all = Vec::new();
     let mut from = log.spans(TOPIC).await?[partition as usize].start;
@@ -52,8 +53,8 @@ fn values(pieces: &[Records]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What was appended comes back: keys and values in their order, offsets that rise and begin where
-/// the append said, each partition for itself.
+/// Appended records are returned: keys and values in order, with increasing offsets that begin at
+/// the returned offset, separately for each partition.
 pub async fn records_come_back(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 3).await?;
     let groups = [numbered(2, "a", 100), numbered(0, "b", 1)];
@@ -91,8 +92,8 @@ pub async fn records_come_back(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Several groups for one partition follow each other; a group without records gets the place where
-/// its first would be; no groups are no append.
+/// Several groups for one partition are appended in order. An empty group gets the offset that its
+/// first record would have. An append without groups does nothing.
 pub async fn groups_follow_each_other(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 1).await?;
     let groups = [
@@ -123,7 +124,7 @@ fn times(pieces: &[Records]) -> Vec<i64> {
         .collect()
 }
 
-/// Times in a partition never fall, also where the writer's clock goes back.
+/// Timestamps in a partition never decrease, even if the writer's clock goes back.
 pub async fn times_never_fall(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 2).await?;
     for (now_ms, partition) in [(5000, 0), (3000, 0), (3000, 1), (6000, 0)] {
@@ -138,8 +139,8 @@ pub async fn times_never_fall(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A log without a clock of its own stamps records with the time that it is given, or with that of
-/// the record before where that is later; partitions do not bind each other.
+/// A log without its own clock stamps records with the given time, or with the previous record's
+/// time if that is later. Partitions are independent.
 pub async fn times_are_those_given(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 2).await?;
     for (now_ms, partition) in [(5000, 0), (3000, 0), (3000, 1), (6000, 0)] {
@@ -153,8 +154,8 @@ pub async fn times_are_those_given(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A fetch brings at most what was asked for and at least one record, from anywhere, and fetches
-/// one after the other bring everything once.
+/// A fetch returns at most the limit and at least one record, from any offset, and consecutive
+/// fetches return everything once.
 pub async fn fetch_keeps_its_limits(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 1).await?;
     for (prefix, count) in [("a", 7), ("bb", 1), ("ccc", 30), ("d", 2)] {
@@ -200,18 +201,18 @@ pub async fn fetch_keeps_its_limits(ports: &Stores) -> Result<()> {
     for (index, from) in offsets.values().iter().enumerate() {
         let fetched = ports.log.fetch(TOPIC, 0, *from, EVERYTHING).await?;
         assert_eq!(values(&[fetched.records]), expected[index..], "from {from}");
-        // Also backwards, by one who does not go on there.
+        // Also backwards, from an offset that does not continue the previous fetch.
         let (index, from) = (
             expected.len() - 1 - index,
             offsets.value(expected.len() - 1 - index),
         );
-        let fetched = ports.log.fetch_apart(TOPIC, 0, from, EVERYTHING).await?;
+        let fetched = ports.log.fetch_once(TOPIC, 0, from, EVERYTHING).await?;
         assert_eq!(values(&[fetched.records]), expected[index..], "from {from}");
     }
     Ok(())
 }
 
-/// An offset that the log does not hold is an error and never a jump; the end is no error.
+/// An offset outside the log is an error and never skipped; the end is no error.
 pub async fn out_of_range_is_told(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 2).await?;
     ports.log.append(TOPIC, &[numbered(0, "a", 5)], 1).await?;
@@ -220,12 +221,12 @@ pub async fn out_of_range_is_told(ports: &Stores) -> Result<()> {
     for asked in [start - 1, end + 1, Offset::MAX, Offset::MIN] {
         for fetched in [
             ports.log.fetch(TOPIC, 0, asked, EVERYTHING).await,
-            ports.log.fetch_apart(TOPIC, 0, asked, EVERYTHING).await,
+            ports.log.fetch_once(TOPIC, 0, asked, EVERYTHING).await,
         ] {
             let error = fetched.expect_err("there is no such offset");
             assert_eq!(error.kind(), ErrorKind::Reject);
             assert!(
-                matches!(error, Error::OffsetOutOfRange { asked: told, .. } if told == asked),
+                matches!(error, Error::OffsetOutOfRange { requested: told, .. } if told == asked),
                 "{error}"
             );
         }
@@ -245,8 +246,8 @@ pub async fn out_of_range_is_told(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Records below an offset are deleted, and nothing else: the others keep their offsets, the end stays where it
-/// is, and what follows follows.
+/// Only records below the offset are deleted: the others keep their offsets, the end does not
+/// change, and later appends continue from it.
 pub async fn records_are_deleted_from_the_beginning(ports: &Stores) -> Result<()> {
     let log = &ports.log;
     log.ensure_topic(TOPIC, 3).await?;
@@ -256,7 +257,7 @@ pub async fn records_are_deleted_from_the_beginning(ports: &Stores) -> Result<()
     }
     let before = read_all(&*ports.log, 0, EVERYTHING).await?;
     let spans = log.spans(TOPIC).await?;
-    // In the middle of what was appended together, all there is, and what is not there.
+    // Within one append, the whole log, and beyond its end.
     let cut = spans[0].start + 14;
     log.trim(TOPIC, &[cut, spans[1].end, 0]).await?;
     let now = log.spans(TOPIC).await?;
@@ -279,14 +280,14 @@ pub async fn records_are_deleted_from_the_beginning(ports: &Stores) -> Result<()
     let left = read_all(&*ports.log, 0, EVERYTHING).await?;
     assert_eq!(values(&left), values(&before)[14..]);
     let gone = log
-        .fetch_afresh(TOPIC, 0, cut - 1)
+        .fetch_fresh(TOPIC, 0, cut - 1)
         .await
         .expect_err("it is gone");
     assert!(
         matches!(gone, Error::OffsetOutOfRange { start, .. } if start == cut),
         "{gone}"
     );
-    // Less than is gone, or more than there is.
+    // Below the start of the log, or beyond its end.
     log.trim(TOPIC, &[1, Offset::MAX]).await?;
     assert_eq!(log.spans(TOPIC).await?, now);
     let firsts = log
@@ -301,13 +302,13 @@ pub async fn records_are_deleted_from_the_beginning(ports: &Stores) -> Result<()
     Ok(())
 }
 
-/// A moment leads to the first record that was appended then or later.
+/// A timestamp resolves to the first record that was appended then or later.
 pub async fn moments_lead_to_offsets(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 2).await?;
     for now_ms in [1000, 2000, 2000, 4000] {
         let group = numbered(0, "at", 3);
         ports.log.append(TOPIC, &[group], now_ms).await?;
-        // So that a log's own clock goes on as well.
+        // Lets the log's own clock advance as well.
         tokio::time::sleep(Duration::from_millis(3)).await;
     }
     let pieces = read_all(&*ports.log, 0, EVERYTHING).await?;
@@ -328,41 +329,41 @@ pub async fn moments_lead_to_offsets(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A log is recognised by any record that was read of it while it grows, and by no other record.
+/// A log is identified by any record that was read from it while it grows, and by no other record.
 pub async fn logs_are_recognised(ports: &Stores) -> Result<()> {
     let log = &*ports.log;
     log.ensure_topic(TOPIC, 2).await?;
-    let mut known = Recogniser::default();
+    let mut known = LogIdentityVerifier::default();
     let mut last = None;
     for round in 0..4 {
         let groups = [numbered(1, &format!("round {round}"), 3)];
         let first = log.append(TOPIC, &groups, 1000 * round).await?[0];
         let records = log.fetch(TOPIC, 1, first, EVERYTHING).await?.records;
         for last in [records.first(), records.last()].into_iter().flatten() {
-            assert_eq!(known.recognise(log, TOPIC, 1, last).await?, Ok(()));
-            assert_eq!(recognise(log, TOPIC, 1, last).await?, Ok(()));
+            assert_eq!(known.verify(log, TOPIC, 1, last).await?, Ok(()));
+            assert_eq!(verify_log_identity(log, TOPIC, 1, last).await?, Ok(()));
         }
         last = records.last();
-        // A log may have a clock of its own.
+        // The log may use its own clock.
         tokio::time::sleep(Duration::from_millis(3)).await;
     }
     let last = last.expect("records");
     let (checksum, offset) = (last.checksum ^ 1, last.offset);
     let other = LastRecord { checksum, ..last };
-    let found = Recogniser::default()
-        .recognise(log, TOPIC, 1, other)
+    let found = LogIdentityVerifier::default()
+        .verify(log, TOPIC, 1, other)
         .await?;
-    assert_eq!(found, Err(OtherLog::Replaced { offset }));
+    assert_eq!(found, Err(LogIdentityError::Replaced { offset }));
     let (offset, end) = (offset + 7, offset + 1);
     let beyond = LastRecord { offset, ..last };
-    let found = Recogniser::default()
-        .recognise(log, TOPIC, 1, beyond)
+    let found = LogIdentityVerifier::default()
+        .verify(log, TOPIC, 1, beyond)
         .await?;
-    assert_eq!(found, Err(OtherLog::Shorter { offset, end }));
+    assert_eq!(found, Err(LogIdentityError::Shorter { offset, end }));
     Ok(())
 }
 
-/// A topic keeps the partitions that it was made with; topics do not mix.
+/// A topic keeps the number of partitions that it was created with; topics are independent.
 pub async fn topics_stay_as_they_are(ports: &Stores) -> Result<()> {
     assert!(
         ports.log.spans(TOPIC).await?.is_empty(),
@@ -390,7 +391,7 @@ pub async fn topics_stay_as_they_are(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// What has no place is refused, and then nothing of the same append is written.
+/// An append with an invalid record is refused, and writes nothing.
 pub async fn a_refused_append_writes_nothing(ports: &Stores) -> Result<()> {
     let missing = ports.log.append(TOPIC, &[numbered(0, "a", 1)], 1).await;
     assert!(missing.is_err(), "there is no such topic");
@@ -415,7 +416,7 @@ pub async fn a_refused_append_writes_nothing(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Many records, large ones, empty ones and bytes of every kind come back as they were.
+/// Many records, large ones, empty ones and arbitrary bytes are returned unchanged.
 pub async fn sizes_do_not_matter(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 1).await?;
     let large = vec![7; 5 << 20];
@@ -449,8 +450,8 @@ pub async fn sizes_do_not_matter(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Appends of two processes at once are all there: each in its order, beginning where it said, and
-/// perhaps with records of others in between.
+/// Concurrent appends of two processes are all stored: each in order and from its returned offset,
+/// possibly interleaved.
 pub async fn appends_do_not_mix(one: &Stores, other: &Stores) -> Result<()> {
     const ROUNDS: usize = 20;
     one.log.ensure_topic(TOPIC, 2).await?;

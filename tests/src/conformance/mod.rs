@@ -1,9 +1,8 @@
-//! What every adapter of a port must do, whatever stands behind it.
+//! Conformance suite: laws that every adapter of a port must satisfy.
 //!
-//! A law is a function on freshly made stores in which nothing is yet; some take a second set of
-//! ports to the same stores, as another process has. They assert, so a broken law is a panic that
-//! names it; an error of a store is an error of the law. Whoever brings an adapter makes its stores
-//! and calls each law once.
+//! A law is a function on new, empty stores; some take a second set of ports to the same stores, as
+//! another process has. A broken law panics with its name; an error of a store is returned. The
+//! tests of an adapter create its stores and call each law once.
 
 pub mod achievements;
 pub mod archive;
@@ -36,45 +35,45 @@ pub mod view_scans;
 pub mod views;
 
 use arrow::array::BinaryArray;
-use schemas::seam::{Cut, Epoch, Generation, NewLife, Offset};
+use schemas::seam::{Cut, Epoch, Generation, GenerationStart, Offset};
 use schemas::source::Source;
-use stores::live::SlotId;
+use stores::live::PartitionId;
 
-/// A view that the laws keep.
+/// A view that the laws write.
 pub const VIEW: &str = "plays_owner_hour@1";
 
-/// Another one.
+/// Another view.
 pub const OTHER_VIEW: &str = "plays_track_day@2";
 
-/// A new life of a slot at an offset of the newest complete run.
+/// Starts a new generation of a partition state at an offset of the newest complete run.
 #[must_use]
-pub const fn life(newest: Epoch, next_offset: Offset, hint: Generation) -> NewLife {
-    NewLife {
+pub const fn life(newest: Epoch, next_offset: Offset, hint: Generation) -> GenerationStart {
+    GenerationStart {
         newest,
         cut: Cut {
             next_offset,
             last: None,
         },
         log_end: 0,
-        hint,
+        generation_min: hint,
     }
 }
 
-/// The slot of a partition.
+/// Returns the id of a partition's state.
 #[must_use]
-pub const fn slot(partition: u32) -> SlotId {
-    SlotId {
+pub const fn slot(partition: u32) -> PartitionId {
+    PartitionId {
         source: Source::Plays,
         partition,
     }
 }
 
-/// An array of these bytes.
+/// Builds an array of these bytes.
 pub fn binary<T: AsRef<[u8]>>(values: impl IntoIterator<Item = T>) -> BinaryArray {
     BinaryArray::from_iter_values(values)
 }
 
-/// The bytes of an array.
+/// Returns the bytes of an array.
 #[must_use]
 pub fn bytes(array: &BinaryArray) -> Vec<Vec<u8>> {
     array.iter().flatten().map(<[u8]>::to_vec).collect()

@@ -2,7 +2,7 @@
 
 use schemas::source::Source;
 use serde_json::json;
-use stores::reconciliations::{add, aged, forget_aged, list, replace};
+use stores::reconciliations::{add, count_expired, list, purge_expired, replace};
 use stores::{ErrorKind, Result, Stores};
 
 const PLAYS: Source = Source::Plays;
@@ -64,21 +64,24 @@ pub async fn comparisons_come_back(ports: &Stores) -> Result<()> {
 /// Old ones go, the oldest first, up to the first that is younger; numbers go on.
 pub async fn old_comparisons_go(ports: &Stores) -> Result<()> {
     let records = &*ports.records;
-    let none = aged(records, PLAYS, i64::MAX).await?;
-    assert_eq!((none.all, none.oldest_ms, none.aged), (0, None, 0));
+    let none = count_expired(records, PLAYS, i64::MAX).await?;
+    assert_eq!((none.total, none.oldest_ms, none.expired), (0, None, 0));
     // A clock went back in between.
     for (n, at_ms) in [100, 200, 50, 300, 400].into_iter().enumerate() {
         add(records, PLAYS, &format!("{n}"), at_ms, &json!({})).await?;
     }
-    let count = aged(records, PLAYS, 250).await?;
-    assert_eq!((count.all, count.oldest_ms, count.aged), (5, Some(100), 3));
-    assert_eq!(aged(records, PLAYS, 150).await?.aged, 1);
-    assert_eq!(forget_aged(records, PLAYS, 250, 2).await?, 2);
-    assert_eq!(forget_aged(records, PLAYS, 250, 2).await?, 1);
-    assert_eq!(forget_aged(records, PLAYS, 250, 2).await?, 0);
+    let count = count_expired(records, PLAYS, 250).await?;
+    assert_eq!(
+        (count.total, count.oldest_ms, count.expired),
+        (5, Some(100), 3)
+    );
+    assert_eq!(count_expired(records, PLAYS, 150).await?.expired, 1);
+    assert_eq!(purge_expired(records, PLAYS, 250, 2).await?, 2);
+    assert_eq!(purge_expired(records, PLAYS, 250, 2).await?, 1);
+    assert_eq!(purge_expired(records, PLAYS, 250, 2).await?, 0);
     assert_eq!(numbers(ports, None, 10).await?, [5, 4]);
-    assert_eq!(forget_aged(records, PLAYS, i64::MAX, 10).await?, 2);
-    assert_eq!(aged(records, PLAYS, i64::MAX).await?.all, 0);
+    assert_eq!(purge_expired(records, PLAYS, i64::MAX, 10).await?, 2);
+    assert_eq!(count_expired(records, PLAYS, i64::MAX).await?.total, 0);
     assert_eq!(add(records, PLAYS, "new", 500, &json!({})).await?, 6);
     Ok(())
 }
@@ -105,14 +108,14 @@ pub async fn numbers_that_lag_are_settled(ports: &Stores) -> Result<()> {
     begin_at(ports, 990, 998).await?;
     write(ports, 999).await?;
     assert_eq!(numbers(ports, None, 10).await?, [999]);
-    assert_eq!(aged(records, PLAYS, i64::MAX).await?.all, 10);
+    assert_eq!(count_expired(records, PLAYS, i64::MAX).await?.total, 10);
     assert_eq!(add(records, PLAYS, "next", 5, &json!({})).await?, 1_000);
     write(ports, 1_001).await?;
     let again = add(records, PLAYS, "id 1001", 1_001, &json!({})).await?;
     assert_eq!(again, 1_001);
     write(ports, 1_002).await?;
     // It is deleted, and no later one gets its number.
-    assert_eq!(forget_aged(records, PLAYS, i64::MAX, 10).await?, 4);
+    assert_eq!(purge_expired(records, PLAYS, i64::MAX, 10).await?, 4);
     assert_eq!(numbers(ports, None, 10).await?, [0_u64; 0]);
     assert_eq!(add(records, PLAYS, "last", 5, &json!({})).await?, 1_003);
     Ok(())
@@ -140,19 +143,19 @@ pub async fn all_thousands_are_visited(ports: &Stores) -> Result<()> {
         (3_100, 154),
         (i64::MAX, 155),
     ] {
-        let count = aged(records, PLAYS, before_ms).await?;
-        assert_eq!((count.all, count.oldest_ms), (2_151, Some(950)));
-        assert_eq!(count.aged, expected, "{before_ms}");
+        let count = count_expired(records, PLAYS, before_ms).await?;
+        assert_eq!((count.total, count.oldest_ms), (2_151, Some(950)));
+        assert_eq!(count.expired, expected, "{before_ms}");
     }
-    assert_eq!(forget_aged(records, PLAYS, 1_010, 5).await?, 5);
-    assert_eq!(forget_aged(records, PLAYS, 1_010, 55).await?, 7);
-    assert_eq!(forget_aged(records, PLAYS, 1_010, 55).await?, 0);
-    let left = aged(records, PLAYS, 1_011).await?;
+    assert_eq!(purge_expired(records, PLAYS, 1_010, 5).await?, 5);
+    assert_eq!(purge_expired(records, PLAYS, 1_010, 55).await?, 7);
+    assert_eq!(purge_expired(records, PLAYS, 1_010, 55).await?, 0);
+    let left = count_expired(records, PLAYS, 1_011).await?;
     assert_eq!(
-        (left.all, left.oldest_ms, left.aged),
+        (left.total, left.oldest_ms, left.expired),
         (2_091, Some(1_010), 1)
     );
-    assert_eq!(forget_aged(records, PLAYS, 3_001, 1_000).await?, 142);
+    assert_eq!(purge_expired(records, PLAYS, 3_001, 1_000).await?, 142);
     assert_eq!(numbers(ports, None, 10).await?, [3_100]);
     Ok(())
 }

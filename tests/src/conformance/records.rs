@@ -161,7 +161,7 @@ pub async fn one_of_two_writers_succeeds(one: &Stores, other: &Stores) -> Result
     assert_eq!(record.value, if mine { a } else { b });
     let count = async |of: &Stores| {
         for _ in 0..15 {
-            update(&*of.records, ("s", "count"), |count| {
+            update(&*of.records, "s", "count", |count| {
                 let count = count.and_then(|count| count.value.as_u64()).unwrap_or(0);
                 Ok(Some(json!(count + 1)))
             })

@@ -1,4 +1,4 @@
-//! The laws of the views port for run records.
+//! Laws of the views port: run records.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::views::{
 };
 use super::{OTHER_VIEW, VIEW};
 
-/// A run is proposed, sealed and completed, and each step can be seen; the next one follows.
+/// A run is proposed, sealed and completed; each step is visible, and the next run follows.
 pub async fn runs_go_their_way(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     assert_eq!(views.runs(PLAYS).await?.runs.iter().count(), 0);
@@ -42,14 +42,14 @@ pub async fn runs_go_their_way(ports: &Stores) -> Result<()> {
     };
     assert_eq!(seen.runs.get(1), Some(&complete));
     assert_eq!((seen.runs.newest(), seen.runs.next_epoch()), (1, 2));
-    assert_eq!(seen.newest, BTreeMap::from([(VIEW.to_owned(), 1)]));
+    assert_eq!(seen.complete_epochs, BTreeMap::from([(VIEW.to_owned(), 1)]));
     let next = sealed(views, 2).await?;
     assert!(next.stamp_us > complete.stamp_us);
     Ok(())
 }
 
-/// Only the next run can be proposed, and only while none is sealed and open; only a proposal that
-/// stands can be sealed.
+/// Only the next run can be proposed, and only while no sealed run is incomplete. Only the current
+/// proposal can be sealed.
 pub async fn only_the_next_run(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let propose = async |epoch| views.propose(PLAYS, epoch, &cuts(10), "x", 1000).await;
@@ -74,7 +74,7 @@ pub async fn only_the_next_run(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A newer proposal of the same run takes the place of the older one, whose author can't seal it.
+/// A newer proposal of the same run replaces the older one, whose author can no longer seal it.
 pub async fn the_last_proposal_stands(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let first = views.propose(PLAYS, 1, &cuts(10), "a", 1000).await?;
@@ -90,7 +90,7 @@ pub async fn the_last_proposal_stands(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Of two that propose at once one can seal, and what is sealed is its proposal.
+/// Of two concurrent proposals one can be sealed, and the sealed run is that proposal.
 pub async fn one_proposal_is_sealed(one: &Stores, other: &Stores) -> Result<()> {
     for epoch in 1..6 {
         let offset = 100 * i64::try_from(epoch).unwrap_or(0);
@@ -116,7 +116,8 @@ pub async fn one_proposal_is_sealed(one: &Stores, other: &Stores) -> Result<()> 
     Ok(())
 }
 
-/// Stamps rise always: over runs, proposals and tries, and where the clock stands or goes back.
+/// Stamps always increase: across runs, proposals and attempts, and when the clock stands still or
+/// goes back.
 pub async fn stamps_rise(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let mut stamps = Vec::new();
@@ -156,13 +157,13 @@ pub async fn stamps_rise(ports: &Stores) -> Result<()> {
     );
     assert_refused(
         views.begin_publishing(PLAYS, 9, &results(&[]), 1).await,
-        "there is no such run",
+        "the run does not exist",
     );
     Ok(())
 }
 
-/// The newest epoch of a view never goes back, is its own, and is forgotten with the view, whose
-/// rows then count for nothing.
+/// The newest epoch of a view never goes back and belongs to that view. It is deleted with the
+/// view, whose rows then have no effect.
 pub async fn newest_never_goes_back(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
@@ -171,7 +172,7 @@ pub async fn newest_never_goes_back(ports: &Stores) -> Result<()> {
     sealed(views, 1).await?;
     complete(views, 1, &[VIEW], false, 1).await?;
     let seen = views.runs(PLAYS).await?;
-    assert_eq!(seen.newest, BTreeMap::from([(VIEW.to_owned(), 1)]));
+    assert_eq!(seen.complete_epochs, BTreeMap::from([(VIEW.to_owned(), 1)]));
     assert_eq!(seen.runs.newest(), 0, "the run goes on");
     complete(views, 1, &[OTHER_VIEW], true, 1).await?;
     sealed(views, 2).await?;
@@ -179,11 +180,11 @@ pub async fn newest_never_goes_back(ports: &Stores) -> Result<()> {
     let late = complete(views, 1, &[VIEW, OTHER_VIEW], true, 1).await;
     assert_refused(late, "a newer run has been recorded");
     let expected = BTreeMap::from([(VIEW.to_owned(), 2), (OTHER_VIEW.to_owned(), 1)]);
-    assert_eq!(views.runs(PLAYS).await?.newest, expected);
+    assert_eq!(views.runs(PLAYS).await?.complete_epochs, expected);
     forget(views, &keep).await?;
     forget(views, &keep).await?;
     let expected = BTreeMap::from([(VIEW.to_owned(), 2)]);
-    assert_eq!(views.runs(PLAYS).await?.newest, expected);
+    assert_eq!(views.runs(PLAYS).await?.complete_epochs, expected);
     let gone = views.rows(OTHER_VIEW, &[query("p", "", None)]).await?;
     assert!(gone.is_none(), "its table is gone");
     views.ensure_view(PLAYS, &shape(OTHER_VIEW).into()).await?;
@@ -194,7 +195,7 @@ pub async fn newest_never_goes_back(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Only the run that publishes can forget views: one that was overtaken may not know of all.
+/// Only the publishing run can forget views: an older run may not know all of them.
 pub async fn who_was_overtaken_forgets_nothing(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
@@ -209,14 +210,14 @@ pub async fn who_was_overtaken_forgets_nothing(ports: &Stores) -> Result<()> {
     sealed(views, 2).await?;
     let late = views.forget_views(PLAYS, (1, second), &[]).await;
     assert_refused(late, "a newer run has been recorded");
-    assert_eq!(views.runs(PLAYS).await?.newest[VIEW], 1);
+    assert_eq!(views.runs(PLAYS).await?.complete_epochs[VIEW], 1);
     let there = views.rows(VIEW, &[query("p", "", None)]).await?;
     assert!(there.is_some(), "its table is there");
     Ok(())
 }
 
-/// What one process knows of a view's tables holds no longer than they do: dropped and made anew by
-/// others, they are found again.
+/// A process does not rely on cached view tables that another process has dropped and created
+/// again.
 pub async fn tables_that_are_made_anew_are_found(one: &Stores, other: &Stores) -> Result<()> {
     let new = || rows(&[("p", "a", Some(1))]);
     one.views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
@@ -243,10 +244,10 @@ pub async fn tables_that_are_made_anew_are_found(one: &Stores, other: &Stores) -
     Ok(())
 }
 
-/// An abandoned run is over, the next one follows it, and a complete one can't be abandoned.
+/// An abandoned run is over, the next one follows it, and a complete run cannot be abandoned.
 pub async fn an_abandoned_run_is_over(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
-    assert_refused(views.abandon(PLAYS, 1, 1).await, "there is no such run");
+    assert_refused(views.abandon(PLAYS, 1, 1).await, "the run does not exist");
     sealed(views, 1).await?;
     views.abandon(PLAYS, 1, 2000).await?;
     views.abandon(PLAYS, 1, 3000).await?;
@@ -256,36 +257,39 @@ pub async fn an_abandoned_run_is_over(ports: &Stores) -> Result<()> {
         complete(views, 1, &[VIEW], true, 1).await,
         "it was abandoned",
     );
-    assert!(views.runs(PLAYS).await?.newest.is_empty());
+    assert!(views.runs(PLAYS).await?.complete_epochs.is_empty());
     sealed(views, 2).await?;
     complete(views, 2, &[VIEW], true, 1).await?;
     assert_refused(views.abandon(PLAYS, 2, 1).await, "it is complete");
     Ok(())
 }
 
-/// The stories of runs are told newest first, with their times and the last report.
+/// Run details are listed newest first, with their times and the last report.
 pub async fn stories_are_told(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
-    assert!(views.story(PLAYS, 1).await?.is_none());
+    assert!(views.run_details(PLAYS, 1).await?.is_none());
     assert_refused(
-        views.report(PLAYS, 1, &json!({})).await,
-        "there is no such run",
+        views.set_report(PLAYS, 1, &json!({})).await,
+        "the run does not exist",
     );
     views.propose(PLAYS, 1, &cuts(1), "a", 1000).await?;
     views.propose(PLAYS, 1, &cuts(1), "b", 2000).await?;
-    views.report(PLAYS, 1, &json!({"rows": 1})).await?;
+    views.set_report(PLAYS, 1, &json!({"rows": 1})).await?;
     views.seal(PLAYS, 1, "b").await?;
     views
-        .report(PLAYS, 1, &json!({"rows": 2, "why": "\"quoted\" — ü"}))
+        .set_report(PLAYS, 1, &json!({"rows": 2, "why": "\"quoted\" — ü"}))
         .await?;
-    let story = views.story(PLAYS, 1).await?.expect("the run is there");
+    let story = views
+        .run_details(PLAYS, 1)
+        .await?
+        .expect("the run is there");
     assert_eq!((story.started_at_ms, story.ended_at_ms), (1000, None));
     complete(views, 1, &[], true, 5000).await?;
     complete(views, 1, &[], true, 6000).await?;
     sealed(views, 2).await?;
     views.abandon(PLAYS, 2, 7000).await?;
     sealed(views, 3).await?;
-    let stories = views.stories(PLAYS, None, 10).await?;
+    let stories = views.list_run_details(PLAYS, None, 10).await?;
     let told: Vec<_> = stories
         .iter()
         .map(|story| (story.run.epoch, story.run.state, story.ended_at_ms))
@@ -301,7 +305,7 @@ pub async fn stories_are_told(ports: &Stores) -> Result<()> {
         json!({"rows": 2, "why": "\"quoted\" — ü"})
     );
     assert_eq!(stories[0].report, json!(null));
-    assert_eq!(views.stories(PLAYS, None, 2).await?.len(), 2);
+    assert_eq!(views.list_run_details(PLAYS, None, 2).await?.len(), 2);
     for (before, limit, epochs) in [
         (Some(3), 10, &[2, 1][..]),
         (Some(3), 1, &[2]),
@@ -310,30 +314,31 @@ pub async fn stories_are_told(ports: &Stores) -> Result<()> {
         (Some(u64::MAX), 1, &[3]),
         (None, 0, &[]),
     ] {
-        let stories = views.stories(PLAYS, before, limit).await?;
+        let stories = views.list_run_details(PLAYS, before, limit).await?;
         let told: Vec<_> = stories.iter().map(|story| story.run.epoch).collect();
         assert_eq!(told, epochs, "{before:?} {limit}");
     }
     Ok(())
 }
 
-/// Records of runs that are many runs old are deleted, with nothing else: `views` keeps 70 of them.
+/// Run records older than the retained number of runs are deleted, and nothing else; `views` has 70
+/// of them.
 pub async fn outlived_runs_are_deleted(views: &dyn ViewsWrite) -> Result<()> {
     for epoch in 1..=150 {
         sealed(views, epoch).await?;
         complete(views, epoch, &[VIEW], true, 1).await?;
     }
-    let stories = views.stories(PLAYS, None, 1_000).await?;
+    let stories = views.list_run_details(PLAYS, None, 1_000).await?;
     let told: Vec<_> = stories.iter().map(|story| story.run.epoch).collect();
     assert_eq!(told, (81..=150).rev().collect::<Vec<_>>());
-    assert!(views.story(PLAYS, 80).await?.is_none());
+    assert!(views.run_details(PLAYS, 80).await?.is_none());
     let seen = views.runs(PLAYS).await?;
     assert_eq!((seen.runs.newest(), seen.runs.next_epoch()), (150, 151));
-    assert_eq!(seen.newest[VIEW], 150);
+    assert_eq!(seen.complete_epochs[VIEW], 150);
     Ok(())
 }
 
-/// Old complete runs may be left out, but none that the newest of a view can refer to.
+/// Listings may omit old complete runs, except those that a view's newest epoch can refer to.
 pub async fn old_runs_may_be_left_out(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     for epoch in 1..=80 {

@@ -1,10 +1,10 @@
-//! The laws of the live port for states of boards.
+//! Laws of the live port: states of boards.
 
 use arrow::array::{Array, BinaryArray};
-use schemas::seam::{Cut, Fence};
+use schemas::seam::{Checkpoint, Cut};
 use schemas::source::Source;
-use stores::kept_sum::{KeptSum, SumChange};
 use stores::live::{Changes, LiveStates, LiveWrite, MembersQuery, Outbox, StateQuery, States};
+use stores::live_count::{LiveCountChange, StoredLiveCount};
 use stores::{Result, Stores};
 
 use super::{OTHER_VIEW, VIEW, binary, life, slot};
@@ -70,12 +70,12 @@ async fn read(live: &dyn LiveWrite, key: &str) -> Result<Found> {
     Ok(found(&answer.states[0]))
 }
 
-/// A state takes the place of the one before in the same epoch; that a member is gone is a state too;
-/// states of dropped epochs and of earlier lives are not found.
+/// A state replaces the previous one of the same epoch. The absence of a member is a state too.
+/// States of pruned epochs and earlier generations are not returned.
 pub async fn the_newest_state_of_an_epoch_stays(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
-    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
-    let mut fence = Fence {
+    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    let mut fence = Checkpoint {
         generation: 1,
         next_offset: 0,
         epoch: 1,
@@ -109,8 +109,8 @@ pub async fn the_newest_state_of_an_epoch_stays(ports: &Stores) -> Result<()> {
     assert_eq!(read(live, "l").await?, [row(1, "a", None)]);
     assert_eq!(read(live, "m").await?, []);
 
-    let rolled = live.roll(slot(0), 1).await?.expect("an end");
-    fence = Fence {
+    let rolled = live.end_epoch(slot(0), 1).await?.expect("an end");
+    fence = Checkpoint {
         generation: 1,
         next_offset: 5,
         epoch: 2,
@@ -121,7 +121,7 @@ pub async fn the_newest_state_of_an_epoch_stays(ports: &Stores) -> Result<()> {
     let mut both = of_first.to_vec();
     both.push(row(2, "a", Some("3")));
     assert_eq!(read(live, "k").await?, both, "each epoch has its own");
-    assert!(live.drop_through(slot(0), 1, rolled).await?);
+    assert!(live.prune_through(slot(0), 1, rolled).await?);
     assert_eq!(read(live, "k").await?, [row(2, "a", Some("3"))]);
     let mut deleted = 0;
     while live.collect_garbage(slot(0), 2).await? > 0 {
@@ -130,19 +130,19 @@ pub async fn the_newest_state_of_an_epoch_stays(ports: &Stores) -> Result<()> {
     }
     assert_eq!(read(live, "k").await?, [row(2, "a", Some("3"))]);
     fence.next_offset = 6;
-    let healed = live.heal(slot(0), Some(fence), &life(0, 0, 9)).await?;
+    let healed = live.rebuild(slot(0), Some(fence), &life(0, 0, 9)).await?;
     assert_eq!(healed, Ok(()));
     assert_eq!(read(live, "k").await?, [], "a new life has none");
     Ok(())
 }
 
-/// A question names a partition, or asks all; slots come with their states.
+/// A query names one partition or all; the partition states are returned with their member states.
 pub async fn states_of_partitions_are_asked(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     for partition in 0..2 {
-        let healed = live.heal(slot(partition), None, &life(0, 0, 1)).await?;
+        let healed = live.rebuild(slot(partition), None, &life(0, 0, 1)).await?;
         assert_eq!(healed, Ok(()));
-        let fence = Fence {
+        let fence = Checkpoint {
             generation: 1,
             next_offset: 0,
             epoch: 1,
@@ -156,22 +156,25 @@ pub async fn states_of_partitions_are_asked(ports: &Stores) -> Result<()> {
     }
     let queries = [query("k", None), query("k", Some(1)), query("k", Some(7))];
     let answer = live.read_states(Source::Plays, 2, &queries).await?;
-    assert_eq!(answer.slots.len(), 2);
-    assert!(answer.slots.iter().all(Option::is_some));
+    assert_eq!(answer.partition_states.len(), 2);
+    assert!(answer.partition_states.iter().all(Option::is_some));
     let row = |partition: u32| (partition, 1, "a".to_owned(), Some(partition.to_string()));
     let expected = [vec![row(0), row(1)], vec![row(1)], vec![]];
     for (states, expected) in answer.states.iter().zip(expected) {
         assert_eq!(found(states), expected);
     }
     let none = live.read_states(Source::Efforts, 1, &queries[..1]).await?;
-    assert_eq!((none.slots, found(&none.states[0])), (vec![None], vec![]));
+    assert_eq!(
+        (none.partition_states, found(&none.states[0])),
+        (vec![None], vec![])
+    );
     Ok(())
 }
 
-/// Thousands of states are put whole, and again.
+/// Thousands of states are stored completely, repeatedly.
 pub async fn many_states_are_put(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
-    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
     let members: Vec<String> = (0..5_000)
         .map(|n| format!("{:04}", (n * 7) % 5_000))
         .collect();
@@ -181,7 +184,7 @@ pub async fn many_states_are_put(ports: &Stores) -> Result<()> {
             .iter()
             .map(|member| ("k", member.as_str(), Some(state.as_str())))
             .collect();
-        let fence = Fence {
+        let fence = Checkpoint {
             generation: 1,
             next_offset: round,
             epoch: 1,
@@ -198,18 +201,18 @@ pub async fn many_states_are_put(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-fn start() -> Fence {
-    Fence {
+fn start() -> Checkpoint {
+    Checkpoint {
         generation: 1,
         next_offset: 0,
         epoch: 1,
     }
 }
 
-/// Puts states into two slots, in two epochs.
+/// Writes states into two partitions, in two epochs.
 async fn put_in_two_epochs(live: &dyn LiveWrite) -> Result<()> {
     for partition in 0..2 {
-        let healed = live.heal(slot(partition), None, &life(0, 0, 1)).await?;
+        let healed = live.rebuild(slot(partition), None, &life(0, 0, 1)).await?;
         assert_eq!(healed, Ok(()));
         let first = states(
             VIEW,
@@ -221,8 +224,8 @@ async fn put_in_two_epochs(live: &dyn LiveWrite) -> Result<()> {
         );
         let applied = live.apply(slot(partition), start(), cut(3), &VIEWS, &first);
         assert_eq!(applied.await?, Ok(()));
-        live.roll(slot(partition), 1).await?.expect("an end");
-        let later = Fence {
+        live.end_epoch(slot(partition), 1).await?.expect("an end");
+        let later = Checkpoint {
             next_offset: 3,
             epoch: 2,
             ..start()
@@ -234,12 +237,12 @@ async fn put_in_two_epochs(live: &dyn LiveWrite) -> Result<()> {
     Ok(())
 }
 
-/// States of some members are those that a read of all finds, in all epochs that are kept.
+/// A query for some members returns the same states as a query for all, in all retained epochs.
 pub async fn states_of_some_members_are_read(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     put_in_two_epochs(live).await?;
     let ask = |key: &str, partition, members: &[&str]| MembersQuery {
-        of: query(key, partition),
+        query: query(key, partition),
         members: members.iter().map(|member| (*member).into()).collect(),
     };
     let queries = [
@@ -266,7 +269,11 @@ pub async fn states_of_some_members_are_read(ports: &Stores) -> Result<()> {
     };
     let answer = live.read_members(Source::Plays, 0..3, &queries).await?;
     assert_eq!(
-        answer.slots.iter().map(Option::is_some).collect::<Vec<_>>(),
+        answer
+            .partition_states
+            .iter()
+            .map(Option::is_some)
+            .collect::<Vec<_>>(),
         [true, true, false]
     );
     let expected = [
@@ -280,7 +287,7 @@ pub async fn states_of_some_members_are_read(ports: &Stores) -> Result<()> {
         assert_eq!(found(states), expected);
     }
     let answer = live.read_members(Source::Plays, 1..2, &queries).await?;
-    assert_eq!(answer.slots.len(), 1);
+    assert_eq!(answer.partition_states.len(), 1);
     assert_eq!(found(&answer.states[0]), of_k(1));
     assert_eq!(found(&answer.states[2]), []);
     Ok(())
@@ -295,7 +302,7 @@ fn entries(range: std::ops::Range<i64>) -> Vec<bytes::Bytes> {
     range.map(|n| n.to_string().into()).collect()
 }
 
-async fn put(live: &dyn LiveWrite, fence: Fence, range: std::ops::Range<i64>) -> Result<bool> {
+async fn put(live: &dyn LiveWrite, fence: Checkpoint, range: std::ops::Range<i64>) -> Result<bool> {
     let changes = Changes {
         outbox: entries(range),
         ..Changes::default()
@@ -307,20 +314,21 @@ async fn put(live: &dyn LiveWrite, fence: Fence, range: std::ops::Range<i64>) ->
         .is_ok())
 }
 
-/// What a micro-batch has to tell waits in its order, and is taken out once, by whoever read it.
+/// The outbox entries of a micro-batch stay in order until the process that read them removes them,
+/// once.
 pub async fn what_waits_is_told_once(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     let none = live.outboxes(Source::Plays, 0..2, 5).await?;
     assert_eq!(none, [None, None]);
-    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
     let empty = outbox(live, 5).await?;
-    assert_eq!((empty.waiting, empty.entries.len()), (0, 0));
-    assert!(!live.take_out(slot(0), &empty).await?);
+    assert_eq!((empty.pending, empty.entries.len()), (0, 0));
+    assert!(!live.remove_published(slot(0), &empty).await?);
     let mut fence = start();
     assert!(put(live, fence, 0..3).await?);
     assert!(!put(live, fence, 7..9).await?, "the fence has moved");
     fence.next_offset = 1;
-    // Together with states, and many.
+    // Together with states, and many at once.
     let changes = Changes {
         outbox: entries(3..9_000),
         ..states(VIEW, &[("k", "a", Some("1"))])
@@ -330,24 +338,27 @@ pub async fn what_waits_is_told_once(ports: &Stores) -> Result<()> {
     fence.next_offset = 2;
     assert_eq!(read(live, "k").await?.len(), 1);
     let all = outbox(live, usize::MAX).await?;
-    assert_eq!((all.waiting, &all.entries), (9_000, &entries(0..9_000)));
-    assert_eq!(all.slot.position.next_offset, 2);
+    assert_eq!((all.pending, &all.entries), (9_000, &entries(0..9_000)));
+    assert_eq!(all.state.position.next_offset, 2);
     let first = outbox(live, 4).await?;
-    assert_eq!((first.waiting, &first.entries), (9_000, &entries(0..4)));
-    assert!(live.take_out(slot(0), &first).await?);
-    assert!(!live.take_out(slot(0), &first).await?, "it is gone");
+    assert_eq!((first.pending, &first.entries), (9_000, &entries(0..4)));
+    assert!(live.remove_published(slot(0), &first).await?);
+    assert!(!live.remove_published(slot(0), &first).await?, "it is gone");
     let rest = outbox(live, 2).await?;
-    assert_eq!((rest.waiting, &rest.entries), (8_996, &entries(4..6)));
-    assert!(live.take_out(slot(0), &rest).await?);
+    assert_eq!((rest.pending, &rest.entries), (8_996, &entries(4..6)));
+    assert!(live.remove_published(slot(0), &rest).await?);
     assert!(put(live, fence, 4..6).await?, "the same once more");
-    assert!(!live.take_out(slot(0), &rest).await?, "these are others");
+    assert!(
+        !live.remove_published(slot(0), &rest).await?,
+        "these are others"
+    );
     let rest = outbox(live, usize::MAX).await?;
-    assert_eq!(rest.waiting, 8_996);
-    assert!(live.take_out(slot(0), &rest).await?);
+    assert_eq!(rest.pending, 8_996);
+    assert!(live.remove_published(slot(0), &rest).await?);
     let empty = outbox(live, usize::MAX).await?;
-    assert_eq!((empty.waiting, empty.entries.len()), (0, 0));
+    assert_eq!((empty.pending, empty.entries.len()), (0, 0));
     fence.next_offset = 3;
-    live.roll(slot(0), 1).await?.expect("an end");
+    live.end_epoch(slot(0), 1).await?.expect("an end");
     fence.epoch = 2;
     assert!(put(live, fence, 0..1).await?);
     assert_eq!(
@@ -358,24 +369,25 @@ pub async fn what_waits_is_told_once(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A new life has nothing to tell of an earlier one, whose entries are collected.
+/// A new generation has no outbox entries of an earlier one, whose entries are collected as
+/// garbage.
 pub async fn an_outbox_ends_with_its_life(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
-    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
     assert!(put(live, start(), 0..9).await?);
     let old = outbox(live, 3).await?;
     let mut fence = start();
     fence.next_offset = 1;
-    let healed = live.heal(slot(0), Some(fence), &life(0, 0, 5)).await?;
+    let healed = live.rebuild(slot(0), Some(fence), &life(0, 0, 5)).await?;
     assert_eq!(healed, Ok(()));
-    assert_eq!(outbox(live, 9).await?.waiting, 0);
-    let fence = Fence {
+    assert_eq!(outbox(live, 9).await?.pending, 0);
+    let fence = Checkpoint {
         generation: 5,
         ..start()
     };
     assert!(put(live, fence, 0..4).await?);
     assert!(
-        !live.take_out(slot(0), &old).await?,
+        !live.remove_published(slot(0), &old).await?,
         "it is of another life"
     );
     let mut calls = 0;
@@ -384,12 +396,16 @@ pub async fn an_outbox_ends_with_its_life(ports: &Stores) -> Result<()> {
         assert!(calls < 20, "it comes to an end");
     }
     let now = outbox(live, 9).await?;
-    assert_eq!((now.waiting, now.entries), (4, entries(0..4)));
+    assert_eq!((now.pending, now.entries), (4, entries(0..4)));
     Ok(())
 }
 
-fn summing(key: &str, believed: Option<&KeptSum>, next: Option<&KeptSum>) -> SumChange {
-    SumChange {
+fn summing(
+    key: &str,
+    believed: Option<&StoredLiveCount>,
+    next: Option<&StoredLiveCount>,
+) -> LiveCountChange {
+    LiveCountChange {
         view: VIEW.to_owned(),
         key: key.into(),
         believed: believed.cloned(),
@@ -397,50 +413,61 @@ fn summing(key: &str, believed: Option<&KeptSum>, next: Option<&KeptSum>) -> Sum
     }
 }
 
-/// The states of a key as those who want its sum read them, and as all others do; both say the same of
-/// the sums.
-async fn summed(live: &dyn LiveWrite, key: &str) -> Result<(Vec<(u32, KeptSum)>, usize)> {
+/// Reads the states of a key with and without its live count. Both queries must return the same
+/// counts.
+async fn summed(live: &dyn LiveWrite, key: &str) -> Result<(Vec<(u32, StoredLiveCount)>, usize)> {
     let queries = [query(key, None)];
     let all = live.read_states(Source::Plays, 2, &queries).await?;
-    let sums = live.read_sums(Source::Plays, 2, &queries).await?;
+    let sums = live.read_live_counts(Source::Plays, 2, &queries).await?;
     let members = MembersQuery {
-        of: query(key, None),
+        query: query(key, None),
         members: vec![b"a".to_vec()],
     };
     let of_members = live.read_members(Source::Plays, 0..2, &[members]).await?;
-    assert_eq!(sums.states[0].sums, all.states[0].sums);
-    assert_eq!(of_members.states[0].sums, all.states[0].sums);
+    assert_eq!(sums.states[0].live_counts, all.states[0].live_counts);
+    assert_eq!(of_members.states[0].live_counts, all.states[0].live_counts);
     let held = all.states[0].members.len() as u64;
-    assert_eq!(of_members.states[0].held, held, "few are counted exactly");
+    assert_eq!(
+        of_members.states[0].stored_count, held,
+        "few are counted exactly"
+    );
     let left = sums.states[0].members.len();
-    Ok((sums.states.into_iter().next().expect("one").sums, left))
+    Ok((
+        sums.states.into_iter().next().expect("one").live_counts,
+        left,
+    ))
 }
 
-/// States of groups, what is said of sums, and the sum of `k` that is kept then.
+/// The states of groups, the live count changes, and the live count of `k` afterwards.
 type Put<'a> = (
     &'a [(&'a str, &'a str, Option<&'a str>)],
-    Vec<SumChange>,
-    Option<&'a KeptSum>,
+    Vec<LiveCountChange>,
+    Option<&'a StoredLiveCount>,
 );
 
-/// A sum changes in the step that changes its states, and only by who knows it; a new life has none.
+/// A live count changes in the step that changes its states, and only by a writer that knows the
+/// current count. A new generation has none.
 pub async fn sums_change_with_their_states(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     for partition in 0..2 {
-        let healed = live.heal(slot(partition), None, &life(0, 0, 1)).await?;
+        let healed = live.rebuild(slot(partition), None, &life(0, 0, 1)).await?;
         assert_eq!(healed, Ok(()));
     }
     let other = states(VIEW, &[("k", "a", Some("1"))]);
     let applied = live.apply(slot(1), start(), cut(1), &VIEWS, &other).await?;
     assert_eq!(applied, Ok(()));
     let mut fence = start();
-    let (begun, made) = (KeptSum::begun(), KeptSum::made(b"first"));
+    let (begun, made) = (
+        StoredLiveCount::started(),
+        StoredLiveCount::completed(b"first"),
+    );
     let both = [("k", "a", Some("1")), ("l", "a", Some("1"))];
-    // What is put, and what is kept of `k` then: the sum, and how many states come beside it.
+    // Each step with the live count of `k` afterwards: the count, and the number of states returned
+    // with it.
     let steps: Vec<Put<'_>> = vec![
         (&both, vec![], None),
         (&both, vec![summing("k", None, Some(&begun))], Some(&begun)),
-        // Another key, and another view, have nothing to do with it.
+        // Other keys and views do not affect it.
         (&both[1..], vec![], Some(&begun)),
         (
             &both,
@@ -468,11 +495,11 @@ pub async fn sums_change_with_their_states(ports: &Stores) -> Result<()> {
     ];
     for (groups, sums, kept) in steps {
         let changes = Changes {
-            sums,
+            live_counts: sums,
             ..states(VIEW, groups)
         };
         let next = cut(fence.next_offset + 1);
-        let stale = Fence {
+        let stale = Checkpoint {
             next_offset: fence.next_offset + 7,
             ..fence
         };
@@ -485,7 +512,7 @@ pub async fn sums_change_with_their_states(ports: &Stores) -> Result<()> {
         fence.next_offset += 1;
         let place = format!("at {}", fence.next_offset);
         let (found, left) = summed(live, "k").await?;
-        let expected: Vec<(u32, KeptSum)> =
+        let expected: Vec<(u32, StoredLiveCount)> =
             kept.map(|kept| (0, kept.clone())).into_iter().collect();
         assert_eq!(found, expected, "{place}");
         let is_made = kept.is_some_and(|kept| kept.content().is_some());
@@ -494,13 +521,13 @@ pub async fn sums_change_with_their_states(ports: &Stores) -> Result<()> {
     sums_end_with_their_life(live, fence, &made).await
 }
 
-/// Epochs do not matter to a sum, other views neither; a new life has none.
+/// Live counts do not depend on epochs or other views; a new generation has none.
 async fn sums_end_with_their_life(
     live: &dyn LiveWrite,
-    mut fence: Fence,
-    made: &KeptSum,
+    mut fence: Checkpoint,
+    made: &StoredLiveCount,
 ) -> Result<()> {
-    live.roll(slot(0), 1).await?.expect("an end");
+    live.end_epoch(slot(0), 1).await?.expect("an end");
     fence.epoch = 2;
     let other = states(OTHER_VIEW, &[("k", "a", Some("1"))]);
     let next = cut(fence.next_offset + 1);
@@ -509,7 +536,7 @@ async fn sums_end_with_their_life(
     fence.next_offset += 1;
     assert_eq!(summed(live, "k").await?.0, [(0, made.clone())]);
     assert_eq!(summed(live, "l").await?.0, []);
-    let healed = live.heal(slot(0), Some(fence), &life(0, 0, 5)).await?;
+    let healed = live.rebuild(slot(0), Some(fence), &life(0, 0, 5)).await?;
     assert_eq!(healed, Ok(()));
     assert_eq!(summed(live, "k").await?.0, []);
     let mut calls = 0;
@@ -517,12 +544,12 @@ async fn sums_end_with_their_life(
         calls += 1;
         assert!(calls < 20, "it comes to an end");
     }
-    let fence = Fence {
+    let fence = Checkpoint {
         generation: 5,
         ..start()
     };
     let again = Changes {
-        sums: vec![summing("k", None, Some(made))],
+        live_counts: vec![summing("k", None, Some(made))],
         ..states(VIEW, &[("k", "a", Some("1"))])
     };
     let applied = live.apply(slot(0), fence, cut(1), &VIEWS, &again).await?;

@@ -1,4 +1,4 @@
-//! The laws of the scan port: whole tables of views, page by page.
+//! Laws of the scan port: complete tables of views, page by page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use arrow::array::{Array, Int64Array};
 use bytes::Bytes;
 use schemas::seam::Epoch;
-use stores::view_scan::{Division, ScanPlace, ScanShare, ScannedHead, ScannedRows, ViewsScan};
-use stores::views::{NewEdition, NewHead, NewRows, ViewsWrite};
+use stores::view_scan::{RowPosition, ScanShare, ScannedHead, ScannedRows, ShareScheme, ViewsScan};
+use stores::views::{NewHead, NewRows, NewVersion, ViewsWrite};
 use stores::{Result, Stores};
 
 use super::editions::shape as board_shape;
@@ -18,13 +18,13 @@ type Key = (Vec<u8>, Vec<u8>);
 /// Count, epoch and stamp.
 type Value = (Option<i64>, Epoch, i64);
 
-/// Rows by their keys; no two pages have the same.
+/// Rows by key; no two pages contain the same row.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Scanned(BTreeMap<Key, Value>);
 
 impl Scanned {
     fn add(&mut self, page: &ScannedRows) {
-        let keys = bytes(&page.parts).into_iter().zip(bytes(&page.rows));
+        let keys = bytes(&page.partitions).into_iter().zip(bytes(&page.rows));
         for (n, key) in keys.enumerate() {
             let count = page.counts.is_valid(n).then(|| page.counts.value(n));
             let value = (count, page.epochs.value(n), page.stamps_us.value(n));
@@ -38,11 +38,11 @@ fn shares(of: u32) -> impl Iterator<Item = ScanShare> {
     ScanShare::each(NonZeroU32::new(of).expect("some shares"))
 }
 
-/// A page of a table that is there.
+/// Reads a page of an existing table.
 async fn page(
     views: &dyn ViewsScan,
     share: ScanShare,
-    after: Option<&ScanPlace>,
+    after: Option<&RowPosition>,
     limit: usize,
 ) -> Result<ScannedRows> {
     let page = views.scan_rows(VIEW, share, after, limit).await?;
@@ -52,7 +52,7 @@ async fn page(
     Ok(page)
 }
 
-/// The rows of a share, in pages of so many.
+/// Reads the rows of a share in pages of `limit`.
 async fn scan(views: &dyn ViewsScan, share: ScanShare, limit: usize) -> Result<Scanned> {
     let mut scanned = Scanned::default();
     let mut after = None;
@@ -66,10 +66,10 @@ async fn scan(views: &dyn ViewsScan, share: ScanShare, limit: usize) -> Result<S
     }
 }
 
-/// All rows, by so many readers that each have a share.
+/// Reads all rows with one reader for each share.
 async fn scan_all(views: &dyn ViewsScan, of: u32, limit: usize) -> Result<Scanned> {
-    let division: Division = views.division().await?;
-    assert!(division.side_by_side.get() > 0);
+    let division: ShareScheme = views.share_scheme().await?;
+    assert!(division.parallel_shares.get() > 0);
     let mut all = Scanned::default();
     for share in shares(of) {
         let found = scan(views, share, limit).await?;
@@ -84,15 +84,15 @@ async fn scan_all(views: &dyn ViewsScan, of: u32, limit: usize) -> Result<Scanne
     Ok(all)
 }
 
-/// A share with an index that is too large.
+/// Returns a share whose index is too large.
 fn past(of: u32) -> ScanShare {
     let of = NonZeroU32::new(of).expect("some shares");
     let index = of.get();
-    ScanShare { index, of }
+    ScanShare { index, count: of }
 }
 
-/// Every row comes once with what is stored of it, markers too, in pages of any size and shares of any
-/// number; a view without a table is told from one without rows.
+/// Every row is returned once with its stored values, including markers, for any page size and any
+/// number of shares. A view without a table differs from one without rows.
 pub async fn every_row_comes_once(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let none = views.scan_rows(VIEW, ScanShare::ALL, None, 9).await?;
@@ -146,17 +146,17 @@ pub async fn every_row_comes_once(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A partition of the table may have any number of rows; others stand beside it.
+/// A table partition may have any number of rows, next to small partitions.
 pub async fn wide_partitions_are_scanned(ports: &Stores) -> Result<()> {
     const WIDE: i64 = 50_000;
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     let run = sealed(views, 1).await?;
-    // Of the others each has a row.
+    // Each of the other partitions has one row.
     let part = |n: i64| if n < WIDE { -1 } else { n };
     let numbers = || 0..WIDE + 3_000;
     let load = NewRows {
-        parts: binary(numbers().map(|n| part(n).to_be_bytes())),
+        partitions: binary(numbers().map(|n| part(n).to_be_bytes())),
         rows: binary(numbers().map(i64::to_be_bytes)),
         counts: numbers().map(|n| (n % 3 > 0).then_some(n)).collect(),
     };
@@ -173,7 +173,7 @@ pub async fn wide_partitions_are_scanned(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Table partitions with one token, though there are so many of those: Murmur3 with the last rounds undone.
+/// Table partitions with the same token: Murmur3 with its last rounds inverted.
 const ONE_TOKEN: [u128; 4] = [
     0x888d_f281_a1e5_3dae_544b_e0fa_f84b_23aa,
     0x90a1_d8c5_f973_d080_399d_065d_0f26_a7a2,
@@ -181,7 +181,7 @@ const ONE_TOKEN: [u128; 4] = [
     0xfae7_3302_610b_d7d1_4637_765a_7ae3_4853,
 ];
 
-/// Partitions that a store takes for neighbours, since their hash is the same, are scanned all.
+/// Partitions with equal hashes, which a store treats as neighbors, are all scanned.
 pub async fn partitions_of_one_token_are_scanned(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
@@ -189,7 +189,7 @@ pub async fn partitions_of_one_token_are_scanned(ports: &Stores) -> Result<()> {
     let parts = ONE_TOKEN.map(u128::to_be_bytes);
     let each = || parts.iter().flat_map(|part| [(part, b"a"), (part, b"b")]);
     let load = NewRows {
-        parts: binary(each().map(|(part, _)| part)),
+        partitions: binary(each().map(|(part, _)| part)),
         rows: binary(each().map(|(_, row)| row)),
         counts: each().map(|_| Some(1)).collect::<Int64Array>(),
     };
@@ -205,7 +205,7 @@ pub async fn partitions_of_one_token_are_scanned(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// What is published while a scan goes on changes nothing of rows that stay as they are, and brings none
+/// A concurrent publication does not affect the scan of unchanged rows, and no row is returned
 /// twice.
 pub async fn rows_written_meanwhile_come_at_most_once(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
@@ -215,7 +215,7 @@ pub async fn rows_written_meanwhile_come_at_most_once(ports: &Stores) -> Result<
     let mut first: Vec<(String, String)> = (0..300).map(name).collect();
     first.sort();
     let load = |keys: &[(String, String)], count: i64| NewRows {
-        parts: binary(keys.iter().map(|(part, _)| part)),
+        partitions: binary(keys.iter().map(|(part, _)| part)),
         rows: binary(keys.iter().map(|(_, row)| row)),
         counts: keys.iter().map(|_| Some(count)).collect::<Int64Array>(),
     };
@@ -229,7 +229,8 @@ pub async fn rows_written_meanwhile_come_at_most_once(ports: &Stores) -> Result<
         if after.is_none() {
             break;
         }
-        // Rows with an odd number change all the time, and new ones come in old and new partitions.
+        // Rows with an odd number change all the time, and new rows appear in old and new
+        // partitions.
         let more = [(format!("{:02}", round % 25), format!("new {round}"))];
         let odd = first.iter().filter(|(_, row)| row.ends_with(['1', '7']));
         let mut keys: Vec<(String, String)> = odd.chain(&more).cloned().collect();
@@ -252,26 +253,26 @@ pub async fn rows_written_meanwhile_come_at_most_once(ports: &Stores) -> Result<
     Ok(())
 }
 
-fn edition(key: Vec<u8>, root: Vec<u8>) -> NewEdition {
-    NewEdition {
+fn edition(key: Vec<u8>, root: Vec<u8>) -> NewVersion {
+    NewVersion {
         key,
         nodes: Vec::new(),
         head: Some(NewHead {
             root: Bytes::from(root),
             names: Vec::new(),
         }),
-        is_anew: false,
-        is_alone: false,
+        rewrites_nodes: false,
+        drops_earlier_root: false,
     }
 }
 
-/// All heads, by so many readers that each have a share.
+/// Reads all heads with one reader for each share.
 async fn scan_heads(
     views: &dyn ViewsScan,
     of: u32,
     limit: usize,
 ) -> Result<BTreeMap<Vec<u8>, ScannedHead>> {
-    let division = views.division().await?;
+    let division = views.share_scheme().await?;
     let mut all = BTreeMap::new();
     for share in shares(of).chain([past(of)]) {
         let mut after: Option<Vec<u8>> = None;
@@ -295,7 +296,7 @@ async fn scan_heads(
     Ok(all)
 }
 
-/// Every head comes once with what is stored of it, in pages of any size and shares of any number.
+/// Every head is returned once with its stored values, for any page size and any number of shares.
 pub async fn every_head_comes_once(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let none = views.scan_heads(VIEW, ScanShare::ALL, None, 9).await?;
@@ -304,20 +305,20 @@ pub async fn every_head_comes_once(ports: &Stores) -> Result<()> {
     assert_eq!(scan_heads(views, 1, 9).await?, BTreeMap::new());
     let run = sealed(views, 1).await?;
     let key = |n: u32| n.to_be_bytes().to_vec();
-    let editions = |numbers: &mut dyn Iterator<Item = u32>, of: &str| -> Vec<NewEdition> {
+    let editions = |numbers: &mut dyn Iterator<Item = u32>, of: &str| -> Vec<NewVersion> {
         let root = |n: u32| format!("{of} {n}").into_bytes();
         numbers.map(|n| edition(key(n), root(n))).collect()
     };
     let first = editions(&mut (0..400), "first");
     views
-        .publish_editions(PLAYS, VIEW, 1, run.stamp_us, &first)
+        .publish_versions(PLAYS, VIEW, 1, run.stamp_us, &first)
         .await?;
     let stamp_us = views
         .begin_publishing(PLAYS, 1, &results(&[VIEW]), 1)
         .await?;
     let second = editions(&mut (0..400).step_by(7), "second");
     views
-        .publish_editions(PLAYS, VIEW, 1, stamp_us, &second)
+        .publish_versions(PLAYS, VIEW, 1, stamp_us, &second)
         .await?;
     let head = |n: u32| {
         let (of, stamp_us) = if n.is_multiple_of(7) {
@@ -349,7 +350,7 @@ pub async fn every_head_comes_once(ports: &Stores) -> Result<()> {
     heads_written_meanwhile(views, &expected).await
 }
 
-/// Heads that come while others are scanned are no reason to miss one, or to bring one twice.
+/// Heads that are added during a scan cause no existing head to be missed or returned twice.
 async fn heads_written_meanwhile(
     views: &dyn ViewsWrite,
     expected: &BTreeMap<Vec<u8>, ScannedHead>,
@@ -372,14 +373,14 @@ async fn heads_written_meanwhile(
         let more = [7 * round, 1_000 + round];
         let more = more.map(|n| edition(n.to_be_bytes().to_vec(), b"third".to_vec()));
         views
-            .publish_editions(PLAYS, VIEW, 1, stamp_us, &more)
+            .publish_versions(PLAYS, VIEW, 1, stamp_us, &more)
             .await?;
     }
     assert!(expected.keys().all(|key| found.contains(key)));
     Ok(())
 }
 
-/// A page is full with some megabytes, whatever its limit.
+/// A page is limited to some megabytes, whatever its row limit.
 pub async fn pages_are_bounded_in_bytes(ports: &Stores) -> Result<()> {
     const LARGE: usize = 20_000;
     let views = &*ports.views;
@@ -388,7 +389,7 @@ pub async fn pages_are_bounded_in_bytes(ports: &Stores) -> Result<()> {
     let numbers = || 0..500_usize;
     let row = |n: usize| [format!("{n:04}").into_bytes(), vec![0; LARGE]].concat();
     let load = NewRows {
-        parts: binary(numbers().map(|n| [u8::from(n >= 250)])),
+        partitions: binary(numbers().map(|n| [u8::from(n >= 250)])),
         rows: binary(numbers().map(row)),
         counts: numbers().map(|_| Some(1)).collect::<Int64Array>(),
     };
@@ -409,16 +410,16 @@ pub async fn pages_are_bounded_in_bytes(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A tally has no heads, and boards have no rows.
+/// An aggregate view has no heads, and a board has no rows.
 pub async fn the_other_kind_is_refused(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     views.ensure_view(PLAYS, &board_shape(OTHER_VIEW)).await?;
     let heads = views.scan_heads(VIEW, ScanShare::ALL, None, 9).await;
-    assert_refused(heads, "it is a tally");
+    assert_refused(heads, "it is an aggregate view");
     let rows = views.scan_rows(OTHER_VIEW, ScanShare::ALL, None, 9).await;
     let said = rows.as_ref().err().map(ToString::to_string);
     assert!(said.is_some_and(|said| said.contains("scan its heads")));
-    assert_refused(rows, "it has boards");
+    assert_refused(rows, "it is a view of boards");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The laws of the views port for batch rows.
+//! Laws of the views port: batch rows.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,19 @@ use schemas::key::KeyShape;
 use schemas::seam::{Cut, Epoch, Run};
 use schemas::source::Source;
 use schemas::time::Width;
-use stores::views::{FoundRows, NewRows, PartQuery, RowKeys, TableResults, TallyShape, ViewsWrite};
+use stores::views::{
+    AggregateShape, NewRows, PartitionQuery, RowKeys, TableResults, ViewRows, ViewsWrite,
+};
 use stores::{ErrorKind, Result, Stores};
 
 use super::{OTHER_VIEW, VIEW, binary, bytes};
 
 pub(super) const PLAYS: Source = Source::Plays;
 
-/// The shape of a view; the store does not look into the keys.
+/// Returns the shape of a view; the store does not decode keys.
 #[must_use]
-pub fn shape(view: &str) -> TallyShape {
-    TallyShape {
+pub fn shape(view: &str) -> AggregateShape {
+    AggregateShape {
         view: view.to_owned(),
         group: KeyShape::default(),
         partition: Width::All,
@@ -25,13 +27,13 @@ pub fn shape(view: &str) -> TallyShape {
     }
 }
 
-/// For each view a result with a name of its own.
+/// Returns a result with a different name for each view.
 pub(super) fn results(views: &[&str]) -> BTreeMap<String, String> {
     let result = |view: &&str| ((*view).to_owned(), format!("result of {view}"));
     views.iter().map(result).collect()
 }
 
-/// Completes views with the stamp that their run has.
+/// Completes views with the stamp of their run.
 pub(super) async fn complete(
     views: &dyn ViewsWrite,
     epoch: Epoch,
@@ -47,7 +49,7 @@ pub(super) async fn complete(
         .await
 }
 
-/// Forgets views in the name of the last run.
+/// Forgets views on behalf of the last run.
 pub(super) async fn forget(views: &dyn ViewsWrite, keep: &[String]) -> Result<()> {
     let runs = views.runs(PLAYS).await?.runs;
     let last = runs.iter().next_back().expect("a run");
@@ -68,7 +70,7 @@ pub(super) fn cuts(next_offset: i64) -> Vec<Cut> {
 
 pub(super) fn rows(rows: &[(&str, &str, Option<i64>)]) -> NewRows {
     NewRows {
-        parts: binary(rows.iter().map(|(part, _, _)| part)),
+        partitions: binary(rows.iter().map(|(part, _, _)| part)),
         rows: binary(rows.iter().map(|(_, row, _)| row)),
         counts: rows
             .iter()
@@ -77,17 +79,17 @@ pub(super) fn rows(rows: &[(&str, &str, Option<i64>)]) -> NewRows {
     }
 }
 
-pub(super) fn query(part: &str, begin: &str, end: Option<&str>) -> PartQuery {
-    PartQuery {
-        part: part.into(),
+pub(super) fn query(part: &str, begin: &str, end: Option<&str>) -> PartitionQuery {
+    PartitionQuery {
+        partition: part.into(),
         range: (begin.into(), end.map(Into::into)),
     }
 }
 
 pub(super) type Row = (u32, String, Option<i64>, Epoch);
 
-/// The rows of a view whose table is there.
-pub(super) fn found(found: &Option<FoundRows>) -> Vec<Row> {
+/// Returns the rows of a view whose table must exist.
+pub(super) fn found(found: &Option<ViewRows>) -> Vec<Row> {
     let found = found.as_ref().expect("a table");
     let rows = bytes(&found.rows)
         .into_iter()
@@ -104,7 +106,7 @@ fn row(query: u32, row: &str, count: impl Into<Option<i64>>, epoch: Epoch) -> Ro
     (query, row.to_owned(), count.into(), epoch)
 }
 
-/// A run that is sealed.
+/// Proposes and seals a run.
 pub(super) async fn sealed(views: &dyn ViewsWrite, epoch: Epoch) -> Result<Run> {
     let offset = 10 * i64::try_from(epoch).unwrap_or(0);
     views
@@ -119,7 +121,8 @@ pub(super) fn assert_refused<T: std::fmt::Debug>(result: Result<T>, why: &str) {
     assert_eq!(error.kind(), ErrorKind::Reject, "{why}: {error}");
 }
 
-/// Rows come back by partition and range, with the epoch of their run; a null count is a row.
+/// Rows are returned by partition and range, with the epoch of their run; a row may have a null
+/// count.
 pub async fn rows_come_back(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let nothing = views.rows(VIEW, &[query("p", "", None)]).await?;
@@ -161,8 +164,8 @@ pub async fn rows_come_back(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A row is that of the largest stamp, whatever the order in which tries write; rows that a run does
-/// not write stay.
+/// The row with the largest stamp wins, in any order of writes. Rows that a run does not write
+/// stay.
 pub async fn the_larger_stamp_stays(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
@@ -206,8 +209,8 @@ pub async fn the_larger_stamp_stays(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// What a table holds is recorded: a result is begun before any of its rows is there, and stands
-/// alone once it is complete; a try that was overtaken completes nothing.
+/// The contents of a table are recorded: a result is started before its first row is written, and
+/// is the only one once it is complete. An attempt with an older stamp completes nothing.
 pub async fn results_are_recorded(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
@@ -235,7 +238,7 @@ pub async fn results_are_recorded(ports: &Stores) -> Result<()> {
         begun: vec!["c".to_owned()],
     };
     assert_eq!(views.results(PLAYS).await?[VIEW], both);
-    // One that has been publishing the older run once more meanwhile doesn't forget the newer one.
+    // An attempt that publishes the older run again does not forget the newer result.
     let late = views
         .complete(PLAYS, (1, second), &named("b"), false, 1)
         .await;
@@ -252,7 +255,7 @@ pub async fn results_are_recorded(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// The rows of earlier results are found once each, page by page, in whatever order the store has.
+/// The rows of earlier results are returned once each, page by page, in the store's order.
 pub async fn rows_of_earlier_results_are_found(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
@@ -274,7 +277,7 @@ pub async fn rows_of_earlier_results_are_found(ports: &Stores) -> Result<()> {
     let mut keys = Vec::new();
     loop {
         let page = views.rows_before(VIEW, stamp_us, after, 1).await?;
-        let page: Vec<_> = bytes(&page.parts)
+        let page: Vec<_> = bytes(&page.partitions)
             .into_iter()
             .zip(bytes(&page.rows))
             .collect();
@@ -291,7 +294,7 @@ pub async fn rows_of_earlier_results_are_found(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Rows are deleted that have no larger stamp, whatever their keys; others stay, and so does what a later stamp wrote.
+/// Rows up to a stamp are deleted, whatever their keys. Other rows stay, including later writes.
 pub async fn rows_are_deleted(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
@@ -308,7 +311,7 @@ pub async fn rows_are_deleted(ports: &Stores) -> Result<()> {
         Ok::<_, stores::Error>(found(&views.rows(VIEW, &queries).await?))
     };
     let keys = |of: &[(&str, &str)]| RowKeys {
-        parts: binary(of.iter().map(|(part, _)| part)),
+        partitions: binary(of.iter().map(|(part, _)| part)),
         rows: binary(of.iter().map(|(_, row)| row)),
     };
     let gone = keys(&[("p", "a"), ("p", "b"), ("q", "none")]);
@@ -325,7 +328,7 @@ pub async fn rows_are_deleted(ports: &Stores) -> Result<()> {
     views.delete_rows(PLAYS, VIEW, (1, stamp_us), &gone).await?;
     let left = [row(0, "c", 3, 1), row(1, "a", 4, 1)];
     assert_eq!(all().await?, left);
-    // What is written later is there.
+    // A later write is stored.
     let later_us = views.begin_publishing(PLAYS, 1, &results, 1).await?;
     let again = rows(&[("p", "a", Some(5))]);
     views.publish(PLAYS, VIEW, 1, later_us, &again).await?;
@@ -333,8 +336,8 @@ pub async fn rows_are_deleted(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Rows can be published only while a run is sealed or complete, to a view that was made, with the
-/// stamp that it has; hearing this needs no rows.
+/// Rows can be published only while a run is sealed or complete, to an existing view, with the
+/// current stamp. The check does not need rows.
 pub async fn publishing_needs_a_run(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let some = rows(&[("p", "a", Some(1))]);
@@ -362,7 +365,7 @@ pub async fn publishing_needs_a_run(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Loads of thousands of rows are written whole, and written over.
+/// Thousands of rows are written completely, and overwritten.
 pub async fn large_loads_are_whole(ports: &Stores) -> Result<()> {
     const ROWS: i64 = 20_000;
     let views = &*ports.views;
@@ -371,7 +374,7 @@ pub async fn large_loads_are_whole(ports: &Stores) -> Result<()> {
         let run = sealed(views, epoch).await?;
         let numbers = || (0..ROWS).filter(move |n| n % step == 0);
         let load = NewRows {
-            parts: binary(numbers().map(|n| (n / 1000).to_be_bytes())),
+            partitions: binary(numbers().map(|n| (n / 1000).to_be_bytes())),
             rows: binary(numbers().map(i64::to_be_bytes)),
             counts: numbers().map(|n| Some(n * step)).collect(),
         };
@@ -380,9 +383,9 @@ pub async fn large_loads_are_whole(ports: &Stores) -> Result<()> {
             .await?;
         complete(views, epoch, &[VIEW], true, 1).await?;
     }
-    let queries: Vec<PartQuery> = (0..ROWS / 1000)
-        .map(|n| PartQuery {
-            part: n.to_be_bytes().to_vec(),
+    let queries: Vec<PartitionQuery> = (0..ROWS / 1000)
+        .map(|n| PartitionQuery {
+            partition: n.to_be_bytes().to_vec(),
             range: (Vec::new(), None),
         })
         .collect();

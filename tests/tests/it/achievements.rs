@@ -1,5 +1,5 @@
-//! Achievements: whatever happens to workers and live state, what is served is what a plain sort of the
-//! boards before and after each change gives, each once; and who holds a crown is who stands first.
+//! Achievements under crashes and lost live state. Each change is published once and equals the
+//! difference between a plain sort before and after it. The holder of a crown ranks first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -24,7 +24,7 @@ use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
 const SEGMENTS: i64 = 2;
-/// More than the first places that a worker remembers.
+/// More athletes than the top entries that a worker remembers.
 const ATHLETES: i64 = 45;
 const APPLICATIONS: i64 = 2;
 const STEPS: usize = 13;
@@ -33,7 +33,7 @@ const HISTORIES: u64 = 1;
 fn effort(rng: &mut SmallRng) -> Value {
     let athlete = rng.random_range(1..=ATHLETES);
     let segment = rng.random_range(1..=SEGMENTS);
-    // An athlete has a few efforts on each segment, which are edited again and again.
+    // Each athlete has a few efforts on each segment, which are edited repeatedly.
     let id = (athlete * 10 + segment) * 10 + rng.random_range(0..3_i64);
     let mut row = json!({
         "id": id, "segment_id": segment, "athlete_id": athlete, "activity_id": id / 3,
@@ -71,11 +71,11 @@ async fn values(log: &dyn LogRead, topic: &str) -> Vec<Vec<Value>> {
         .collect()
 }
 
-/// What is known of an installation: its rows, and what was achieved.
+/// The expected state of an installation: its rows and its achievements.
 struct Told {
     truth: Truth,
     feats: Feats,
-    /// By partition: how many notifications were looked at.
+    /// By partition: the number of notifications checked.
     looked: BTreeMap<u32, usize>,
 }
 
@@ -95,7 +95,7 @@ impl Told {
             .collect();
         world.ingest_into(source, &lines).await;
         if source == Source::Athletes {
-            // Who is deleted leaves applications too.
+            // A deleted athlete also leaves their applications.
             world.catch_up_on(Source::Authorizations).await;
         }
         for line in &lines {
@@ -105,7 +105,7 @@ impl Told {
         for (partition, records) in (0..).zip(values(&*world.stores.log, topic).await) {
             let looked = self.looked.entry(partition).or_default();
             for record in &records[*looked..] {
-                // A reader has missed a board: nothing changed.
+                // Records a cache miss; no board changed.
                 if record.get("miss").is_some() {
                     continue;
                 }
@@ -140,7 +140,7 @@ impl Told {
         world.catch_up_on(Source::Authorizations).await;
     }
 
-    /// Compares everything.
+    /// Compares all achievements, changes and boards.
     async fn compare(&self, world: &World, client: &Client, exact: bool) {
         let mut all = Vec::new();
         for athlete in 1..=ATHLETES {
@@ -175,7 +175,7 @@ fn without_names(mut told: Value) -> Value {
     told
 }
 
-/// All pages of a list of achievements.
+/// All pages of a list of achievements from the API.
 async fn served(client: &Client, path: &str) -> Vec<Value> {
     let mut found = Vec::new();
     let mut uri = format!("{path}?limit=7");
@@ -203,7 +203,7 @@ async fn served(client: &Client, path: &str) -> Vec<Value> {
     found
 }
 
-/// Who has a crown by what was told is who stands first by what is answered.
+/// The holder of each crown, according to the published achievements, ranks first on the board.
 async fn holders_stand_first(told: &[Value], client: &Client, segments: i64) {
     let mut crowns: Vec<&Value> = told
         .iter()
@@ -233,7 +233,7 @@ async fn holders_stand_first(told: &[Value], client: &Client, segments: i64) {
     }
 }
 
-/// Whoever follows the changes of boards has the boards.
+/// Applying the published changes in order gives the current boards.
 fn follow(changes: &[Vec<Value>], truth: &Truth, segments: i64) {
     let mut boards: BTreeMap<(i64, i64, i64), BTreeMap<i64, Value>> = BTreeMap::new();
     let mut connected: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
@@ -304,8 +304,8 @@ fn follow(changes: &[Vec<Value>], truth: &Truth, segments: i64) {
     }
 }
 
-/// Two workers begin at once and are cut off anywhere; unless it is to be `exact`, live state may be
-/// lost then.
+/// Starts two workers and cancels them at random points. Unless `exact`, live state may also be
+/// lost.
 async fn work_and_die(world: &World, rng: &mut SmallRng, exact: bool) {
     let (one, other) = (
         world.speed_of(Source::Efforts).await,
@@ -331,8 +331,8 @@ async fn work_and_die(world: &World, rng: &mut SmallRng, exact: bool) {
     }
 }
 
-/// What waits to be told may be lost with live state: then a change may be told at an earlier
-/// notification of its group, and what is told is not `exact`.
+/// Unpublished changes may be lost with live state. A change may then be published at an earlier
+/// notification of its group, so the comparison is not `exact`.
 async fn history(mut world: World, seed: u64, exact: bool) {
     let mut rng = SmallRng::seed_from_u64(seed);
     for source in [Source::Efforts, Source::Authorizations] {
@@ -353,7 +353,7 @@ async fn history(mut world: World, seed: u64, exact: bool) {
             while rng.random_bool(0.4) {
                 work_and_die(&world, &mut rng, exact).await;
             }
-            // Rows that a run has before the speed layer comes to them are told of all the same.
+            // Changes that a run publishes before the speed layer processes them are published too.
             while exact && rng.random_bool(0.3) {
                 let request = RunRequest {
                     full: rng.random_bool(0.3),
@@ -413,7 +413,7 @@ async fn achievements_on_servers_are_a_plain_recount() {
     }
 }
 
-/// Runs go through while rows come and the speed layer works, and wait for nobody: all is told.
+/// Batch runs proceed while rows arrive and the speed layer works; every change is still published.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn runs_take_no_change_from_the_speed_layer() {
     let world = World::new().await;
@@ -472,8 +472,8 @@ fn stored(data: &std::path::Path) -> (Vec<Value>, Vec<Value>) {
     })
 }
 
-/// Speed layers are killed again and again while rows come; then one comes to the end. Who holds a crown
-/// is who stands first, and nothing is told twice.
+/// Kills speed layers repeatedly while rows arrive; the last one catches up. The holder of a crown
+/// ranks first, and no change is published twice.
 #[test]
 fn kills_tell_nothing_twice() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,5 @@
-//! The history of applications is a plain recount at the last run of each day, whatever dies on the way.
+//! The history of an application equals a plain recount at the last run of each day, whatever
+//! process dies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,18 +29,19 @@ use tests::world::World;
 
 const SOURCE: Source = Source::Authorizations;
 const JOB: &str = "application_athletes";
-/// Of which the last never has an athlete.
+/// The last application never has an athlete.
 const APPLICATIONS: i64 = 5;
 const STEPS: usize = 20;
 const HISTORIES: u64 = 2;
-/// No test is of another year.
+/// All tests take place in this year.
 const YEAR: Range<Date> = date(2026, 1, 1)..date(2027, 1, 1);
 
-/// A table of counts that fails once so many writes have come, before or after the last of them.
+/// A table of counts that fails after a number of writes, either before or after the last one is
+/// stored.
 #[derive(Debug)]
 struct Failing {
     inner: Arc<dyn CountsWrite>,
-    /// Writes that go well; below 0 all do.
+    /// Writes left before the failure; a negative value disables it.
     left: AtomicI64,
     is_written: std::sync::atomic::AtomicBool,
 }
@@ -78,10 +80,10 @@ impl CountsWrite for Failing {
     }
 }
 
-/// The authorizations, and what runs found.
+/// The authorizations, and the counts at each run.
 #[derive(Debug, Default)]
 struct Truth {
-    /// By id: application, athlete, and whether it counts.
+    /// By id: application, athlete, and whether the authorization counts.
     rows: BTreeMap<i64, (i64, i64, bool)>,
     /// By day: the last run, and the athletes of each application.
     days: BTreeMap<Date, (Epoch, BTreeMap<i64, u64>)>,
@@ -99,7 +101,7 @@ impl Truth {
             .collect()
     }
 
-    /// A run is complete whose cut is of a day.
+    /// Records a completed run whose cut is on this day.
     fn ran(&mut self, day: Date, epoch: Epoch) {
         let last = self.days.keys().next_back().copied();
         let counts = self.counts();
@@ -107,8 +109,8 @@ impl Truth {
             .insert(last.map_or(day, |last| last.max(day)), (epoch, counts));
     }
 
-    /// The last run was begun when there was something else: what changed since is in it or not, as its
-    /// cut has it; it says which.
+    /// The last run started with an earlier state: its cut decides which later changes it includes.
+    /// The answer must match the state at the cut or the current one.
     async fn may_be(&mut self, client: &Client, at_cut: &BTreeMap<i64, u64>) {
         let Some(mut last) = self.days.last_entry() else {
             return;
@@ -128,7 +130,7 @@ impl Truth {
         }
     }
 
-    /// What the API is to say of some days.
+    /// The expected API response for a range of days.
     fn shown(&self, application: i64, days: Range<Date>) -> Vec<Value> {
         let (Some((first, _)), Some((last, _))) =
             (self.days.first_key_value(), self.days.last_key_value())
@@ -174,7 +176,7 @@ async fn history(mut world: World, seed: u64) {
     world.stores.counts = Arc::clone(&table) as _;
     let mut truth = begin(&world).await;
     let served = world.serve().await;
-    // What there was at the cut of a run that has died.
+    // The counts at the cut of a run that died.
     let mut at_cut: Option<BTreeMap<i64, u64>> = None;
     for _ in 0..STEPS {
         if rng.random_bool(0.5) {
@@ -220,7 +222,7 @@ async fn history(mut world: World, seed: u64) {
     served.end().await;
 }
 
-/// Applications without an athlete.
+/// Creates a world with applications that have no athletes.
 async fn begin(world: &World) -> Truth {
     let application = |id: i64| json!({"id": id, "name": "a", "owner": "o"}).to_string();
     let lines: Vec<String> = (1..=APPLICATIONS).map(application).collect();
@@ -230,16 +232,16 @@ async fn begin(world: &World) -> Truth {
     Truth::default()
 }
 
-/// The day on which a run's cut was made.
+/// The day of a run's cut.
 async fn day_of(world: &World, epoch: Epoch) -> Date {
-    let story = world.stores.views.story(SOURCE, epoch).await;
+    let story = world.stores.views.run_details(SOURCE, epoch).await;
     let story = story.expect("the records").expect("the run");
     assert_eq!(story.run.state, RunState::Complete);
     let at = Timestamp::from_millisecond(story.started_at_ms).expect("a time");
     at.to_zoned(TimeZone::UTC).date()
 }
 
-/// Some are connected, some are not any more; now and then most are gone.
+/// Connects some athletes and disconnects others; occasionally disconnects most of them.
 async fn authorize(world: &World, truth: &mut Truth, rng: &mut SmallRng) {
     let all_end = rng.random_bool(0.15);
     let ids: Vec<i64> = match all_end {
@@ -298,8 +300,8 @@ fn without_history() -> (String, String) {
     (definition.to_owned(), text("query.sql"))
 }
 
-/// Days are kept from the first run on whose build keeps them, of all applications, though nothing is
-/// computed anew; what was not kept for a while is made good by the next run that keeps it.
+/// The first run with history enabled records the day for all applications, although no view is
+/// recomputed. A run also fills in counts that runs without history missed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn days_begin_with_the_run_that_keeps_them() {
     let new = World::new().await;
@@ -315,7 +317,7 @@ async fn days_begin_with_the_run_that_keeps_them() {
     let mut truth = begin(&new).await;
     let served = new.serve().await;
     for round in 0..4 {
-        // Nobody keeps it in the first round and in the third.
+        // History is disabled in the first and third round.
         let world = if round % 2 == 0 { &old } else { &new };
         for _ in 0..3 {
             new.clock.set_ms(new.clock.now_ms() + 86_400_000);
@@ -348,7 +350,10 @@ fn told_by_processes(place: &Place) {
         json!({"id": 7, "name": "Pacer", "owner": 42}),
     );
     let none = done(place.data(), &["applications", "history", "7"]);
-    assert_eq!(none, "no batch run kept a day of it\n");
+    assert_eq!(
+        none,
+        "no batch run has recorded a day of this application\n"
+    );
     ingest(
         "authorizations",
         json!({"id": 1, "application_id": 7, "athlete_id": 3, "created_at": "2026-01-01T00:00:00Z"}),
@@ -369,7 +374,7 @@ fn told_by_processes(place: &Place) {
     assert_eq!(said, json!({"application_id": 7, "days": days}));
     for (args, status, words) in [
         (&["8"][..], 1, "application 8: there is none"),
-        (&["7", "--from", "today"], 2, "a date is expected"),
+        (&["7", "--from", "today"], 2, "expected a date"),
         (
             &["7", "--to", first, "--from", first],
             2,

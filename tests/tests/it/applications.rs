@@ -1,4 +1,4 @@
-//! Looking after applications, by HTTP and by the command line, on all stores.
+//! Administration of applications over HTTP and the command line, on all stores.
 
 use serde_json::{Value, json};
 use tests::http::Client;
@@ -300,7 +300,8 @@ fn bad(client: &Client) {
 }
 
 fn lists(place: &Place, client: &Client) {
-    // Capacities 10, 20, … and as many athletes as the id, but none for the last.
+    // Capacities are 10, 20, …; the number of athletes equals the id, except that the last
+    // application has none.
     let rows: Vec<Value> = (1..=5)
         .map(|id| application(id, &format!("App {id}"), 10 * id))
         .collect();
@@ -329,7 +330,7 @@ fn lists(place: &Place, client: &Client) {
     assert_eq!(ids("sort=id&order=desc"), [7, 5, 4, 3, 2, 1]);
     assert_eq!(ids("sort=connected"), [7, 4, 3, 2, 1, 5]);
     assert_eq!(ids("sort=name"), [1, 2, 3, 4, 5, 7]);
-    // Of four a tenth is in use.
+    // Four applications use a tenth of their capacity.
     assert_eq!(ids("sort=usage"), [7, 4, 3, 2, 1, 5]);
     assert_eq!(ids("sort=usage&order=asc"), [5, 1, 2, 3, 4, 7]);
     assert_eq!(ids("usage_from=0.1"), [1, 2, 3, 4, 7]);

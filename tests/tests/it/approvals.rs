@@ -1,4 +1,4 @@
-//! What a person approves of a scheduled reconciliation is put right, once, and never more than was seen.
+//! An approved reconciliation repairs once, and never more differences than the approver saw.
 
 use batch::{Policy, RestoreOutcome, When};
 use schemas::clock::Clock;
@@ -13,7 +13,7 @@ use tests::world::World;
 use crate::reconcile::{VIEW, damage, history, outcome_of, reconcile, scheduled};
 use crate::restore::{lived_in, these_are_right};
 
-/// The number of the newest comparison.
+/// The number of the latest comparison.
 async fn newest(world: &World) -> u64 {
     let all = reconciliations::list(&*world.stores.records, Source::Plays, None, 1).await;
     all.expect("a history")[0].number
@@ -21,9 +21,9 @@ async fn newest(world: &World) -> u64 {
 
 async fn approved(world: &World, number: u64) -> Result<u64, NotApproved> {
     let records = &*world.stores.records;
-    let of = (Source::Plays, number);
-    let why = ("ann", "it was a bad import");
-    let done = approve(records, of, why, world.clock.now_ms()).await;
+    let now_ms = world.clock.now_ms();
+    let reason = "it was a bad import";
+    let done = approve(records, Source::Plays, number, "ann", reason, now_ms).await;
     done.expect("an answer").map(|approval| approval.total)
 }
 
@@ -40,7 +40,7 @@ async fn what_is_approved_is_put_right(world: &World) {
     );
     assert_eq!(approved(world, number).await, Ok(5));
 
-    // More differs by then than was seen: that is for a person again.
+    // More differences than at the approval require another approval.
     damage(world, 7).await;
     let found = reconcile(world, &report, When::Due).await;
     assert_eq!(outcome_of(&found).0, RestoreOutcome::HeldBack, "{found:?}");
@@ -49,7 +49,7 @@ async fn what_is_approved_is_put_right(world: &World) {
     let found = reconcile(world, &report, When::Now).await;
     assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs, "{found:?}");
 
-    // Of two comparisons of the same only the newer one says what there is.
+    // Of two identical comparisons, only the later one can be approved.
     let (old, new) = (number, newest(world).await);
     let refused = approved(world, old).await;
     assert!(
@@ -58,11 +58,11 @@ async fn what_is_approved_is_put_right(world: &World) {
     );
     let total = approved(world, new).await.expect("an approval");
     assert!(total >= 7, "{total}");
-    // It makes the schedule due, though that ended just now.
+    // An approval makes the schedule due, although its last run has just ended.
     let found = reconcile(world, &report, When::Due).await;
     assert_eq!(outcome_of(&found).0, RestoreOutcome::PutRight, "{found:?}");
     these_are_right(world, &[VIEW]).await;
-    // The newest is of what has just looked whether all is right.
+    // The latest comparison is the one that verified the repair.
     let record = &history(world).await[1];
     assert_eq!(
         (&record["by"], &record["reason"]),
@@ -74,7 +74,8 @@ async fn what_is_approved_is_put_right(world: &World) {
         "{refused:?}"
     );
 
-    // Approved once more while nobody compares: good for that comparison alone, and only while the schedule asks the same.
+    // An approval given between comparisons is valid for that comparison only, and only while the
+    // schedule's options are unchanged.
     damage(world, 1).await;
     reconcile(world, &report, When::Now).await;
     assert_eq!(approved(world, newest(world).await).await, Ok(1));
@@ -86,7 +87,7 @@ async fn what_is_approved_is_put_right(world: &World) {
     let found = reconcile(world, &report, When::Now).await;
     assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs, "{found:?}");
 
-    // An approval that nobody has spent (its process died) is not good for what is found later.
+    // An approval that was not used, because its process died, does not apply to later differences.
     let number = newest(world).await;
     assert_eq!(approved(world, number).await, Ok(1));
     let records = &*world.stores.records;
@@ -96,7 +97,7 @@ async fn what_is_approved_is_put_right(world: &World) {
     let found = reconcile(world, &report, When::Now).await;
     assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs, "{found:?}");
 
-    // The next damage is not put right unasked.
+    // New damage is not repaired without a new approval.
     damage(world, 1).await;
     let found = reconcile(world, &report, When::Now).await;
     assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs, "{found:?}");
@@ -112,7 +113,8 @@ async fn what_is_approved_is_put_right_on_servers() {
     what_is_approved_is_put_right(&World::on_servers().await).await;
 }
 
-/// The same by commands and over HTTP: refused in one sentence, shown in the list until it is spent.
+/// The same by command and over HTTP: a refusal is one sentence, and the list shows an approval
+/// until it is used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_approved_by_command_and_over_http() {
     let place = Place::embedded();
@@ -153,7 +155,7 @@ async fn it_is_approved_by_command_and_over_http() {
         "",
         "?source=plays",
         "?source=plays&number=x",
-        // The one that follows it has no room in a store.
+        // The number that follows this one does not fit the store's integer type.
         "?source=plays&number=9223372036854775807",
         "?source=songs&number=1",
     ] {

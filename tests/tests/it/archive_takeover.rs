@@ -1,7 +1,8 @@
-//! An archive of the older layout is taken over with every event: a data folder, and a bucket.
+//! An archive of the older layout is migrated with every event, in a data folder and in a bucket.
 //!
-//! The folder has 116 plays of one owner: 20 of a backfill and 96 of 17 runs. Listener 3 was erased, ten compacted or single
-//! files and the backfill expired, and files of newer days were redacted.
+//! The folder has 116 plays of one owner: 20 of a backfill and 96 of 17 runs. Listener 3 was
+//! erased. Ten compacted or single files and the backfill expired, and files of newer days were
+//! redacted.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -55,7 +56,7 @@ async fn a_data_folder_is_taken_over_with_every_event() {
         (&json!(1), &json!(1))
     );
 
-    // An older process stops with an error at an object that it does not know.
+    // An older process stops with an error when it finds an unknown object.
     let manifests = data.join("archive/archive/plays/manifests");
     assert!(manifests.join("archive-has-versions").exists());
     let others = ["backfill/manifests", "merged/records", "scrubbed/records"];
@@ -64,7 +65,8 @@ async fn a_data_folder_is_taken_over_with_every_event() {
         assert!(plays.join(records).join("archive-has-versions").exists());
     }
 
-    // A new play, a play whose file expired, and one whose file was redacted: only the first one counts.
+    // A new play, a play whose file expired, and a play whose file was redacted: only the new one
+    // counts.
     let lines = [
         r#"{"event_id":"new","track_id":1,"owner_id":7,"kind":"play","at":"2026-11-26T10:00:00Z"}"#,
         r#"{"event_id":"e3","track_id":1,"owner_id":7,"kind":"play","country":"DE","at":"2026-03-02T10:03:00Z"}"#,
@@ -93,7 +95,7 @@ async fn a_data_folder_is_taken_over_with_every_event() {
     assert!(compared.to_string().contains("\"differ\":0"), "{compared}");
     done(&data, &["erase", "--listener", "3", "--verify"]);
 
-    // Once nothing of the older layout is listed, none of its files is left.
+    // Once the archive version lists no file of the older layout, these files are deleted.
     let listed = archive_version(&archive(&data)).await["files"].to_string();
     let present = archive(&data).list("archive/plays").await.expect("files");
     let mut parquet = present.iter().filter(|path| path.ends_with(".parquet"));
@@ -117,9 +119,9 @@ async fn a_bucket_is_taken_over() {
             .expect("writing");
     }
     let batch = world.batch();
-    // Only `migrate` takes over an archive on a server, and one with a missing record not at all.
+    // Only `migrate` migrates an archive on a server. It refuses to if a record is missing.
     let refused = batch
-        .make_views(Source::Plays)
+        .create_views(Source::Plays)
         .await
         .expect_err("an older layout");
     assert!(
@@ -130,7 +132,7 @@ async fn a_bucket_is_taken_over() {
     let bytes = world.stores.archive.get(record).await.expect("reading");
     world.stores.archive.delete(record).await.expect("deleting");
     let damaged = batch
-        .take_over_archive(Source::Plays)
+        .migrate_archive(Source::Plays)
         .await
         .expect_err("a gap");
     assert!(
@@ -141,11 +143,11 @@ async fn a_bucket_is_taken_over() {
     restored.await.expect("writing");
     assert!(
         batch
-            .take_over_archive(Source::Plays)
+            .migrate_archive(Source::Plays)
             .await
             .expect("taken over")
     );
-    assert!(!batch.take_over_archive(Source::Plays).await.expect("there"));
+    assert!(!batch.migrate_archive(Source::Plays).await.expect("there"));
     let of_bucket = archive_version(&world.stores.archive).await;
     done(&data, &["migrate"]);
     assert_eq!(of_bucket, archive_version(&local).await);

@@ -1,5 +1,5 @@
-//! Plays of Avro in the log: both layers count them, whatever stands beside them, and a registry that
-//! does not answer only delays.
+//! Avro plays in the log. Both layers count them among records of other formats, and an unavailable
+//! registry only delays them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use schemas::entities::{Group, parse};
 use schemas::partition::partition_of;
 use schemas::source::Source;
 use serde_json::json;
-use stores::intake::Retaken;
+use stores::intake::ReprocessedIds;
 use stores::log::{FetchLimit, NewRecords};
 use stores::registry::{Registry, RegistryOptions, Schemas};
 use stores::{ErrorKind, Server as _};
@@ -30,8 +30,8 @@ const BODY_BYTES_MAX: usize = 16 * 1024;
 const EFFORTS: &str = include_str!("../../../schemas/avro/efforts.avsc");
 const AUTHORIZATIONS: &str = include_str!("../../../schemas/avro/authorizations.avsc");
 
-/// A registry that knows our schema of plays as 1, something else than Avro as 2, our schemas of
-/// notifications as 4 and 5, and nothing else; but from some moment on our schema of plays as 3 too.
+/// A registry with our plays schema as id 1, a non-Avro schema as 2 and our notification schemas as
+/// 4 and 5. Id 3 becomes our plays schema during the test.
 #[derive(Debug, Default)]
 struct State {
     is_down: AtomicBool,
@@ -47,7 +47,7 @@ async fn answer(stream: &mut TcpStream, state: &State) -> std::io::Result<()> {
     state.asked.fetch_add(1, Ordering::SeqCst);
     let request = String::from_utf8_lossy(&request).into_owned();
     let path = request.split(' ').nth(1).unwrap_or_default();
-    // u:p
+    // Base64 of `u:p`.
     let is_known = request
         .to_lowercase()
         .contains("authorization: basic dtpw\r\n");
@@ -80,7 +80,7 @@ async fn answer(stream: &mut TcpStream, state: &State) -> std::io::Result<()> {
     stream.shutdown().await
 }
 
-/// Starts a registry; it ends with the test.
+/// Starts a registry that stops with the test.
 async fn registry() -> (Arc<State>, RegistryOptions) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!(
@@ -92,7 +92,7 @@ async fn registry() -> (Arc<State>, RegistryOptions) {
     #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            // Who asks may go away.
+            // The client may disconnect early.
             drop(answer(&mut stream, &served).await);
         }
     });
@@ -140,12 +140,12 @@ fn line(event: &str) -> Vec<u8> {
 async fn append(world: &World, records: &[Vec<u8>]) {
     let home = partition_of(OWNER.to_string().as_bytes(), PARTITIONS);
     let records: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
-    // Makes the topics.
+    // Creates the topics.
     drop(world.intake(Source::Plays).await);
     world.append_raw(home, &records).await;
 }
 
-/// The count that is served, and where it comes from.
+/// The served count and its source.
 async fn count(world: &World) -> (i64, String) {
     let served = world.serve().await;
     let path = format!("/api/v1/stats/plays/total?owner_id={OWNER}&period=all");
@@ -193,7 +193,7 @@ async fn both_layers_count_plays_of_avro() {
         avro(1, "y", "stream"),
         avro(2, "z", "play"),
         avro(3, "z", "play"),
-        // The same event in another way.
+        // The same event in another format.
         line("a"),
         avro(1, "d", "download"),
     ];
@@ -205,7 +205,7 @@ async fn both_layers_count_plays_of_avro() {
         "schema 1",
         "more bytes follow",
         "kind: \"stream\"",
-        "not Avro, but PROTOBUF",
+        "has the type PROTOBUF",
         "does not know the Avro schema 3",
     ];
     assert_eq!(letters.len(), words.len(), "{letters:?}");
@@ -218,7 +218,7 @@ async fn both_layers_count_plays_of_avro() {
         .await
         .expect("a run");
     assert_eq!(count(&world).await, (4, "batch".to_owned()));
-    // What is known is not asked for again.
+    // A known schema is not requested again.
     let asked = state.asked.load(Ordering::SeqCst);
     append(&world, &[avro(1, "e", "play")]).await;
     world.catch_up().await;
@@ -249,7 +249,7 @@ async fn a_registry_that_is_down_only_delays() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_registry_plays_of_avro_are_dead_letters() {
     let mut world = World::new().await;
-    // The play's last byte is one that lines are rid of at their end.
+    // The last byte of the play is whitespace, which line input would trim.
     let with_amount = [&avro(1, "a", "play")[..], &long(5)].concat();
     let with_amount = with_amount
         .strip_suffix(&[0, 10])
@@ -260,16 +260,18 @@ async fn without_a_registry_plays_of_avro_are_dead_letters() {
     assert_eq!(count(&world).await, (1, "realtime".to_owned()));
     let letters = dead_letters(&world).await;
     assert_eq!(letters.len(), 1);
-    // Once there is one they can be taken.
+    // Once the registry is available, the records can be decoded.
     let (_state, options) = registry().await;
     world.stores.schemas = Arc::new(Registry::new(&options).expect("a registry"));
     let lines = letters.iter().map(|letter| (1, letter.raw.as_slice()));
     let intake = world.intake(Source::Plays).await;
-    let (schemas, mut retaken) = (&*world.stores.schemas, Retaken::default());
-    let again = intake.look_again(lines, &mut retaken, schemas).await;
-    let taken = intake.take_again(again.expect("looking at it")).await;
+    let (schemas, mut retaken) = (&*world.stores.schemas, ReprocessedIds::default());
+    let again = intake
+        .check_dead_letters(lines, &mut retaken, schemas)
+        .await;
+    let taken = intake.reprocess(again.expect("looking at it")).await;
     assert_eq!(taken.expect("taking it again").accepted, 1);
-    // The first one can be read by now too, but it is the one that was taken again that counts.
+    // The first record is decodable by now, but the reprocessed copy is the one that counts.
     world.catch_up().await;
     assert_eq!(count(&world).await, (6, "realtime".to_owned()));
     let run = world.run(&batch::RunRequest::default()).await;
@@ -282,19 +284,21 @@ async fn without_a_registry_plays_of_avro_are_dead_letters() {
     );
 }
 
-/// Takes the dead letters of plays again.
+/// Reprocesses the dead letters of plays.
 async fn replay(world: &World) -> u64 {
     let letters = dead_letters(world).await;
     let lines = letters.iter().map(|letter| (1, letter.raw.as_slice()));
     let intake = world.intake(Source::Plays).await;
-    let (schemas, mut retaken) = (&*world.stores.schemas, Retaken::default());
-    let again = intake.look_again(lines, &mut retaken, schemas).await;
-    let taken = intake.take_again(again.expect("looking at it")).await;
+    let (schemas, mut retaken) = (&*world.stores.schemas, ReprocessedIds::default());
+    let again = intake
+        .check_dead_letters(lines, &mut retaken, schemas)
+        .await;
+    let taken = intake.reprocess(again.expect("looking at it")).await;
     taken.expect("taking it again").accepted
 }
 
-/// A record whose schema is registered too late is a dead letter for both layers, whenever they read it
-/// again: it counts once it was taken again, and once.
+/// A record whose schema is registered too late stays a dead letter for both layers when they read
+/// it again. It counts once, after it is reprocessed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_schema_that_comes_late_changes_nothing_that_was_decided() {
     for run_between in [false, true] {
@@ -303,7 +307,7 @@ async fn a_schema_that_comes_late_changes_nothing_that_was_decided() {
         let registry = || Arc::new(Registry::new(&options).expect("a registry"));
         world.stores.schemas = registry();
         append(&world, &[avro(3, "late", "play"), line("b")]).await;
-        // The archiver leaves it to the speed layer.
+        // The archiver leaves the dead letter to the speed layer.
         let archive = |world: &World| {
             let batch = world.batch();
             async move {
@@ -312,7 +316,7 @@ async fn a_schema_that_comes_late_changes_nothing_that_was_decided() {
             }
         };
         let error = archive(&world).await.expect_err("undecided").to_string();
-        assert!(error.contains("the speed layer has not"), "{error}");
+        assert!(error.contains("is not a dead letter yet"), "{error}");
         world.catch_up().await;
         assert_eq!(count(&world).await, (1, "realtime".to_owned()));
         if run_between {
@@ -320,7 +324,7 @@ async fn a_schema_that_comes_late_changes_nothing_that_was_decided() {
             assert_eq!((archived.events, archived.rejected), (1, 1));
         }
         state.knows_3.store(true, Ordering::SeqCst);
-        // Another process, which has not heard that there is none.
+        // Another process, without a cached "unknown schema" result.
         world.stores.schemas = registry();
         if run_between {
             let run = world.run(&batch::RunRequest::default()).await;
@@ -330,7 +334,7 @@ async fn a_schema_that_comes_late_changes_nothing_that_was_decided() {
         assert_eq!(replay(&world).await, 1);
         world.catch_up().await;
         assert_eq!(count(&world).await.0, 2);
-        // Once more it is the same event.
+        // A second reprocessing sends the same event.
         assert_eq!(replay(&world).await, 1);
         world.catch_up().await;
         assert_eq!(count(&world).await.0, 2);
@@ -340,8 +344,8 @@ async fn a_schema_that_comes_late_changes_nothing_that_was_decided() {
     }
 }
 
-/// Live state is lost before any run: what it is replayed from holds the record, which can be read by now,
-/// and still does not count.
+/// Live state is lost before any run. The rebuild reads the record, which is decodable by now, and
+/// still does not count it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replay_counts_no_dead_letter() {
     let (state, options) = registry().await;
@@ -363,7 +367,7 @@ async fn a_replay_counts_no_dead_letter() {
     assert_eq!(count(&world).await, (1, "batch".to_owned()));
 }
 
-/// That there is no such schema is remembered for a while.
+/// The absence of a schema is cached for a while.
 #[tokio::test]
 async fn a_producer_of_unknown_schemas_costs_few_requests() {
     let (state, options) = registry().await;
@@ -371,7 +375,7 @@ async fn a_producer_of_unknown_schemas_costs_few_requests() {
     for _ in 0..50 {
         let ids = BTreeSet::from([2, 3]);
         let writers = registry.writers(&ids).await.expect("an answer");
-        let told = writers.unreadable(&avro(3, "a", "play"));
+        let told = writers.schema_error(&avro(3, "a", "play"));
         assert!(
             told.is_some_and(|why| why.contains("does not know")),
             "{told:?}"
@@ -380,8 +384,8 @@ async fn a_producer_of_unknown_schemas_costs_few_requests() {
     assert_eq!(state.asked.load(Ordering::SeqCst), 2);
 }
 
-/// Notifications may be Avro, as other programs send them; and what was none is told when it is
-/// to be taken again.
+/// Other programs may send Avro notifications. A record that was not one is published when it is
+/// reprocessed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn notifications_of_avro_are_taken() {
     let (_state, options) = registry().await;
@@ -404,13 +408,13 @@ async fn notifications_of_avro_are_taken() {
         (Source::Efforts, 4, effort),
         (Source::Authorizations, 5, authorization),
     ] {
-        // Somebody else changes the row and tells of it.
+        // Another program changes the row and publishes a notification.
         let intake = world.intake(source).await;
         let row = parse(source, row.to_string().as_bytes()).expect("a row");
-        let canon = &world.stores.canon;
+        let canon = &world.stores.entities;
         let applied = canon.apply(&[row], NOW_MS).await.expect("applying");
         let told: Vec<i64> = applied.notifications.iter().map(|told| told.id).collect();
-        canon.notified(&told).await.expect("noting");
+        canon.remove_notifications(&told).await.expect("noting");
         let cut = notification(schema)[..6].to_vec();
         let records = [
             cut.clone(),
@@ -430,9 +434,9 @@ async fn notifications_of_avro_are_taken() {
         assert_eq!((done.events, done.dead_letters), (1, 3), "{done:?}");
         let again = [cut, notification(schema), b"nothing".to_vec()];
         let again = (0..).zip(again.iter().map(Vec::as_slice));
-        let again = intake.look_at_notifications(again, &*world.stores.schemas);
+        let again = intake.check_notifications(again, &*world.stores.schemas);
         let again = again.await.expect("looking at them");
-        let taken = intake.take_again(again).await.expect("taking them again");
+        let taken = intake.reprocess(again).await.expect("taking them again");
         assert_eq!(taken.accepted, 1);
         let told = &taken.rejected[1].reason;
         assert!(
@@ -460,7 +464,7 @@ async fn what_is_no_registry_is_told_and_nothing_is_thrown_away() {
     let ids = BTreeSet::from([1]);
     let sound = Registry::new(&options).expect("a registry");
     assert_eq!(
-        sound.flaws().await.expect("an answer"),
+        sound.diagnostics().await.expect("an answer"),
         Vec::<String>::new()
     );
     let wrong_path = RegistryOptions {

@@ -1,4 +1,4 @@
-//! Events of the past that never were in the log.
+//! Backfills of past events that were never in the log.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use batch::{Backfill, RunRequest};
 use schemas::plays::{BEFORE_THE_LOG, Decoder, Line};
 use schemas::source::Source;
 use serde_json::{Value, json};
-use stores::lease::{Held, Leases};
+use stores::lease::{LeaseGuard, Leases};
 use tests::plays;
 use tests::process::{done, run};
 use tests::world::{NOW_MS, Served, World};
@@ -19,7 +19,7 @@ fn play(event: &str, day: u32) -> String {
     plays::play(event, json!({"owner_id": 7, "at": at}))
 }
 
-/// Asks with the blocking client, off the threads that serve.
+/// Sends a request with the blocking client, off the threads that serve.
 async fn total(served: &Served) -> Value {
     let client = served.client.clone();
     let path = "/api/v1/stats/plays/total?owner_id=7&period=all";
@@ -27,7 +27,8 @@ async fn total(served: &Served) -> Value {
     asked.await.expect("an answer")
 }
 
-/// They count from the run on that takes them in, all at once, and once with what the log holds.
+/// Backfilled events count from the run that includes them. They appear all at once, and events
+/// that are also in the log count once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn backfilled_events_count_from_their_run_on() {
     let world = World::new().await;
@@ -36,7 +37,7 @@ async fn backfilled_events_count_from_their_run_on() {
     world.catch_up().await;
     let run = async |request: RunRequest| world.run(&request).await;
     run(RunRequest::default()).await.expect("a run");
-    // One of them is in the log too.
+    // One of the events is also in the log.
     let old = [play("b", 2), play("c", 2), play("d", 3)];
     world.backfill(&old).await;
     world.ingest(&[play("e", 3)]).await;
@@ -65,7 +66,7 @@ async fn backfilled_events_count_from_their_run_on() {
         (&after["count"], &after["provenance"]["backfills"]),
         (&json!(5), &json!(1))
     );
-    // What is the same stays as it is from here on.
+    // The test for a single job ends here; its rows are unchanged below.
     run(alone).await.expect("a run of one job");
     world.ingest(&[play("f", 2)]).await;
     world.catch_up().await;
@@ -75,7 +76,7 @@ async fn backfilled_events_count_from_their_run_on() {
     served.end().await;
 }
 
-/// By the command: bad lines become dead letters, a bad file leaves nothing behind.
+/// The command writes dead letters for bad lines, and leaves no files after a bad file.
 #[test]
 fn the_command_takes_all_or_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -95,7 +96,7 @@ fn the_command_takes_all_or_nothing() {
     assert_eq!(failed.status.code(), Some(1));
     let said = String::from_utf8_lossy(&failed.stderr).into_owned();
     assert!(
-        said.contains("nothing of this backfill counts") && said.contains("bad.parquet"),
+        said.contains("no event of this backfill counts") && said.contains("bad.parquet"),
         "{said}"
     );
     let refused = run(&data, &["backfill", "efforts", &good]);
@@ -121,19 +122,23 @@ fn the_command_takes_all_or_nothing() {
     );
 }
 
-/// Leases that everybody gets, as where the holder before has lost them, or is about to.
+/// A lease store that grants every lease, as after the holder lost it or is about to lose it.
 #[derive(Debug, Clone, Default)]
 struct Lost(CancellationToken);
 
 #[async_trait]
 impl Leases for Lost {
-    async fn acquire(&self, _: &str, _: &str) -> stores::Result<Result<Box<dyn Held>, String>> {
+    async fn acquire(
+        &self,
+        _: &str,
+        _: &str,
+    ) -> stores::Result<Result<Box<dyn LeaseGuard>, String>> {
         Ok(Ok(Box::new(self.clone())))
     }
 }
 
 #[async_trait]
-impl Held for Lost {
+impl LeaseGuard for Lost {
     fn lost(&self) -> CancellationToken {
         self.0.clone()
     }
@@ -148,7 +153,7 @@ fn events(lines: &[String]) -> RecordBatch {
     Decoder::new(0).decode(places).expect("events").events
 }
 
-/// So many plays of a name.
+/// Creates `count` plays with this name prefix.
 fn many(name: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| play(&format!("{name}{n}"), 1)).collect()
 }
@@ -165,8 +170,8 @@ async fn data_files(world: &World) -> usize {
     data.await.expect("the archive").len()
 }
 
-/// Two believe to hold the lease: the first that ends counts, with all of its events, and the other
-/// one hears that it does not; nothing of it stays.
+/// Two backfills both hold the lease. The first to finish counts with all its events. The other one
+/// fails and leaves no files.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_at_once_the_first_that_ends_counts() {
     for is_first_overtaken in [true, false] {
@@ -186,19 +191,19 @@ async fn of_two_at_once_the_first_that_ends_counts() {
         assert_eq!((report.backfill, report.events), (1, count));
         let refused = overtaken.finish().await.expect_err("it came too late");
         let refused = refused.to_string();
-        assert!(refused.contains("Nothing of"), "{refused}");
+        assert!(refused.contains("No event of"), "{refused}");
         assert_eq!(data_files(&world).await as u64, report.files);
         world.run(&RunRequest::default()).await.expect("a run");
         let served = world.serve().await;
         assert_eq!(total(&served).await["count"], count);
         served.end().await;
-        // The next one is as any other.
+        // The next backfill works as usual.
         let report = begun(&world, &many("c", 3)).await.finish().await;
         assert_eq!(report.expect("a backfill").backfill, 2);
     }
 }
 
-/// One that died leaves files behind, until the next one ends; one that is given up leaves none.
+/// A killed backfill leaves files until the next one finishes; a cancelled one leaves none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_of_the_dead_go_once_another_one_ends() {
     let world = World::new().await;
@@ -212,7 +217,7 @@ async fn files_of_the_dead_go_once_another_one_ends() {
     assert_eq!(data_files(&world).await, 1);
 }
 
-/// Who hears that the lease is lost stops, and nothing of it counts or stays.
+/// A backfill that loses its lease stops, and leaves no events or files.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backfill_without_its_lease_stops() {
     let mut world = World::new().await;
@@ -230,7 +235,8 @@ async fn a_backfill_without_its_lease_stops() {
     assert_eq!(left.expect("the archive"), Vec::<String>::new());
 }
 
-/// Others can begin as soon as a backfill has ended, well or badly; before that they hear who is at it.
+/// The lease is free as soon as a backfill ends, with success or failure. Until then, other
+/// backfills fail with an error that names the holder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lease_is_free_after_a_backfill_on_servers() {
     let world = World::on_servers().await;

@@ -1,5 +1,6 @@
-//! Coming back from what docs/operations.md says to keep: an embedded installation from a copy of its folder, one on servers from a
-//! dump of the canonical store and the archive, with everything else lost that may be.
+//! Restores from the backups that docs/operations.md requires. An embedded installation is restored
+//! from a copy of its folder, and one on servers from a dump of the entity store and the archive.
+//! Everything else is lost.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,7 +24,7 @@ fn count(place: &Place, traffic: &mut Traffic, lines: usize) {
     done(place.data(), &["speed", "--until-caught-up"]);
 }
 
-/// Rows of entities, of which nothing else but the canonical store knows.
+/// Creates entity rows that only the entity store holds.
 fn connect(place: &Place) {
     let application = json!({"id": 7, "name": "An app", "owner": "Ada", "athlete_capacity": 100});
     place.ingest("applications", &application.to_string());
@@ -38,7 +39,7 @@ fn connect(place: &Place) {
     place.ingest("efforts", &rows.join("\n"));
 }
 
-/// Events and rows, and a batch run of them.
+/// Ingests events and rows, and runs a batch over them.
 fn begin(place: &Place, traffic: &mut Traffic, lines: usize) {
     count(place, traffic, lines);
     connect(place);
@@ -83,7 +84,7 @@ async fn an_embedded_installation_comes_back_from_a_copy_of_its_folder() {
     check_entities(&server);
 }
 
-/// The archive and the views may come back one without the other, and be of different days.
+/// The archive and the views may be restored separately, from copies of different days.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parts_of_an_embedded_installation_come_back_from_older_copies() {
     let mut rng = SmallRng::seed_from_u64(33);
@@ -124,13 +125,13 @@ async fn parts_of_an_embedded_installation_come_back_from_older_copies() {
     }
 }
 
-/// Copies as an operator does, links as links.
+/// Copies a folder as an operator does, symbolic links as links.
 fn copied(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-a").args([from, to]).status();
     assert!(copied.expect("cp").success());
 }
 
-/// Puts a part of an installation in its place as it was kept: a folder, or a file with what is beside it.
+/// Restores a part of an installation from the copy: a folder, or a file and its companion files.
 fn come_back(data: &Path, kept: &Path, part: &str) {
     let is_of_it = |name: &str| {
         let rest = name.strip_prefix(part);
@@ -155,7 +156,7 @@ fn come_back(data: &Path, kept: &Path, part: &str) {
     }
 }
 
-/// What PostgreSQL's own program says of a schema, as statements that make it again.
+/// A dump of the schema from pg_dump, as SQL statements.
 fn dumped(schema: &str) -> String {
     let address = servers::postgres();
     let (host, port) = address.split_once(':').expect("a port");
@@ -179,7 +180,8 @@ async fn an_installation_comes_back_from_its_backups_on_servers() {
     let schema = options.namespace.identifier("backstitch");
     let dump = dumped(&schema);
 
-    // Batch rows and run records, live state and the canonical store go; the log and the archive stay.
+    // Deletes batch rows, run records, live state and the entity store. The log and the archive
+    // stay.
     Cassandra::remove(&options.cassandra, &options.namespace)
         .await
         .expect("it goes");

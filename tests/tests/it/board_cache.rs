@@ -1,16 +1,16 @@
-//! Cached boards where live state is on a server: what is missed is filled, what is read stays, what is
-//! wrong is found and dropped.
+//! Cached boards with live state on a server: misses are filled, boards that are read stay, and
+//! wrong boards are found and dropped.
 
 use std::time::{Duration, Instant};
 
-use jobs::board::Section;
+use jobs::board::FilteredBoard;
 use jobs::{Board, Job};
 use schemas::key::{KeyShape, KeyValue};
 use schemas::seam::Epoch;
 use schemas::source::Source;
 use serde_json::{Value, json};
-use stores::board_cache::{BoardChange, BoardChanges, BoardRow, Registered};
-use stores::live::{Changes, SlotId};
+use stores::board_cache::{BoardRow, CachedBoardChange, CachedBoardChanges, RegisteredBoard};
+use stores::live::{Changes, PartitionId};
 use tests::http::Client;
 use tests::servers::delete_keys;
 use tests::world::{PARTITIONS, World};
@@ -27,14 +27,14 @@ pub(crate) fn effort(athlete: i64, time: i64) -> String {
     row.to_string()
 }
 
-/// All cached boards of efforts that are filled, each with its slot.
-pub(crate) async fn filled(world: &World) -> Vec<(SlotId, Registered)> {
+/// All filled cached boards of efforts, each with its partition.
+pub(crate) async fn filled(world: &World) -> Vec<(PartitionId, RegisteredBoard)> {
     let cache = world.stores.live.board_cache().expect("a cache on servers");
     let mut filled = Vec::new();
     for partition in 0..PARTITIONS {
         let source = Source::Efforts;
-        let slot = SlotId { source, partition };
-        let boards = cache.register(slot).await.expect("a register").boards;
+        let slot = PartitionId { source, partition };
+        let boards = cache.read_register(slot).await.expect("a register").boards;
         let boards = boards.into_iter().filter(|board| board.bytes.is_some());
         filled.extend(boards.map(|board| (slot, board)));
     }
@@ -49,7 +49,7 @@ pub(crate) async fn athletes(client: &Client, path: &str) -> Vec<i64> {
         .collect()
 }
 
-/// Asks for a board until it is in the cache.
+/// Requests a board until it is cached.
 pub(crate) async fn fill(world: &World, client: &Client, path: &str) {
     let before = filled(world).await.len();
     for _ in 0..100 {
@@ -67,7 +67,7 @@ async fn world() -> World {
     world_on(World::on_servers().await, ATHLETES).await
 }
 
-/// A world in which so many athletes are on a board that a run has published.
+/// Creates a world with a published board of `athletes` athletes.
 pub(crate) async fn world_on(world: World, athletes: i64) -> World {
     let lines: Vec<String> = (1..=athletes).map(|id| effort(id, 100 + id)).collect();
     world.ingest_into(Source::Efforts, &lines).await;
@@ -82,7 +82,7 @@ pub(crate) async fn world_on(world: World, athletes: i64) -> World {
 
 pub(crate) const OVERALL: &str = "/api/v1/boards/segments/7?limit=5";
 
-/// A cached board follows every change, and what a reader is told is the same.
+/// A cached board follows every change, and gives the same answers as the stores.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_board_in_demand_is_cached_and_kept() {
     let world = world().await;
@@ -100,7 +100,7 @@ async fn a_board_in_demand_is_cached_and_kept() {
         .run_on(Source::Efforts, &request)
         .await
         .expect("a run");
-    // Run records of a moment ago may be used.
+    // Run records may be cached for 500 ms.
     tokio::time::sleep(Duration::from_millis(600)).await;
     let answer = served.client.ask(OVERALL).await;
     assert_eq!(answer["provenance"]["source"], "batch", "{answer}");
@@ -108,14 +108,14 @@ async fn a_board_in_demand_is_cached_and_kept() {
     served.end().await;
 }
 
-/// Boards that were not read lately make room.
+/// Boards that were not read lately are evicted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boards_that_take_too_much_memory_go() {
     let mut world = world().await;
     let served = world.serve().await;
     fill(&world, &served.client, OVERALL).await;
     let bytes = filled(&world).await[0].1.bytes.expect("its memory");
-    // Room for two of them in each partition.
+    // Memory for two boards in each partition.
     world.speed_options.board_cache_bytes_max = u64::from(PARTITIONS) * bytes * 5 / 2;
     for year in 2021..2027 {
         let path = format!("{OVERALL}&window=year&date={year}-01-01");
@@ -140,7 +140,7 @@ async fn fill_or_not(world: &World, client: &Client, path: &str) {
     }
 }
 
-/// A row for a member, better than all others.
+/// A row for a member that is better than all others.
 fn first_of(job: &Job<Board>, member: i64, epoch: Epoch) -> (Vec<u8>, Option<BoardRow>) {
     let encoded = |shape: &KeyShape, value: i64| {
         let values = shape.0.iter().map(|column| match column.nullable {
@@ -176,40 +176,40 @@ async fn ranks(client: &Client, athletes: &[i64]) -> Vec<(i64, i64)> {
         .collect()
 }
 
-/// A row that is not what it should be is noticed by the worker, and the board goes.
+/// The worker notices a wrong row and drops the board.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_row_is_found_and_the_board_dropped() {
     let mut world = world().await;
     let served = world.serve().await;
     fill(&world, &served.client, OVERALL).await;
     let (slot, board) = filled(&world).await.remove(0);
-    let section = Section::decode(&board.name.section).expect("a section");
-    assert_eq!(section.tests, []);
+    let section = FilteredBoard::decode(&board.name.section).expect("a section");
+    assert_eq!(section.filters, []);
     let live = &world.stores.live;
     let seen = live
-        .read(slot.source, PARTITIONS, &[])
+        .read_deltas(slot.source, PARTITIONS, &[])
         .await
         .expect("slots")
-        .slots;
+        .partition_states;
     let seen = seen[slot.partition as usize].clone().expect("a slot");
     let mut jobs = world.catalog.boards().iter();
     let job = jobs.find(|job| job.board() == "segments");
     let job = job.expect("the board");
-    // A member who stands elsewhere, and one who is none.
+    // A wrong entry of a member, and an entry of an unknown member.
     let rows = [3, 99].map(|id| first_of(job, id, seen.epoch));
     let changes = Changes {
-        boards: BoardChanges {
-            boards: vec![BoardChange {
+        boards: CachedBoardChanges {
+            boards: vec![CachedBoardChange {
                 id: board.id.clone(),
                 rows: rows.to_vec(),
             }],
-            ..BoardChanges::default()
+            ..CachedBoardChanges::default()
         },
         ..Changes::default()
     };
     let views = [job.view()];
     let applied = live
-        .apply(slot, seen.fence(), seen.position, &views, &changes)
+        .apply(slot, seen.checkpoint(), seen.position, &views, &changes)
         .await;
     applied.expect("a server").expect("the fence");
     assert_eq!(
@@ -217,13 +217,13 @@ async fn a_wrong_row_is_found_and_the_board_dropped() {
         3,
         "it is wrong now"
     );
-    // Places and sums come from the cache too.
+    // Ranks and counts come from the cache, too.
     let counts = served.client.ask("/api/v1/segments/7/counts").await;
     assert_eq!(counts["athletes"], 41, "{counts}");
     assert_eq!(ranks(&served.client, &[5, 3, 98]).await, [(3, 1), (5, 6)]);
     world.speed_options.board_check_interval_ms = 0;
     for _ in 0..20 {
-        // The worker looks while it has work.
+        // The worker verifies boards while it has work.
         world.ingest_into(Source::Efforts, &[effort(40, 140)]).await;
         world.catch_up_on(Source::Efforts).await;
     }
@@ -237,7 +237,7 @@ async fn a_wrong_row_is_found_and_the_board_dropped() {
     served.end().await;
 }
 
-/// Whoever deletes keys of a board takes it out of the cache, and makes no answer wrong.
+/// Deleting keys of a board evicts it from the cache, and makes no answer wrong.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_board_whose_keys_are_gone_is_filled_anew() {
     let world = world().await;
@@ -252,17 +252,17 @@ async fn a_board_whose_keys_are_gone_is_filled_anew() {
     served.end().await;
 }
 
-/// Deletes keys of a board; the board that is in its place in the end.
+/// Deletes keys of a board, fills it again, and returns the new board.
 async fn delete_and_fill(
     world: &World,
     client: &Client,
-    board: &Registered,
+    board: &RegisteredBoard,
     (keys, count, time): (&str, i64, i64),
-) -> Registered {
+) -> RegisteredBoard {
     let namespace = world.namespace().expect("servers");
     let deleted = delete_keys(&format!("{{{namespace}:*b:{}:{keys}", board.id));
     assert_eq!(deleted, count, "the keys of {board:?}");
-    // Somebody's time changes before anybody has noticed.
+    // An athlete's time changes before the worker notices the missing keys.
     let line = effort(40, time);
     world.ingest_into(Source::Efforts, &[line]).await;
     world.catch_up_on(Source::Efforts).await;
@@ -284,14 +284,15 @@ async fn delete_and_fill(
     }
 }
 
-/// A run may publish what the speed layer has not come to: that is no reason to drop a board.
+/// A run may publish changes that the speed layer has not processed; this is no reason to drop a
+/// board.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batch_rows_that_are_ahead_do_not_make_a_board_wrong() {
     let mut world = world().await;
     let served = world.serve().await;
     fill(&world, &served.client, OVERALL).await;
     let (_, board) = filled(&world).await.remove(0);
-    // A run makes those keys anew of which it was told before its cut.
+    // A run rebuilds the keys whose notifications precede its cut.
     world.ingest_into(Source::Efforts, &[effort(30, 99)]).await;
     world.catch_up_on(Source::Efforts).await;
     world.speed_options.board_check_interval_ms = 0;

@@ -1,6 +1,6 @@
-//! Each board view's own cases: the expected rows, which another program made, come out the same four
-//! ways: from the plain query, from the speed layer, from the batch layer, and stitched at any cut.
-//! And a view that is a folder and nothing else.
+//! The test cases of each board view. The expected rows come from another program. The plain query,
+//! the speed layer, the batch layer, and a merge at any cut must give the same rows. Also tests a
+//! view that consists of a folder only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use batch::RunRequest;
 use datafusion::prelude::SessionContext;
-use jobs::board::{GroupState, Head, LiveState, Sheet, Standings};
-use jobs::merge::Seam;
-use jobs::{Board, Catalog, Job, checked, query};
+use jobs::board::{Head, KeyBoards, LiveEntry, MemberEntries, VersionTrees};
+use jobs::merge::SeamSnapshot;
+use jobs::{Board, Catalog, Job, check_rows, plan_query};
 use schemas::key::KeyShape;
 use schemas::source::Source;
 use serde_json::{Map, Value, json};
@@ -125,19 +125,21 @@ async fn run(world: &World, source: Source, full: bool) {
     assert!(report.warnings.is_empty(), "{:?}", report.warnings);
 }
 
-/// What the query gives over all canonical rows at once.
+/// The result of the query over all rows of the entity store.
 async fn plain_rows(world: &World, job: &Arc<Job<Board>>) -> Rows {
     use futures::TryStreamExt;
-    let canon = &world.stores.canon;
+    let canon = &world.stores.entities;
     let dump = canon.dump(job.source(), None, 10).await.expect("a dump");
     let batches: Vec<_> = dump.try_collect().await.expect("rows");
     let schema = schemas::entities::schema(job.source()).expect("columns");
     let table = datafusion::catalog::MemTable::try_new(schema, vec![batches]).expect("a table");
     let context = SessionContext::new();
-    let frame = query(&context, job, Arc::new(table)).await.expect("a plan");
+    let frame = plan_query(&context, job, Arc::new(table))
+        .await
+        .expect("a plan");
     let mut rows = Rows::new();
     for batch in frame.collect().await.expect("rows") {
-        let batch = checked(job, &batch).expect("rows of the job's shape");
+        let batch = check_rows(job, &batch).expect("rows of the job's shape");
         for row in 0..batch.num_rows() {
             let columns = batch.columns().iter().zip(batch.schema_ref().fields());
             let fields = columns.map(|(column, f)| (f.name().clone(), value(column, row)));
@@ -147,7 +149,7 @@ async fn plain_rows(world: &World, job: &Arc<Job<Board>>) -> Rows {
     rows
 }
 
-/// All rows of all boards of all keys, as a reader stitches them.
+/// All rows of all boards of all keys, as a reader merges them.
 #[expect(
     clippy::too_many_lines,
     reason = "a read from its beginning to its end"
@@ -173,16 +175,16 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
             .await
             .expect("heads");
         let head = heads.and_then(|mut heads| heads.pop().flatten());
-        let seam = Seam {
+        let seam = SeamSnapshot {
             view: job.view(),
-            live: job.view(),
-            newest: runs.newest.get(job.view()).copied().unwrap_or(0),
+            live_view: job.view(),
+            newest_epoch: runs.complete_epochs.get(job.view()).copied().unwrap_or(0),
             runs: &runs.runs,
-            slots: &live.slots,
-            only: None,
+            partition_states: &live.partition_states,
+            only_partition: None,
         };
         let states = &live.states[0];
-        let found = (0..states.members.len()).map(|row| LiveState {
+        let found = (0..states.members.len()).map(|row| LiveEntry {
             partition: states.partitions.value(row) as usize,
             epoch: states.epochs.value(row),
             member: states.members.value(row),
@@ -193,7 +195,7 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
             epoch: head.epoch,
             root: &head.root,
         });
-        let standings = Standings::merge::<String>(&seam, head_ref, found, score_bytes);
+        let standings = KeyBoards::merge::<String>(&seam, head_ref, found, score_bytes);
         let standings = standings.expect("whole");
         let nodes = Stored {
             world,
@@ -202,14 +204,14 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
         };
         let mut boards: BTreeSet<Vec<u8>> = BTreeSet::new();
         for state in states.states.iter().flatten() {
-            let state = GroupState::decode(state).expect("a state");
-            boards.extend(state.places.into_iter().map(|place| place.board));
+            let state = MemberEntries::decode(state).expect("a state");
+            boards.extend(state.entries.into_iter().map(|place| place.board));
         }
         if let Some(head) = &head {
-            let sheet = Sheet::open(&head.root, score_bytes > 0).expect("a sheet");
+            let sheet = VersionTrees::open(&head.root, score_bytes > 0).expect("a sheet");
             let by_rank = sheet.trees().next().expect("a tree");
             let items = by_rank.slice(&nodes, 0, 100_000).await.expect("items");
-            let length = 8 * job.boards().0.len();
+            let length = 8 * job.board_columns().0.len();
             boards.extend(items.iter().map(|item| item.key()[..length].to_vec()));
         }
         for board in boards {
@@ -227,7 +229,7 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
                 let mut fields = Map::new();
                 for (shape, bytes) in [
                     (job.key(), &key),
-                    (job.boards(), &board),
+                    (job.board_columns(), &board),
                     (job.member(), &row.member),
                     (job.score(), &row.score),
                     (job.payload(), &row.payload),
@@ -246,10 +248,10 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
     rows
 }
 
-/// All keys that there are rows of.
+/// All keys that have rows.
 async fn keys(world: &World, job: &Job<Board>) -> BTreeSet<Vec<u8>> {
     use futures::TryStreamExt;
-    let canon = &world.stores.canon;
+    let canon = &world.stores.entities;
     let dump = canon.dump(job.source(), None, 10).await.expect("a dump");
     let batches: Vec<_> = dump.try_collect().await.expect("rows");
     let column = schemas::entities::key_column(job.source());
@@ -287,7 +289,7 @@ fn value(column: &ArrayRef, row: usize) -> Value {
     }
 }
 
-/// A view is a folder: nothing else knows of it.
+/// A view is a folder: no other code mentions it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_board_is_a_folder_alone() {
     let old = World::new().await;
@@ -322,7 +324,7 @@ async fn a_new_board_is_a_folder_alone() {
                 .expect("asking")
         }
     };
-    // Nothing has counted it yet, and nothing pretends to.
+    // The view has no rows yet, and the API says so.
     let (status, body) = ask(path).await;
     assert_eq!(status, 503, "{body}");
     world
@@ -347,7 +349,7 @@ async fn a_new_board_is_a_folder_alone() {
     let answer = served.client.ask(path).await;
     let expected = [entry(1, 2, 3, 2), entry(2, 1, 25, 15), entry(3, 3, 26, 26)];
     assert_eq!(answer["entries"], json!(expected));
-    // It has one board for each key, so it is not asked for others.
+    // The view has one board per key, so other board names are refused.
     let (status, body) = ask("/api/v1/boards/totals/5?board=overall").await;
     assert_eq!(status, 400, "{body}");
     served.end().await;

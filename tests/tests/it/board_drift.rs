@@ -1,16 +1,16 @@
-//! The drift of boards: none while nothing is damaged; what is damaged in live state is found by the run that takes it in, named,
-//! and gone with it.
+//! The drift of boards. It is zero without damage. The run that includes damaged live state finds
+//! and names the damage, and removes it.
 
 use std::collections::BTreeMap;
 
 use arrow::array::BinaryArray;
 use batch::{Cause, RunReport, RunRequest};
-use jobs::board::GroupState;
+use jobs::board::MemberEntries;
 use schemas::entities::{Authorization, Entity};
 use schemas::key::KeyValue;
 use schemas::source::Source;
 use serde_json::json;
-use stores::live::{Changes, MembersQuery, SlotId, StateQuery, States};
+use stores::live::{Changes, MembersQuery, PartitionId, StateQuery, States};
 use tests::http::Client;
 use tests::world::{NOW_MS, PARTITIONS, World};
 
@@ -43,7 +43,7 @@ async fn run(world: &World, full: bool) -> RunReport {
     world.run_on(SOURCE, &request).await.expect("a run")
 }
 
-/// A row of the database that nobody was told of.
+/// Adds a row to the database without a notification.
 pub(super) async fn forgotten(world: &World, athlete: i64) {
     let row = Entity::Authorization(Authorization {
         id: athlete,
@@ -53,15 +53,18 @@ pub(super) async fn forgotten(world: &World, athlete: i64) {
         revoked_at_us: None,
         version: 0,
     });
-    let canon = &world.stores.canon;
+    let canon = &world.stores.entities;
     canon.apply(&[row], NOW_MS).await.expect("applied");
-    let pending = canon.pending(SOURCE, i64::MAX, 10).await.expect("pending");
+    let pending = canon
+        .pending_notifications(SOURCE, i64::MAX, 10)
+        .await
+        .expect("pending");
     let ids: Vec<i64> = pending.iter().map(|one| one.id).collect();
     assert_eq!(ids.len(), 1);
-    canon.notified(&ids).await.expect("forgotten");
+    canon.remove_notifications(&ids).await.expect("forgotten");
 }
 
-/// Says live that an athlete is on no board of a key, in the place of what was counted.
+/// Replaces the live state of an athlete on a key by an empty one.
 pub(super) async fn falsify(
     world: &World,
     (source, board, key): (Source, &str, i64),
@@ -74,7 +77,7 @@ pub(super) async fn falsify(
     let key = of(job.key(), key).expect("a key");
     let member = of(job.member(), athlete).expect("a member");
     let query = MembersQuery {
-        of: StateQuery {
+        query: StateQuery {
             view: job.view().to_owned(),
             key: key.clone(),
             partition: None,
@@ -86,8 +89,10 @@ pub(super) async fn falsify(
     let answer = answer.expect("states");
     let states = &answer.states[0];
     let partition = states.partitions.value(states.partitions.len() - 1);
-    let slot = answer.slots[partition as usize].as_ref().expect("a slot");
-    let nothing = GroupState::default().encode();
+    let slot = answer.partition_states[partition as usize]
+        .as_ref()
+        .expect("a slot");
+    let nothing = MemberEntries::default().encode();
     let changes = Changes {
         states: vec![States {
             view: job.view().to_owned(),
@@ -97,9 +102,15 @@ pub(super) async fn falsify(
         }],
         ..Changes::default()
     };
-    let id = SlotId { source, partition };
+    let id = PartitionId { source, partition };
     let applied = live
-        .apply(id, slot.fence(), slot.position, &[job.view()], &changes)
+        .apply(
+            id,
+            slot.checkpoint(),
+            slot.position,
+            &[job.view()],
+            &changes,
+        )
         .await;
     assert_eq!(applied.expect("live state"), Ok(()));
 }
@@ -122,7 +133,7 @@ async fn damage(world: World) {
     world.ingest_into(Source::Applications, &rows).await;
     world.intake(SOURCE).await;
     let served = world.serve().await;
-    // Rows of before the first run were told of to nobody, and are none that were lost.
+    // Rows from before the first run had no notifications and are not drift.
     forgotten(&world, 98).await;
     connect(&world, 1..20).await;
     assert_eq!(connected(&served.client).await, 19);
@@ -132,7 +143,7 @@ async fn damage(world: World) {
     settle().await;
     assert_eq!(connected(&served.client).await, 20);
 
-    // A state that somebody else wrote.
+    // A state that another program wrote.
     connect(&world, 20..25).await;
     let key = (SOURCE, "applications", APPLICATION);
     falsify(&world, key, 22).await;
@@ -147,7 +158,7 @@ async fn damage(world: World) {
     settle().await;
     assert_eq!(connected(&served.client).await, 25);
 
-    // A row that nobody is told of.
+    // A row without a notification.
     forgotten(&world, 99).await;
     connect(&world, 25..26).await;
     assert_eq!(connected(&served.client).await, 26, "nobody knows of it");
@@ -172,12 +183,12 @@ async fn damage(world: World) {
     served.end().await;
 }
 
-/// Run records are read again.
+/// Waits until run records are read again.
 async fn settle() {
     tokio::time::sleep(std::time::Duration::from_millis(600)).await;
 }
 
-/// Of boards with scores a member differs as a whole, and the board is named.
+/// On boards with scores a member differs as a whole, and the report names the board.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damage_of_scores_is_named() {
     let world = World::new().await;

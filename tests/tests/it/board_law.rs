@@ -1,6 +1,6 @@
-//! The central law for boards: at rest every answer is a plain sort of the canonical rows, and at
-//! every moment no answer is older than it says. And once a run has ended, exactly those nodes are
-//! stored that heads lead to.
+//! The central property of boards. At rest every answer equals a plain sort of the entity rows. At
+//! any time no answer is older than it states. After a run, exactly the nodes that heads reference
+//! are stored.
 
 use batch::RunRequest;
 use jiff::Timestamp;
@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use schemas::clock::Clock;
 use schemas::source::Source;
 use serde_json::json;
-use stores::live::SlotId;
+use stores::live::PartitionId;
 use tests::boards::{Ledger, nodes};
 use tests::histories::history_seeds;
 use tests::interruption::cut_at_any_point;
@@ -21,12 +21,12 @@ use tests::standings::Truth;
 use tests::world::{PARTITIONS, Served, World};
 use tokio_util::sync::CancellationToken;
 
-/// Histories that once gave a wrong answer.
+/// Seeds of histories that once gave a wrong answer.
 const SEEDS_KEPT: [u64; 0] = [];
 const HISTORIES: u64 = 2;
 const STEPS: usize = 14;
 const SOURCES: [Source; 2] = [Source::Efforts, Source::Authorizations];
-/// Fewer than one key has, so that checks fail now and then.
+/// Fewer rows than one key has, so that checks sometimes fail.
 const CHECK_ROWS_MIN: u64 = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,7 +44,8 @@ async fn boards_on_servers_are_a_plain_sort() {
         eprintln!("history {seed} on servers");
         let mut world = World::on_servers().await;
         let rng = &mut SmallRng::seed_from_u64(seed);
-        // Boards are filled in many steps, between those of the log, and looked at all the time.
+        // Boards are filled in many steps, interleaved with those of the log, and verified all the
+        // time.
         world.speed_options.records_max = rng.random_range(1..20);
         world.speed_options.board_fill_rows = rng.random_range(1..6);
         world.speed_options.board_check_interval_ms = 0;
@@ -57,14 +58,14 @@ async fn boards_on_servers_are_a_plain_sort() {
     assert!(cached > 0, "no board was ever in the cache");
 }
 
-/// How many boards are in the cache, filled.
+/// The number of filled boards in the cache.
 async fn filled(world: &World) -> usize {
     let live = &world.stores.live;
     let cache = live.board_cache().expect("a cache on servers");
     let mut filled = 0;
     for source in SOURCES {
         for partition in 0..PARTITIONS {
-            let register = cache.register(SlotId { source, partition }).await;
+            let register = cache.read_register(PartitionId { source, partition }).await;
             let boards = register.expect("a register").boards;
             filled += boards.iter().filter(|board| board.bytes.is_some()).count();
         }
@@ -75,7 +76,7 @@ async fn filled(world: &World) -> usize {
 async fn history(mut world: World, seed: u64) -> World {
     let mut rng = SmallRng::seed_from_u64(seed);
     world.batch_options.check_rows_min = CHECK_ROWS_MIN;
-    // Long enough that runs are cut off in it.
+    // Long enough that runs are interrupted within the grace period.
     world.batch_options.grace_ms = rng.random_range(0..2) * 150;
     let mut ledger = Ledger::new(seed);
     for source in SOURCES {
@@ -88,7 +89,7 @@ async fn history(mut world: World, seed: u64) -> World {
     let served = world.serve().await;
     for _ in 0..STEPS {
         if rng.random_bool(0.2) {
-            // What a run replaces is kept or not by its day.
+            // The day decides whether a replaced version is kept.
             let now_ms = world.clock.now_ms() + rng.random_range(1..30) * 3_600_000;
             world.clock.set_ms(now_ms);
         }
@@ -114,7 +115,7 @@ async fn history(mut world: World, seed: u64) -> World {
             ..RunRequest::default()
         };
         let report = world.run_once_free(source, &request).await;
-        // Live state may have been lost; what was there was right.
+        // Live state may have been lost, but the remaining state is correct.
         let total = report.drift.total;
         assert!(total.is_none_or(|total| total == 0), "{:?}", report.drift);
     }
@@ -123,7 +124,7 @@ async fn history(mut world: World, seed: u64) -> World {
     for _ in 0..20 {
         ledger.ask_at_rest(&served.client, &mut rng).await;
     }
-    // What was missed is in the cache by now, where there is one.
+    // Where there is a cache, it contains the missed boards by now.
     settle(&world, &mut ledger).await;
     for _ in 0..20 {
         ledger.ask_at_rest(&served.client, &mut rng).await;
@@ -132,8 +133,8 @@ async fn history(mut world: World, seed: u64) -> World {
     world
 }
 
-/// The place of an earlier day is that of a plain sort of what was stored at the last run of such a day,
-/// however often the board was published on the days.
+/// The rank on an earlier day equals a plain sort of the rows at that day's last run, however often
+/// the board was published.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn places_of_an_earlier_day_are_those_of_its_last_run() {
     for seed in history_seeds(HISTORIES, 2) {
@@ -153,7 +154,7 @@ async fn days(mut world: World, seed: u64) {
     let mut last: Option<(Date, Truth)> = None;
     let mut ran = Vec::new();
     for _ in 0..6 {
-        // On some days nothing runs.
+        // On some days no batch runs.
         for _ in 0..rng.random_range(0..4) {
             for _ in 0..rng.random_range(0..5) {
                 ledger.ingest(&world).await;
@@ -182,7 +183,7 @@ async fn days(mut world: World, seed: u64) {
                     .ask_earlier(&served.client, (truth, &days), &mut rng)
                     .await;
             }
-            // One who runs today changes nothing of that.
+            // A new effort today does not change earlier days.
             ledger.ingest(&world).await;
             settle(&world, &mut ledger).await;
             let request = RunRequest::default();
@@ -207,7 +208,7 @@ fn today(world: &World) -> Date {
     now.expect("a time").to_zoned(TimeZone::UTC).date()
 }
 
-/// Everything is told and counted.
+/// Publishes and processes all notifications.
 async fn settle(world: &World, ledger: &mut Ledger) {
     for source in SOURCES {
         world.catch_up_on(source).await;
@@ -229,10 +230,10 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, ledger: &mut L
         4 => ledger.repeat(world).await,
         5..=7 => {
             let (speed, other) = (world.speed_of(source).await, world.speed_of(source).await);
-            let is_alone = rng.random_bool(0.7);
+            let drops_earlier_root = rng.random_bool(0.7);
             let work = async move {
                 let both = async {
-                    if !is_alone {
+                    if !drops_earlier_root {
                         let ended = other.run(true, CancellationToken::new()).await;
                         ended.expect("speed");
                     }
@@ -258,8 +259,9 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, ledger: &mut L
                 let stop = CancellationToken::new();
                 let ended = batch.run(source, &request, &(), &stop).await;
                 match ended {
-                    // A run that finds live state behind an abandoned cut may wait for a worker; most
-                    // rows may have been deleted; single jobs need a run that is complete.
+                    // A run that finds live state behind an abandoned cut may wait for a worker.
+                    // The check may refuse a result that lost most rows. Single jobs need a
+                    // completed run.
                     Ok(_) | Err(batch::Error::Busy(_)) => {}
                     Err(batch::Error::Check { .. }) if !request.force => {}
                     Err(batch::Error::Request(_)) if !request.jobs.is_empty() => {}
@@ -290,7 +292,7 @@ async fn take(world: &World, lines: &[String]) {
     world.catch_up_on(Source::Efforts).await;
 }
 
-/// Runs efforts until a stage begins: there the run is asked to stop, or is killed.
+/// Runs the batch over efforts until a stage begins, then stops or kills the run.
 async fn run_until(world: &World, stage: &'static str, is_killed: bool) {
     let (reached, stop) = (CancellationToken::new(), CancellationToken::new());
     let progress = cancel_at(stage, &reached);
@@ -311,8 +313,8 @@ async fn run_until(world: &World, stage: &'static str, is_killed: bool) {
     }
 }
 
-/// What a run replaces stays for the grace; if it ends there, the next run deletes it, though that one
-/// has nothing to write.
+/// Replaced rows stay for the grace period. If the run ends within it, the next run deletes them,
+/// even if it has nothing to write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_replaced_is_deleted_by_a_later_run() {
     for is_killed in [false, true] {
@@ -347,7 +349,7 @@ async fn refused(world: &World, request: &RunRequest, why: &str) {
     assert!(error.contains(why), "{error}");
 }
 
-/// How many athletes are on a segment, as is answered.
+/// The number of athletes on a segment, according to the API.
 async fn athletes(world: &World, segment: i64) -> u64 {
     let served = world.serve().await;
     let path = format!("/api/v1/segments/{segment}/counts");
@@ -356,8 +358,8 @@ async fn athletes(world: &World, segment: i64) -> u64 {
     answer["athletes"].as_u64().expect("a count")
 }
 
-/// A result that has lost most rows is refused, whatever the runs before it were, and published by
-/// force; readers are right throughout.
+/// A result that lost most rows is refused after any earlier run, and published with `force`.
+/// Readers get correct answers throughout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_result_that_lost_most_rows_is_refused() {
     let mut world = World::new().await;
@@ -382,21 +384,22 @@ async fn a_result_that_lost_most_rows_is_refused() {
     take(&world, &efforts(1, 11..12, false)).await;
     world.run_on(Source::Efforts, &some).await.expect("a run");
 
-    // A full run compares with all that is published, also what the run before left alone.
+    // A full run compares with all published rows, including those that the previous run did not
+    // touch.
     for segment in 2..=4 {
         take(&world, &efforts(segment, 1..10, true)).await;
     }
-    refused(&world, &full, "rows are left of").await;
+    refused(&world, &full, "fewer than half").await;
     assert_eq!(
         (athletes(&world, 1).await, athletes(&world, 2).await),
         (11, 1)
     );
-    // One of some keys compares with what is published of those.
-    refused(&world, &some, "rows are left of").await;
+    // A run of some keys compares with the published rows of these keys.
+    refused(&world, &some, "fewer than half").await;
     let report = world.run_on(Source::Efforts, &forced(&some)).await;
     let warnings = report.expect("it is forced").warnings;
     assert!(
-        warnings.iter().any(|what| what.contains("are left")),
+        warnings.iter().any(|what| what.contains("fewer than half")),
         "{warnings:?}"
     );
     assert_eq!(
@@ -404,7 +407,7 @@ async fn a_result_that_lost_most_rows_is_refused() {
         (11, 1)
     );
 
-    // What is told of all keys went down with it.
+    // The recorded count of all keys decreased with it.
     let few = efforts(2, 1..3, false);
     take(&world, &few).await;
     for request in [&some, &full] {
@@ -415,7 +418,7 @@ async fn a_result_that_lost_most_rows_is_refused() {
     assert_eq!(named, stored);
 }
 
-/// A view that gives nothing of many rows is refused at once.
+/// A view that returns no rows although many were published is refused at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_result_without_rows_of_many_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -431,7 +434,7 @@ async fn a_result_without_rows_of_many_is_refused() {
     let mut world = old.with_catalog(catalog);
     world.intake(Source::Efforts).await;
     world.batch_options.check_rows_min = 10;
-    // What is deleted is not expected.
+    // Deleted rows are not expected.
     take(&world, &efforts(1, 1..10, false)).await;
     take(&world, &efforts(1, 20..60, true)).await;
     let request = RunRequest::default();
@@ -440,5 +443,5 @@ async fn a_result_without_rows_of_many_is_refused() {
         .await
         .expect("a run");
     take(&world, &efforts(1, 10..11, false)).await;
-    refused(&world, &request, "it gives no row").await;
+    refused(&world, &request, "has no row").await;
 }

@@ -1,4 +1,5 @@
-//! A capacity holds, however many ask for the last places at once, and through whatever process.
+//! A capacity is never exceeded, however many clients request the last places at once, and through
+//! any process.
 
 use std::fmt::Write as _;
 use std::sync::Barrier;
@@ -10,7 +11,7 @@ use tests::process::{Server, done};
 const CAPACITY: i64 = 500;
 const LEFT: i64 = 10;
 const ASKING: i64 = 1_000;
-/// Of those who ask.
+/// The number of connecting athletes.
 const CONNECTED: i64 = 40;
 const PATH: &str = "/api/v1/applications/7/authorizations";
 

@@ -1,5 +1,5 @@
-//! Each view's own cases: the expected rows, which another program counted, come out the same four
-//! ways: from the plain query, from the speed layer, from the batch layer, and stitched at any cut.
+//! The test cases of each view. The expected rows come from another program. The plain query, the
+//! speed layer, the batch layer, and a merge at any cut must give the same rows.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use schemas::key::KeyValue;
 use schemas::seam::Epoch;
 use schemas::source::Source;
 use serde_json::{Map, Value};
-use stores::live::SlotId;
-use stores::views::{PartQuery, TallyShape};
+use stores::live::PartitionId;
+use stores::views::{AggregateShape, PartitionQuery};
 use tests::world::{PARTITIONS, World};
 
 /// Counts by group and row, as JSON.
@@ -27,11 +27,11 @@ struct Case {
     expected: Rows,
 }
 
-/// The folder whose views are tried: those that are built in, or others (docs/tutorial.md).
+/// The folder whose views are tested: the built-in views, or others (docs/tutorial.md).
 fn root() -> (PathBuf, Catalog) {
     match std::env::var_os("BACKSTITCH_VIEWS").map(PathBuf::from) {
         Some(own) => {
-            let catalog = Catalog::with_own(&own).expect("the views");
+            let catalog = Catalog::with_custom_views(&own).expect("the views");
             (own, catalog)
         }
         None => {
@@ -83,7 +83,7 @@ async fn every_case_comes_out_the_same_four_ways() {
             let plays = World::new().await;
             let world = plays.with_catalog(catalog.clone());
             let job = Arc::clone(world.catalog.job(&case.view).expect("the view"));
-            let rollup = Rollup::of(&job, world.catalog.jobs());
+            let rollup = Rollup::find(&job, world.catalog.jobs());
             assert!(
                 rollup.is_some() || job.layers() == Layers::Both,
                 "{place}: nothing is live of it"
@@ -114,23 +114,23 @@ async fn every_case_comes_out_the_same_four_ways() {
     }
 }
 
-/// What stands live after epoch `after`, in the view itself or in the one that it rolls up.
+/// The live rows after epoch `after`, of the view itself or of the view that it rolls up.
 async fn live_rows(world: &World, job: &Job, rollup: Option<&Rollup>, after: Epoch) -> Rows {
     let mut rows = Rows::new();
     for partition in 0..PARTITIONS {
-        let slot = SlotId {
+        let slot = PartitionId {
             source: Source::Plays,
             partition,
         };
         let epochs = (after + 1, Epoch::from(u32::MAX));
         let live = &world.stores.live;
-        let view = rollup.map_or(job.view(), |rollup| rollup.from().view());
+        let view = rollup.map_or(job.view(), |rollup| rollup.base().view());
         let found = live
-            .scan(slot, view, epochs, None, 100_000)
+            .collect_deltas(slot, view, epochs, None, 100_000)
             .await
             .expect("live rows");
         let of_rows = match rollup {
-            Some(rollup) => rollup.keys(&found.rows).expect("keys"),
+            Some(rollup) => rollup.roll_up_keys(&found.rows).expect("keys"),
             None => found.rows,
         };
         for (key, count) in keys(job, &found.groups, &of_rows)
@@ -143,7 +143,7 @@ async fn live_rows(world: &World, job: &Job, rollup: Option<&Rollup>, after: Epo
     rows
 }
 
-/// The batch rows of every group and time that the lines speak of.
+/// The batch rows of every group and time in the lines.
 async fn batch_rows(world: &World, job: &Job, lines: &[String]) -> Rows {
     let mut parts = std::collections::BTreeSet::new();
     for line in lines {
@@ -164,15 +164,16 @@ async fn batch_rows(world: &World, job: &Job, lines: &[String]) -> Rows {
             .group()
             .encode_values(&values.collect::<Vec<_>>())
             .expect("a group");
-        let part = TallyShape::part(job.partition().floor(at.as_second()), &group);
+        let part =
+            AggregateShape::partition_key(job.table_partition().floor(at.as_second()), &group);
         parts.insert((part, group));
     }
     let (parts, groups): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-    let queries = parts.into_iter().map(|part| PartQuery {
-        part,
+    let queries = parts.into_iter().map(|part| PartitionQuery {
+        partition: part,
         range: (Vec::new(), None),
     });
-    let queries: Vec<PartQuery> = queries.collect();
+    let queries: Vec<PartitionQuery> = queries.collect();
     let found = world
         .stores
         .views

@@ -1,4 +1,4 @@
-//! Every adapter obeys the laws of its ports.
+//! Conformance tests: every adapter satisfies the laws of its ports.
 
 mod embedded;
 mod files;
@@ -13,15 +13,15 @@ use stores::{Result, Stores};
 use tests::histories::history_seeds;
 use tokio::runtime::Runtime;
 
-/// Freshly made stores in which nothing is yet.
+/// New, empty stores.
 pub(crate) trait Stage: Sized {
-    /// Makes them.
+    /// Creates the stores.
     async fn set() -> Self;
 
-    /// Stores to them, as another process has: each call opens anew.
+    /// Opens the stores as another process does: each call opens them again.
     async fn ports(&self) -> Result<Stores>;
 
-    /// Deletes what is stored, where that does not go by itself.
+    /// Deletes stored data that is not deleted automatically.
     async fn clear(self) -> Result<()> {
         Ok(())
     }
@@ -356,7 +356,7 @@ macro_rules! laws_of {
 
 pub(crate) use {laws, laws_of};
 
-/// Runs random histories one after the other on the same stores; each has a number.
+/// Runs numbered random histories one after the other on the same stores.
 pub(crate) fn each_history<S: Stage, H: Strategy>(
     histories: &H,
     cases: u32,
@@ -391,7 +391,7 @@ pub(crate) fn each_history<S: Stage, H: Strategy>(
     runtime.block_on(stage.clear()).expect("deleting");
 }
 
-/// Random histories, each on a slot of its own.
+/// Runs random histories, each in its own partition.
 pub(crate) fn live_state_follows_the_model<S: Stage>(cases: u32) {
     use tests::conformance::live_model::{follows_the_model, histories};
     each_history::<S, _>(&histories(), cases, async |ports, number, calls| {
@@ -399,11 +399,11 @@ pub(crate) fn live_state_follows_the_model<S: Stage>(cases: u32) {
     });
 }
 
-/// Random histories, each with ids of its own.
+/// Runs random histories, each with its own ids.
 pub(crate) fn entities_follow_the_model<S: Stage>(cases: u32) {
     use tests::conformance::canon_calls::histories;
     use tests::conformance::canon_model::follows_the_model;
     each_history::<S, _>(&histories(), cases, async |ports, number, calls| {
-        follows_the_model(&*ports.canon, i64::from(number), calls).await
+        follows_the_model(&*ports.entities, i64::from(number), calls).await
     });
 }

@@ -1,29 +1,29 @@
-//! A live store that takes few rows at once gets its micro-batches in pieces.
+//! A live store that accepts few rows per call gets its micro-batches in parts.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use schemas::seam::{Cut, Epoch, Fence, Moved, Slot};
+use schemas::seam::{Checkpoint, CheckpointMismatch, Cut, Epoch, PartitionState};
 use schemas::source::Source;
 use serde_json::json;
 use stores::Result;
 use stores::live::{
-    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId, SlotRule,
-    StateQuery, StatesAnswer,
+    Changes, DeltaQuery, DeltasSnapshot, LiveRead, LiveWrite, MembersQuery, Outbox, PartitionId,
+    StateQuery, StateTransition, StatesSnapshot,
 };
-use stores::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
+use stores::live_scan::{ScanKey, ScannedDeltas, ScannedStates};
 use tests::plays;
 use tests::world::World;
 
-/// A live store that wants few rows at once.
+/// A live store that accepts few rows per call.
 #[derive(Debug)]
 pub(crate) struct Narrow {
     inner: Arc<dyn LiveWrite>,
     rows_max: usize,
-    /// Offsets and rows of each micro-batch that was applied.
+    /// Offsets and rows of each applied micro-batch.
     applied: Mutex<Vec<(i64, usize)>>,
-    /// How many partition states each read brought that asked for nothing else.
+    /// The number of partition states of each read that requested nothing else.
     pub(crate) states_read: Mutex<Vec<u32>>,
 }
 
@@ -44,23 +44,23 @@ impl Narrow {
 
 #[async_trait]
 impl LiveRead for Narrow {
-    async fn read(
+    async fn read_deltas(
         &self,
         source: Source,
         partitions: u32,
-        queries: &[LiveQuery],
-    ) -> Result<LiveAnswer> {
+        queries: &[DeltaQuery],
+    ) -> Result<DeltasSnapshot> {
         if queries.is_empty() {
             self.note_read(partitions);
         }
-        self.inner.read(source, partitions, queries).await
+        self.inner.read_deltas(source, partitions, queries).await
     }
 
     async fn partition_states(
         &self,
         source: Source,
         partitions: Range<u32>,
-    ) -> Result<Vec<Option<Slot>>> {
+    ) -> Result<Vec<Option<PartitionState>>> {
         self.note_read(partitions.end - partitions.start);
         self.inner.partition_states(source, partitions).await
     }
@@ -70,17 +70,19 @@ impl LiveRead for Narrow {
         source: Source,
         partitions: u32,
         queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
+    ) -> Result<StatesSnapshot> {
         self.inner.read_states(source, partitions, queries).await
     }
 
-    async fn read_sums(
+    async fn read_live_counts(
         &self,
         source: Source,
         partitions: u32,
         queries: &[StateQuery],
-    ) -> Result<StatesAnswer> {
-        self.inner.read_sums(source, partitions, queries).await
+    ) -> Result<StatesSnapshot> {
+        self.inner
+            .read_live_counts(source, partitions, queries)
+            .await
     }
 
     async fn read_members(
@@ -88,7 +90,7 @@ impl LiveRead for Narrow {
         source: Source,
         partitions: Range<u32>,
         queries: &[MembersQuery],
-    ) -> Result<StatesAnswer> {
+    ) -> Result<StatesSnapshot> {
         self.inner.read_members(source, partitions, queries).await
     }
 
@@ -103,10 +105,10 @@ impl LiveRead for Narrow {
 
     async fn scan_deltas(
         &self,
-        slot: SlotId,
+        slot: PartitionId,
         view: &str,
         epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
+        after: Option<ScanKey>,
         limit: usize,
     ) -> Result<ScannedDeltas> {
         let page = self.inner.scan_deltas(slot, view, epochs, after, limit);
@@ -115,10 +117,10 @@ impl LiveRead for Narrow {
 
     async fn scan_states(
         &self,
-        slot: SlotId,
+        slot: PartitionId,
         view: &str,
         epochs: (Epoch, Epoch),
-        after: Option<LivePlace>,
+        after: Option<ScanKey>,
         limit: usize,
     ) -> Result<ScannedStates> {
         let page = self.inner.scan_states(slot, view, epochs, after, limit);
@@ -128,18 +130,18 @@ impl LiveRead for Narrow {
 
 #[async_trait]
 impl LiveWrite for Narrow {
-    fn deltas_max(&self, _: SlotId) -> usize {
+    fn deltas_max(&self, _: PartitionId) -> usize {
         self.rows_max
     }
 
     async fn apply(
         &self,
-        slot: SlotId,
-        believed: Fence,
+        slot: PartitionId,
+        believed: Checkpoint,
         next: Cut,
         views: &[&str],
         changes: &Changes,
-    ) -> Result<Result<(), Moved>> {
+    ) -> Result<Result<(), CheckpointMismatch>> {
         let offsets = next.next_offset - believed.next_offset;
         let done = self.inner.apply(slot, believed, next, views, changes);
         let done = done.await?;
@@ -150,31 +152,31 @@ impl LiveWrite for Narrow {
         Ok(done)
     }
 
-    async fn take_out(&self, slot: SlotId, read: &Outbox) -> Result<bool> {
-        self.inner.take_out(slot, read).await
+    async fn remove_published(&self, slot: PartitionId, read: &Outbox) -> Result<bool> {
+        self.inner.remove_published(slot, read).await
     }
 
-    async fn change_slot(
+    async fn update_state(
         &self,
         doing: &'static str,
-        slot: SlotId,
-        rule: &SlotRule<'_>,
-    ) -> Result<Option<Slot>> {
-        self.inner.change_slot(doing, slot, rule).await
+        slot: PartitionId,
+        rule: &StateTransition<'_>,
+    ) -> Result<Option<PartitionState>> {
+        self.inner.update_state(doing, slot, rule).await
     }
 
-    async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize> {
+    async fn collect_garbage(&self, slot: PartitionId, limit: usize) -> Result<usize> {
         self.inner.collect_garbage(slot, limit).await
     }
 }
 
-/// A play whose tracks are so many that each has rows of its own.
+/// A play with so many tracks that each has its own rows.
 fn play(id: usize) -> String {
     plays::play(format!("e{id}"), json!({"track_id": id}))
 }
 
-/// Every event counts once, also those that come again in the other half of their micro-batch; a piece
-/// has few rows, or is one record.
+/// Every event counts once, including repeats in the other half of its micro-batch. A part has few
+/// rows or one record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_micro_batches_are_cut() {
     const EVENTS: usize = 120;

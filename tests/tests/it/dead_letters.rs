@@ -1,5 +1,5 @@
-//! Dead letters from the outside: listed, counted and shown alike by the command line and over HTTP, and
-//! taken again without counting anything twice; on embedded stores and on servers.
+//! Dead letters from the outside: the command line and HTTP list, count and show the same ones.
+//! Reprocessing counts nothing twice, on embedded stores and on servers.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use tests::process::{CONFIG, Server, done, run};
 use tests::servers::{delete_records, kafka_admin};
 use tests::world::World;
 
-/// Of a speed layer that remembers hardly any event.
+/// Configuration of a speed layer with almost no duplicate window.
 const FORGETFUL: &str = "\nspeed.dedup_window_ms = 1\n";
 const PATH: &str = "/api/v1/dead-letters";
-/// Long enough for clocks of milliseconds to tell two moments apart.
+/// Long enough to give two events different timestamps in milliseconds.
 const MOMENT: Duration = Duration::from_millis(5);
 
 fn play(event: &str) -> String {
@@ -37,7 +37,8 @@ fn letter(origin: &str, reason: &str, raw: &[u8]) -> Vec<u8> {
     serde_json::to_vec(&letter).expect("JSON")
 }
 
-/// Appends to a partition of a source's dead-letter topic, at this moment where the log has no clock.
+/// Appends to a partition of a source's dead-letter topic. Where the log has no clock, `at_ms` is
+/// the time.
 async fn append(world: &World, source: Source, partition: u32, at_ms: i64, values: &[Vec<u8>]) {
     let records = NewRecords {
         partition,
@@ -51,7 +52,7 @@ async fn append(world: &World, source: Source, partition: u32, at_ms: i64, value
     tokio::time::sleep(MOMENT).await;
 }
 
-/// The same command as one document.
+/// The same command with `--json`, as one document.
 fn told(place: &Place, args: &[&str]) -> Value {
     let args = [&["dead-letters"], args, &["--json"]].concat();
     serde_json::from_str(&done(place.data(), &args)).expect("JSON")
@@ -63,8 +64,8 @@ fn of<'a>(letters: &'a Value, field: &str) -> Vec<&'a str> {
     field.collect::<Option<_>>().expect("texts")
 }
 
-/// Letters in three partitions of plays and in one of efforts: `a` is the oldest, `h` the newest; `c` was
-/// noted twice, and `d` is no letter.
+/// Dead letters in three partitions of plays and in one of efforts: `a` is the oldest, `h` the
+/// newest. `c` was recorded twice, and `d` is not a dead letter.
 async fn some_letters(place: &Place, world: &World) {
     let topic = Source::Plays.dead_letter_topic();
     if place.is_embedded() {
@@ -88,7 +89,7 @@ async fn some_letters(place: &Place, world: &World) {
             .create_partitions([&more], &AdminOptions::new())
             .await;
         made.expect("an answer")[0].as_ref().expect("partitions");
-        // Until every client has heard of them.
+        // Until every client sees them.
         while world
             .stores
             .log
@@ -119,7 +120,7 @@ async fn some_letters(place: &Place, world: &World) {
     append(world, Source::Efforts, 0, 8, &[of_efforts]).await;
 }
 
-/// The command line lists letters.
+/// The command line lists dead letters.
 fn lists(place: &Place) {
     let all = told(place, &["list"]);
     let ids = [
@@ -154,7 +155,7 @@ fn lists(place: &Place) {
     );
 }
 
-/// The command line counts letters and shows one, and refuses what it does not know.
+/// The command line counts dead letters and shows one, and refuses unknown ids and sources.
 fn counts_and_shows(place: &Place) {
     let counted = told(place, &["count", "--source", "plays"]);
     let kinds = counted["counts"].as_array().expect("counts");
@@ -176,7 +177,7 @@ fn counts_and_shows(place: &Place) {
         &["dead-letters", "show", "backstitch.plays.v1.dlq/1@1"],
     );
     assert!(
-        text.contains("is no dead letter") && text.ends_with("garbage\n"),
+        text.contains("is not a dead letter") && text.ends_with("garbage\n"),
         "{text}"
     );
     let raw = [
@@ -212,7 +213,7 @@ fn counts_and_shows(place: &Place) {
     }
 }
 
-/// HTTP tells the same.
+/// HTTP gives the same results.
 fn by_http(place: &Place, client: &Client) {
     let all = client.json(PATH);
     assert_eq!(of(&all, "id"), of(&told(place, &["list"]), "id"));
@@ -221,7 +222,8 @@ fn by_http(place: &Place, client: &Client) {
     assert_eq!(large["raw_bytes"], 3_000);
     assert_eq!(large["raw"]["text"].as_str().map(str::len), Some(1_024));
     assert_eq!(large["at"], "2026-03-05T12:00:00Z");
-    // A letter that was noted twice comes once in a page, and may come on another one again.
+    // A dead letter that was recorded twice comes once per page, and may come again on another
+    // page.
     let (mut ids, mut cursor) = (Vec::new(), String::new());
     loop {
         let page = client.json(&format!("{PATH}?limit=3{cursor}"));
@@ -251,14 +253,10 @@ fn by_http(place: &Place, client: &Client) {
     assert_eq!(decoded, shown);
 }
 
-/// What HTTP refuses, and why.
+/// Requests that HTTP refuses, and the reasons.
 fn refuses(client: &Client) {
     for (path, status, words) in [
-        (
-            "/backstitch.plays.v1.dlq%2F0@9",
-            404,
-            "there is no dead letter",
-        ),
+        ("/backstitch.plays.v1.dlq%2F0@9", 404, "unknown dead letter"),
         ("/plays", 400, "TOPIC/PARTITION@OFFSET"),
         ("?source=songs", 400, "songs"),
         ("?since=yesterday", 400, "yesterday"),
@@ -281,7 +279,7 @@ async fn letters_are_told_alike(place: Place) {
     by_http(&place, &server.client);
     refuses(&server.client);
     if !place.is_embedded() {
-        // The oldest ones go, as the topic is told to let them go.
+        // The topic's retention deletes the oldest dead letters.
         let topic = place
             .options()
             .namespace
@@ -311,7 +309,7 @@ async fn letters_are_told_alike_on_servers() {
     letters_are_told_alike(Place::on_servers()).await;
 }
 
-/// How many plays the owner has, once the speed layer has come to the end of the log.
+/// The owner's plays once the speed layer has reached the end of the log.
 fn total(place: &Place) -> Value {
     done(place.data(), &["speed", "--until-caught-up"]);
     let server = Server::start(place.data(), &[]);
@@ -319,7 +317,7 @@ fn total(place: &Place) -> Value {
     server.client.json(total)["count"].clone()
 }
 
-/// Letters are taken once more over HTTP as by the command, all or one.
+/// HTTP reprocesses dead letters as the command does, all or one.
 fn replayed_by_http(place: &Place) {
     let server = Server::start(place.data(), &[]);
     let replay = |query: &str| {
@@ -341,13 +339,13 @@ fn replayed_by_http(place: &Place) {
         (
             "?id=backstitch.plays.v1.dlq/0@99",
             404,
-            "there is no dead letter",
+            "unknown dead letter",
         ),
         ("?id=plays", 400, "TOPIC/PARTITION@OFFSET"),
         (
             "?id=backstitch.plays.v1.dlq/0@5&source=plays",
             400,
-            "together",
+            "exclude each other",
         ),
         ("?dry_run=maybe", 400, "dry_run"),
         ("?source=songs", 400, "songs"),
@@ -360,8 +358,8 @@ fn replayed_by_http(place: &Place) {
     }
 }
 
-/// A play that is taken again, or came in some other way meanwhile, counts once: at once where the speed
-/// layer remembers it, and after the next batch run where it does not.
+/// A reprocessed play, which may also have arrived another way meanwhile, counts once. This holds
+/// at once if the speed layer remembers it, otherwise after the next batch run.
 async fn plays_count_once(place: Place) {
     place.ingest("plays", &format!("{}\n{}\n{{\n", play("a"), play("b")));
     {
@@ -419,7 +417,7 @@ async fn plays_count_once_on_servers() {
     plays_count_once(Place::on_servers()).await;
 }
 
-/// Rows that are taken again change nothing that came since.
+/// Reprocessed rows do not overwrite later changes.
 async fn rows_stay_as_they_are(place: Place) {
     let row = |id: i64, capacity: i64, version: i64| {
         format!(

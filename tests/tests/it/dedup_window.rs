@@ -10,21 +10,21 @@ use futures::future::BoxFuture;
 use schemas::seam::Offset;
 use schemas::source::Source;
 use serde_json::json;
-use stores::live::{LiveWrite, SlotId};
+use stores::live::{LiveWrite, PartitionId};
 use stores::log::{FetchLimit, Fetched, Log, LogRead, LogWrite, NewRecords, Span};
 use stores::{Error, Result};
 use tests::plays;
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
-/// No step takes so long.
+/// Timeout of each wait.
 const LONG: Duration = Duration::from_secs(60);
-/// Records that are there before each story begins.
+/// Records in the log before each test's own.
 const OLD: usize = 300;
 
 type Hook = Box<dyn FnOnce() -> BoxFuture<'static, Result<()>> + Send>;
 
-/// A log that counts the records of plays that are fetched, and does something once after a fetch.
+/// A log that counts the fetched records of plays, and runs a hook once after a fetch.
 struct Watched {
     log: Arc<dyn Log>,
     fetched: AtomicUsize,
@@ -68,8 +68,8 @@ impl LogRead for Watched {
         Ok(fetched)
     }
 
-    async fn fetch_afresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
-        self.log.fetch_afresh(topic, partition, offset).await
+    async fn fetch_fresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
+        self.log.fetch_fresh(topic, partition, offset).await
     }
 
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset> {
@@ -93,7 +93,7 @@ impl LogWrite for Watched {
     }
 }
 
-/// All plays are of one owner, so in one partition.
+/// All plays belong to one owner, so they are in one partition.
 fn play(id: usize) -> String {
     plays::play(id, json!({}))
 }
@@ -102,7 +102,7 @@ fn plays(ids: impl IntoIterator<Item = usize>) -> Vec<String> {
     ids.into_iter().map(play).collect()
 }
 
-/// An installation whose log is watched, with some plays in it.
+/// An installation with a watched log and some plays.
 async fn world() -> (World, Arc<Watched>) {
     let mut world = World::new().await;
     world.speed_options.look_interval_ms = 1;
@@ -117,19 +117,19 @@ async fn world() -> (World, Arc<Watched>) {
 }
 
 /// The partition of the plays and its checkpoint.
-async fn slot(world: &World) -> Option<(SlotId, i64, u64)> {
+async fn slot(world: &World) -> Option<(PartitionId, i64, u64)> {
     let states = world.stores.live.partition_states(Source::Plays, 0..2);
     let states = states.await.expect("live state");
     let of_plays = (0..).zip(states).filter_map(|(partition, state)| {
         let state = state.filter(|state| state.position.next_offset > 0)?;
         let source = Source::Plays;
-        let id = SlotId { source, partition };
+        let id = PartitionId { source, partition };
         Some((id, state.position.next_offset, state.epoch))
     });
     of_plays.max_by_key(|(_, next_offset, _)| *next_offset)
 }
 
-async fn wait_for(world: &World, records: usize) -> (SlotId, u64) {
+async fn wait_for(world: &World, records: usize) -> (PartitionId, u64) {
     let begun = Instant::now();
     loop {
         if let Some((id, next_offset, epoch)) = slot(world).await
@@ -147,14 +147,14 @@ async fn wait_for(world: &World, records: usize) -> (SlotId, u64) {
 enum Between {
     /// A run ends the epoch.
     EpochEnds,
-    /// The log does not answer.
+    /// The log fails.
     Fails,
     /// Another worker applies the same records.
     IsOvertaken,
 }
 
-/// Counts `new` events after the `OLD` ones, disturbed at their first fetch, and then all of them again. Answers how
-/// many records were fetched for the `new` ones.
+/// Counts `new` events after the `OLD` ones, with a disturbance at the first fetch, and then all of
+/// them again. Returns the number of records that were fetched for the `new` ones.
 async fn fetched_after(between: Between, new: usize) -> usize {
     let (world, watched) = world().await;
     let speed = world.speed().await;
@@ -168,7 +168,7 @@ async fn fetched_after(between: Between, new: usize) -> usize {
             Box::pin(async move {
                 match between {
                     Between::EpochEnds => {
-                        live.roll(id, epoch).await?.expect("the epoch ends");
+                        live.end_epoch(id, epoch).await?.expect("the epoch ends");
                     }
                     Between::Fails => {
                         return Err(Error::Unavailable {
@@ -186,7 +186,8 @@ async fn fetched_after(between: Between, new: usize) -> usize {
         });
         world.ingest(&plays(OLD..OLD + new)).await;
         wait_for(&world, OLD + new).await;
-        // All of them again: the window knows each of them, those of the disturbed batch too.
+        // All events again: the window contains each of them, including those of the disturbed
+        // batch.
         world.ingest(&plays(0..OLD + new)).await;
         wait_for(&world, 2 * (OLD + new)).await;
         stop.cancel();
@@ -206,19 +207,19 @@ async fn the_end_of_an_epoch_does_not_read_the_window_again() {
     assert_eq!(fetched_after(Between::EpochEnds, 3).await, 6);
 }
 
-/// So does one that failed before.
+/// An apply that failed does the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failure_does_not_read_the_window_again() {
     assert_eq!(fetched_after(Between::Fails, 3).await, 6);
 }
 
-/// What another worker applied is read for the window alone.
+/// Records that another worker applied are read for the window only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_worker_applied_is_added_to_the_window() {
     assert_eq!(fetched_after(Between::IsOvertaken, 3).await, 6);
 }
 
-/// A worker that starts reads no more events again than its window holds.
+/// A starting worker reads only the events of its window again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_reads_no_more_than_the_window_holds() {
     let (mut world, watched) = world().await;
@@ -234,7 +235,7 @@ async fn a_start_reads_no_more_than_the_window_holds() {
     assert_eq!((report.events, report.duplicates), (1, 2));
 }
 
-/// Records that are no events take no place in the window: so it is read from further back.
+/// Records that are not events take no place in the window, so the worker reads from further back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_letters_take_no_place_in_the_window() {
     let (mut world, _) = world().await;

@@ -1,4 +1,5 @@
-//! The demo compares every served value with a recount of its own, and says so by its exit status.
+//! The demo compares every served value with a recount of its own, and reports the result in its
+//! exit status.
 
 use tests::place::Place;
 use tests::process::done;
@@ -6,7 +7,7 @@ use tests::process::done;
 #[test]
 fn the_demo_finds_no_difference() {
     let place = Place::embedded();
-    // Long enough for athletes to be deleted and to ask to connect.
+    // Long enough to delete athletes and to request connections.
     let args = ["demo", "--seconds", "20", "--listen", "127.0.0.1:0"];
     let said = done(place.data(), &args);
     assert!(!said.is_empty());

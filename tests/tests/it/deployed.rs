@@ -1,5 +1,5 @@
-//! What is deployed fits what is built: the example of a configuration is one, metrics of alerts and dashboards are measured, each
-//! alert has its page, and what is measured says what it means.
+//! Deployment files match the build. The example configuration is valid, alerts and dashboards use
+//! existing metrics, each alert has its runbook page, and each metric has a help text.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The names of metrics in a text; of a histogram without what is added to it.
+/// The names of metrics in a text; histograms without their suffixes.
 fn metrics(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in text.match_indices("backstitch_") {
@@ -34,7 +34,7 @@ fn metrics(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// What the sources say, but for the list of what is measured.
+/// The text of all sources, without the list of metrics.
 fn text_of_sources() -> String {
     let mut files = Vec::new();
     for part in [
@@ -52,7 +52,7 @@ fn text_of_sources() -> String {
         .collect()
 }
 
-/// What somebody measures: each text that could be the name of a metric.
+/// Texts in the sources that could be names of metrics.
 fn measured() -> BTreeSet<String> {
     let text = text_of_sources();
     let texts = text.split('"').skip(1);
@@ -60,7 +60,7 @@ fn measured() -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
-/// What is certainly measured: the first text of each macro.
+/// Metrics that are certainly recorded: the first text of each macro.
 fn measured_by_name() -> BTreeSet<String> {
     let text = text_of_sources();
     let mut found = BTreeSet::new();
@@ -94,7 +94,7 @@ fn what_is_measured_says_what_it_means() {
         "docs/metrics.md"
     );
     let measured = measured();
-    // The list itself measures which version it is of.
+    // The list itself records the build information.
     let own = ["backstitch_", "backstitch_build_info"];
     let never: Vec<_> = told
         .iter()
@@ -103,7 +103,7 @@ fn what_is_measured_says_what_it_means() {
     assert!(never.is_empty(), "nobody measures {never:?}");
 }
 
-/// The names that are whole.
+/// The complete names, without prefixes.
 fn told_of(told: &BTreeSet<String>) -> BTreeSet<String> {
     let whole = told.iter().filter(|name| *name != "backstitch_");
     whole.cloned().collect()
@@ -168,7 +168,7 @@ fn each_alert_has_its_page() {
     assert_eq!(kept.count(), pages.len(), "a page without an alert");
 }
 
-/// What the README does with the file, in a namespace that nobody else has.
+/// The steps of the README with the file, in a namespace of its own.
 #[test]
 fn the_example_of_a_configuration_is_one_on_servers() {
     let example = read("deploy/config/servers.toml");

@@ -1,5 +1,6 @@
-//! What the docs show as commands of their own lines is carried out, page by page and in the order of the lines, as a reader's shell does, and
-//! what runbooks say in their sentences. That all others are commands is a test of the command line's.
+//! Runs the commands that the docs show, page by page and in order, as a reader's shell does, and
+//! the commands in the text of runbooks. A test of the command line checks that all others are
+//! commands.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -13,45 +14,47 @@ use tests::process::{CONFIG, Process, Server, binary, done, run};
 
 use crate::tidy::root;
 
-/// Rows where the docs have many.
+/// Fewer rows than in the docs.
 const ROWS: &str = "--rows 300 ";
-/// What goes on until it is told to end.
+/// Commands that run until they are stopped.
 const SERVICES: [&str; 2] = ["serve ", "scheduler"];
-/// Carried out by tests of their own: on servers, and in the roles of several machines.
+/// Tested elsewhere: commands for servers, and for several machines.
 const ELSEWHERE: [&str; 3] = [" --config ", "backstitch executor", "batch run --engine"];
-/// Exits with 3 where something differs or is found, as the docs say beside them.
-const FINDERS: [&str; 2] = ["restorate", "erase"];
-/// What is carried out.
+/// Commands that exit with 3 if they find or compare differences, as the docs say.
+const FINDERS: [&str; 2] = ["reconcile", "erase"];
+/// Programs whose commands are run.
 const COMMANDS: [&str; 2] = ["backstitch ", "curl "];
-/// Carried out as far as it is a command of ours: as the service's user, in a container, and in a pod.
+/// Wrappers of a command: run as the service's user, in a container, and in a pod. Only the inner
+/// command is run.
 const AROUND: [&str; 3] = ["as ", "docker compose ", "kubectl exec "];
-/// What stands in the way to a command that is within another one.
+/// Text to remove from a wrapped command.
 const WITHIN: &str = " --config /etc/backstitch/backstitch.toml ";
-/// What runbooks leave open, and what it is where the docs were followed.
+/// Placeholders in runbooks, and their values in an installation that followed the docs.
 const LEFT_OPEN: [(&str, &str); 4] = [
     ("SOURCE", "plays"),
     ("VIEW", "plays_detail"),
     ("RUN", "1"),
     ("'…'", "because"),
 ];
-/// Pages that need nothing but an empty installation, in this order. Commands of other pages need the data that these ingest.
+/// Pages that need only an empty installation, in this order. Commands of other pages need the data
+/// that these ingest.
 const FIRST_STEPS: [&str; 2] = ["README.md", "docs/getting-started.md"];
-/// Where the docs ask the API.
+/// The address of the API in the docs.
 const API: &str = "http://127.0.0.1:8080";
 
-/// An installation with what the docs speak of.
+/// An installation with the data that the docs refer to.
 struct Reader {
     place: Place,
     server: Server,
-    /// The id of the key that the docs call ID; nothing where there is no key yet.
+    /// The id of the key that the docs call ID, if there is a key.
     key: Option<String>,
-    /// A key that is sent along where a line says none.
+    /// The key to send if a line names none.
     sent: Option<String>,
-    /// The key that a line has made last.
+    /// The key that a line created last.
     shown: RefCell<Option<String>>,
 }
 
-/// A new key: its id, and what proves it.
+/// Creates a key; returns its id and secret.
 fn key(data: &Path, scope: &str) -> (String, String) {
     let args = [
         "keys", "create", "--name", "of docs", "--scope", scope, "--json",
@@ -62,7 +65,7 @@ fn key(data: &Path, scope: &str) -> (String, String) {
 }
 
 impl Reader {
-    /// Somebody who begins with nothing, as the README does; or somebody with an installation that has keys.
+    /// A reader who starts with nothing, as in the README, or with an installation that has keys.
     fn new(has_keys: bool) -> Self {
         let place = Place::embedded();
         let data = place.data();
@@ -97,7 +100,7 @@ impl Reader {
         reader.place.ingest("efforts", effort);
         let name = r#"{"id":7,"name":"Long Climb"}"#;
         fs::write(reader.file("segments.jsonl"), name).expect("a file");
-        // What a bill says of that play.
+        // A bill that contains the play.
         let bill = "owner_id,track_id,bucket,kind,expected\n1,2,2026-03-01T00:00:00Z,play,3\n";
         fs::write(reader.file("billing.csv"), bill).expect("a file");
         reader
@@ -111,7 +114,7 @@ impl Reader {
             .into_owned()
     }
 
-    /// Carries a line out as a shell does; `backstitch` in it is the one that was built, on this installation.
+    /// Runs a line in a shell; `backstitch` is the tested build with this installation.
     fn shell(&self, line: &str) -> Output {
         let bin = self.place.folder().join("bin");
         fs::create_dir_all(&bin).expect("a folder");
@@ -135,7 +138,7 @@ impl Reader {
         shell.output().expect("a shell")
     }
 
-    /// Does what the lines of a page say, and notes what is wrong with some; answers how many there were.
+    /// Runs the lines of a page and appends failures to `wrong`; returns the number of lines.
     async fn follow(&self, page: &Path, lines: Vec<String>, wrong: &mut String) -> usize {
         let mut count = 0;
         for line in lines {
@@ -151,7 +154,7 @@ impl Reader {
         count
     }
 
-    /// Does what a line says; what is wrong with it.
+    /// Runs a line; the error says what is wrong with it.
     async fn carry_out(&self, line: &str) -> Result<(), String> {
         if line.starts_with("curl ") {
             return self.curl(line);
@@ -179,7 +182,7 @@ impl Reader {
         ))
     }
 
-    /// Asks the API as curl does.
+    /// Sends a request to the API as curl does.
     fn curl(&self, line: &str) -> Result<(), String> {
         let mut words = words(line).into_iter().skip(1);
         let (mut method, mut url, mut body) = ("GET".to_owned(), None, None);
@@ -187,7 +190,7 @@ impl Reader {
         while let Some(word) = words.next() {
             let mut value = || words.next().expect("what follows an option");
             match word.as_str() {
-                // Here it listens.
+                // The server is already listening.
                 "-fsS" | "--retry-connrefused" => {}
                 "--retry" | "--retry-delay" => drop(value()),
                 "-X" => method = value(),
@@ -195,7 +198,7 @@ impl Reader {
                 "-H" => {
                     let header = value();
                     let (name, value) = header.split_once(": ").expect("a header");
-                    // A reader puts in there what was shown.
+                    // A reader inserts the key that was shown.
                     let key = self.shown.borrow().clone().or_else(|| self.sent.clone());
                     let value = value.replace("$BACKSTITCH_KEY", &key.unwrap_or_default());
                     headers.push((name.to_ascii_lowercase(), value));
@@ -234,11 +237,11 @@ impl Reader {
         is_good.then_some(()).ok_or_else(wrong)
     }
 
-    /// A service says where it listens, and ends when it is told to.
+    /// Starts a service, which must print its address and stop on request.
     async fn service(&self, line: &str) -> Result<(), String> {
         let line = line.split('#').next().unwrap_or_default();
         let words = line.split_whitespace().filter(|word| *word != "&").skip(1);
-        // Ports are taken, perhaps, and other machines are not there.
+        // Ports may be in use, and other machines do not exist.
         let words = words.map(|word| match word.contains(':') {
             true => "127.0.0.1:0",
             false => word,
@@ -261,11 +264,11 @@ impl Reader {
     }
 }
 
-/// The lines of a page's blocks that begin with a command.
+/// The lines in a page's code blocks that begin with a command.
 fn lines(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).expect("a page");
     let (mut is_block, mut lines) = (false, Vec::new());
-    // A line may go on in the next one.
+    // A line may continue on the next one.
     for line in text.replace("\\\n", " ").lines() {
         if line.starts_with("```") {
             is_block = !is_block;
@@ -278,7 +281,7 @@ fn lines(page: &Path) -> Vec<String> {
     lines
 }
 
-/// The command of ours that a line has within another one, if it has one.
+/// Our command that a line wraps, if any.
 fn within(line: &str) -> Option<String> {
     if let Some(command) = line.strip_prefix("as ") {
         return Some(format!(
@@ -290,7 +293,7 @@ fn within(line: &str) -> Option<String> {
     Some(format!("backstitch {command}"))
 }
 
-/// The commands within a runbook's sentences.
+/// The commands in the text of a runbook.
 fn said(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).expect("a page");
     let quoted = text.split('`').skip(1).step_by(2);
@@ -317,7 +320,7 @@ fn pages(folder: &str) -> Vec<PathBuf> {
     pages
 }
 
-/// The words of a line as a shell has them.
+/// Splits a line into words as a shell does.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for char in line.chars() {
@@ -329,7 +332,8 @@ fn words(line: &str) -> Vec<String> {
             }
             (None, ' ') => words.extend(word.take()),
             (None, '#') if word.is_none() => break,
-            // A shell makes something else of these; a variable within double quotes is the reader's own.
+            // A shell interprets these characters. A variable within double quotes is left to the
+            // reader.
             (None, '&' | '|' | ';' | '<' | '>' | '(' | '*' | '?' | '~' | '`' | '$') => {
                 panic!("{line}: put what has {char:?} into single quotes")
             }
@@ -340,7 +344,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// A line with what a reader puts in.
+/// A line with the reader's values inserted.
 fn filled_in(line: &str, key: &str) -> String {
     let words = line
         .split(' ')
@@ -357,7 +361,7 @@ fn filled_in(line: &str, key: &str) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_docs_show_works() {
     let mut docs = pages("docs");
-    // What the tutorial says is done by a test of its own, in a folder with its views.
+    // Another test runs the tutorial, in a folder with its views.
     docs.retain(|page| !page.ends_with("tutorial.md") && !page.ends_with("getting-started.md"));
     let reader = Reader::new(true);
     let (mut count, mut wrong) = (0, String::new());
@@ -401,7 +405,7 @@ fn commands_within_others_are_found() {
     }
 }
 
-/// What blocks of the docs name of this repository is there, and so is each profile of compose.
+/// Files of this repository in code blocks exist, and so do profiles of compose.
 #[test]
 fn files_that_commands_name_are_there() {
     let compose = fs::read_to_string(root().join("compose.yaml")).expect("compose.yaml");

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use batch::{Cause, RestoreCause, RunRequest};
-use schemas::seam::{NewLife, RunState};
+use schemas::seam::{GenerationStart, RunState};
 use schemas::source::Source;
 use serde_json::{Value, json};
-use stores::live::{Changes, SlotId};
+use stores::live::{Changes, PartitionId};
 use tests::plays;
 use tests::stages::{OnStage, wait_for};
 use tests::world::{NOW_MS, PARTITIONS, World};
@@ -249,7 +249,7 @@ async fn what_is_counted_again_is_no_drift() {
     let report = report.expect("a run");
     assert_eq!((report.epoch, report.drift.total), (2, None), "{report:?}");
     let unknown = report.drift.unknown.expect("a reason");
-    assert!(unknown.contains("began anew"), "{unknown}");
+    assert!(unknown.contains("was rebuilt"), "{unknown}");
     world.catch_up().await;
     let served = world.serve().await;
     for prefer in ["", "&prefer=realtime"] {
@@ -265,17 +265,17 @@ async fn lose_and_heal(world: &World) {
     let (live, views) = (&world.stores.live, &world.stores.views);
     let runs = views.runs(Source::Plays).await.expect("runs").runs;
     for (index, partition) in (0..PARTITIONS as usize).zip(0..) {
-        let life = NewLife {
+        let life = GenerationStart {
             newest: runs.newest(),
             cut: runs.cut(runs.newest(), index).expect("a cut"),
             log_end: 0,
-            hint: 77,
+            generation_min: 77,
         };
-        let id = SlotId {
+        let id = PartitionId {
             source: Source::Plays,
             partition,
         };
-        let healed = live.heal(id, None, &life).await.expect("live state");
+        let healed = live.rebuild(id, None, &life).await.expect("live state");
         assert!(healed.is_ok(), "{healed:?}");
     }
 }
@@ -290,20 +290,23 @@ pub(crate) async fn falsify_one(world: &World, view: &str, more: i64) {
     let (live, view) = (&world.stores.live, world.catalog.job(view));
     let view = view.expect("the job").view().to_owned();
     let slots = live
-        .read(Source::Plays, PARTITIONS, &[])
+        .read_deltas(Source::Plays, PARTITIONS, &[])
         .await
         .expect("slots")
-        .slots;
+        .partition_states;
     for (partition, slot) in (0..).zip(slots) {
         let (slot, id) = (
             slot.expect("a slot"),
-            SlotId {
+            PartitionId {
                 source: Source::Plays,
                 partition,
             },
         );
         let epochs = (slot.epoch, slot.epoch);
-        let mut found = live.scan(id, &view, epochs, None, 1).await.expect("rows");
+        let mut found = live
+            .collect_deltas(id, &view, epochs, None, 1)
+            .await
+            .expect("rows");
         if found.counts.is_empty() {
             continue;
         }
@@ -311,7 +314,7 @@ pub(crate) async fn falsify_one(world: &World, view: &str, more: i64) {
         found.counts = vec![more].into();
         let changes = Changes::from(vec![found]);
         let applied = live
-            .apply(id, slot.fence(), slot.position, &[&view], &changes)
+            .apply(id, slot.checkpoint(), slot.position, &[&view], &changes)
             .await;
         assert_eq!(applied.expect("live state"), Ok(()));
         return;
@@ -381,17 +384,17 @@ async fn an_abandoned_run_is_covered_by_the_next() {
     world.catch_up().await;
     // A run that has sealed its cuts and then failed its check, as the batch layer records it.
     let stores = &world.stores;
-    let slot = SlotId {
+    let slot = PartitionId {
         source: Source::Plays,
         partition: 0,
     };
     let mut cuts = Vec::new();
     for partition in 0..PARTITIONS {
-        let slot = SlotId { partition, ..slot };
+        let slot = PartitionId { partition, ..slot };
         cuts.push(
             stores
                 .live
-                .roll(slot, 2)
+                .end_epoch(slot, 2)
                 .await
                 .expect("a roll")
                 .expect("a cut"),

@@ -162,7 +162,7 @@ fn stored(data: &Path) -> Truth {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let rows = runtime.block_on(async {
         let stores = Stores::embedded(data).await.expect("the stores");
-        let dump = stores.canon.dump(Source::Efforts, None, 1000).await;
+        let dump = stores.entities.dump(Source::Efforts, None, 1000).await;
         let dump = dump.expect("a dump").try_collect::<Vec<_>>().await;
         dump.expect("rows")
     });
@@ -188,7 +188,7 @@ fn commit_untold(data: &Path, lines: &[&str]) {
             .iter()
             .map(|line| parse(Source::Efforts, line.as_bytes()));
         let rows: Vec<_> = rows.collect::<Result<_, _>>().expect("rows");
-        stores.canon.apply(&rows, 1).await.expect("applying");
+        stores.entities.apply(&rows, 1).await.expect("applying");
     });
 }
 
@@ -196,8 +196,8 @@ fn pending(data: &Path) -> u64 {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let stores = Stores::embedded(data).await.expect("the stores");
-        let efforts = stores.canon.waiting(Source::Efforts).await;
-        let authorizations = stores.canon.waiting(Source::Authorizations).await;
+        let efforts = stores.entities.outbox_status(Source::Efforts).await;
+        let authorizations = stores.entities.outbox_status(Source::Authorizations).await;
         efforts.expect("the outbox").notifications
             + authorizations.expect("the outbox").notifications
     })

@@ -10,7 +10,7 @@ use batch::{EraseRequest, Finding, Receipt, RunRequest};
 use schemas::dead_letter::DeadLetter;
 use schemas::source::Source;
 use serde_json::{Value, json};
-use stores::erasures::{Kind, Person, Suppressions};
+use stores::erasures::{Person, PersonKind, Suppressions};
 use stores::intake::append_dead_letters;
 use stores::log::FetchLimit;
 use stores::views::NewRows;
@@ -41,7 +41,7 @@ fn plays(from: usize, count: usize) -> Vec<String> {
 }
 
 const fn listener(id: i64) -> Person {
-    let kind = Kind::Listener;
+    let kind = PersonKind::Listener;
     Person { kind, id }
 }
 
@@ -399,9 +399,9 @@ async fn rows_that_cannot_be_read_hide_nobody() {
     let table = job.view();
     let page = rows_of(&world, table).await;
     let id = (GONE.cast_unsigned() ^ (1 << 63)).to_be_bytes();
-    let (part, row) = (page.parts.value(0), &[b"x", &id[..], b"yz"].concat());
+    let (part, row) = (page.partitions.value(0), &[b"x", &id[..], b"yz"].concat());
     let rows = NewRows {
-        parts: BinaryArray::from_iter_values([part]),
+        partitions: BinaryArray::from_iter_values([part]),
         rows: BinaryArray::from_iter_values([row]),
         counts: Int64Array::from(vec![1]),
     };

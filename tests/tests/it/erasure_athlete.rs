@@ -12,9 +12,9 @@ use schemas::dead_letter::DeadLetter;
 use schemas::entities::{Group, parse};
 use schemas::source::Source;
 use serde_json::{Value, json};
-use stores::erasures::{Attribution, Kind, Person, Suppressions};
-use stores::intake::{Retaken, Taken, append_dead_letters};
-use stores::names::Named;
+use stores::erasures::{Attribution, Person, PersonKind, Suppressions};
+use stores::intake::{IntakeReport, ReprocessedIds, append_dead_letters};
+use stores::names::NamedKind;
 use tests::process::{command, done, run};
 use tests::standings::{Asked, Truth};
 use tests::world::{NOW_MS, Served, World};
@@ -34,7 +34,7 @@ const SPEED_WAIT_MS: u64 = 5_000;
 const SOURCES: [Source; 2] = [Source::Efforts, Source::Authorizations];
 
 const fn athlete(id: i64) -> Person {
-    let kind = Kind::Athlete;
+    let kind = PersonKind::Athlete;
     Person { kind, id }
 }
 
@@ -389,14 +389,14 @@ async fn nothing_brings_an_athlete_back_on_servers() {
 /// Cut off anywhere, it goes on under the same number when it is run again; nobody else's place is ever wrong.
 /// Who is erased is not found by name, and keeps nobody else from it.
 async fn names_are_found(world: &World) {
-    let canon = &*world.stores.canon;
+    let canon = &*world.stores.entities;
     let names = (1..=5).map(|id| json!({"id": id, "name": format!("Lee {id}")}).to_string());
     let lines: Vec<String> = names.collect();
     world.ingest_into(Source::Athletes, &lines).await;
     let erased = Suppressions::new(Arc::clone(&world.stores.erasures));
     for id in [1, 2, 3] {
         let person = Person {
-            kind: Kind::Athlete,
+            kind: PersonKind::Athlete,
             id,
         };
         let begun = erased.begin(person, &Attribution::default(), NOW_MS).await;
@@ -404,7 +404,7 @@ async fn names_are_found(world: &World) {
     }
     for (limit, expected) in [(1, &[4][..]), (2, &[4, 5]), (9, &[4, 5])] {
         let found = canon
-            .find(Named::Athlete, "LEE", limit)
+            .find_names(NamedKind::Athlete, "LEE", limit)
             .await
             .expect("names");
         let found: Vec<i64> = found.into_iter().map(|(id, _)| id).collect();
@@ -466,7 +466,7 @@ async fn rows_that_an_app_writes_are_not_read() {
         let rows = lines.iter().filter(|line| line.contains(&GONE.to_string()));
         let rows = rows.map(|line| parse(source, line.as_bytes()).expect("a row"));
         let rows: Vec<_> = rows.collect();
-        let applied = stores::canon::CanonWrite::apply(&plain, &rows, NOW_MS).await;
+        let applied = stores::entities::EntityWrite::apply(&plain, &rows, NOW_MS).await;
         assert!(!applied.expect("applying").notifications.is_empty());
         groups.insert(source);
     }
@@ -505,7 +505,7 @@ async fn several_athletes_are_erased_each_by_themselves() {
     let mut world = World::new().await;
     world.batch_options.speed_wait_ms = SPEED_WAIT_MS;
     settled(&world).await;
-    let kind = Kind::Listener;
+    let kind = PersonKind::Listener;
     let people = [
         athlete(GONE),
         athlete(STAYS),
@@ -573,15 +573,17 @@ async fn two_erasures_of_athletes_at_once_double_no_letter() {
 const LATE: &str = "late.jsonl:";
 
 /// Takes the good letters of a source again, and the marks that are left of them.
-async fn replayed(world: &World, source: Source) -> Taken {
+async fn replayed(world: &World, source: Source) -> IntakeReport {
     let mut letters = letters(world, source).await;
     letters.retain(|(origin, _)| origin.starts_with(LATE));
     assert!(!letters.is_empty(), "{source}");
     let lines = (1..).zip(letters.iter().map(|(_, raw)| raw.as_slice()));
     let intake = world.intake(source).await;
-    let (schemas, mut retaken) = (&*world.stores.schemas, Retaken::default());
-    let again = intake.look_again(lines, &mut retaken, schemas).await;
-    let taken = intake.take_again(again.expect("looking at it")).await;
+    let (schemas, mut retaken) = (&*world.stores.schemas, ReprocessedIds::default());
+    let again = intake
+        .check_dead_letters(lines, &mut retaken, schemas)
+        .await;
+    let taken = intake.reprocess(again.expect("looking at it")).await;
     taken.expect("taking it again")
 }
 
@@ -645,9 +647,9 @@ async fn dead_letters_that_are_taken_again_bring_no_athlete_back() {
         let told = told.notification(source);
         let intake = world.intake(source).await;
         let again = std::iter::once((1, told.as_slice()));
-        let again = intake.look_at_notifications(again, &*world.stores.schemas);
+        let again = intake.check_notifications(again, &*world.stores.schemas);
         let again = again.await.expect("looking at it");
-        let taken = intake.take_again(again).await.expect("taking it again");
+        let taken = intake.reprocess(again).await.expect("taking it again");
         assert_eq!((taken.accepted, taken.erased), (0, 1), "{source}");
     }
     caught_up(&world).await;

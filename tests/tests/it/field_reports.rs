@@ -336,8 +336,8 @@ fn expected_counts_may_begin_with_a_byte_order_mark() {
 
 #[test]
 fn expected_counts_that_are_not_clear_are_refused() {
-    const NOTHING: &str = "there is no line in it";
-    const TWICE: &str = "each key comes once";
+    const NOTHING: &str = "it needs at least one line";
+    const TWICE: &str = "each key may occur only once";
     const NO_INTEGER: &str = "not a 64-bit integer";
     let (_folder, data) = one_play();
     for (name, text, reason) in [

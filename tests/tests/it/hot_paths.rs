@@ -5,12 +5,12 @@ use std::convert::Infallible;
 use std::hint::black_box;
 use std::sync::Arc;
 
-use jobs::merge::{BatchRow, LivePart, Seam, merge};
+use jobs::merge::{BatchRow, LiveDelta, SeamSnapshot, merge};
 use jobs::tree::{Builder, Node, NodeId, Nodes, Options, Tree};
-use jobs::{Catalog, Engine, EngineOptions, Job, Layers, TallyFold};
-use schemas::avro::Writers;
-use schemas::plays::{Decoded, Decoder, Line};
-use schemas::seam::{Cut, Fence, Run, RunState, Runs, Slot};
+use jobs::{AggregateFold, Catalog, Engine, EngineOptions, Job, Layers};
+use schemas::avro::WriterSchemas;
+use schemas::plays::{DecodedPlays, Decoder, Line};
+use schemas::seam::{Checkpoint, Cut, PartitionState, Run, RunState, Runs};
 use schemas::source::Source;
 use serde_json::json;
 use stores::Stores;
@@ -55,17 +55,17 @@ fn lines() -> Vec<Vec<u8>> {
     (0..EVENTS).map(line).collect()
 }
 
-fn decode(lines: &[Vec<u8>]) -> Decoded {
+fn decode(lines: &[Vec<u8>]) -> DecodedPlays {
     let lines = (0..).zip(lines).map(|(offset, bytes)| Line {
         offset,
         logged_at_ms: 1_772_000_000_000,
         bytes,
     });
-    let decoded = Decoder::new(0).decode_records(lines, &Writers::default());
+    let decoded = Decoder::new(0).decode_records(lines, &WriterSchemas::default());
     decoded.expect("decoding")
 }
 
-async fn fold(fold: &TallyFold, decoded: &Decoded) -> Vec<Deltas> {
+async fn fold(fold: &AggregateFold, decoded: &DecodedPlays) -> Vec<Deltas> {
     let folded = fold.run(&decoded.events).await.expect("folding");
     let deltas = folded.into_iter().map(|of| Deltas {
         view: of.job.view().to_owned(),
@@ -77,8 +77,8 @@ async fn fold(fold: &TallyFold, decoded: &Decoded) -> Vec<Deltas> {
     deltas.collect()
 }
 
-fn fence(next_offset: i64) -> Fence {
-    Fence {
+fn fence(next_offset: i64) -> Checkpoint {
+    Checkpoint {
         generation: 1,
         next_offset,
         epoch: 1,
@@ -101,7 +101,7 @@ fn merged(keys: &[[u8; 8]]) -> usize {
         stamp_us: 1,
         token: String::new(),
     };
-    let slots = [Some(Slot {
+    let slots = [Some(PartitionState {
         generation: 1,
         position: cut(9),
         epoch: 2,
@@ -109,22 +109,22 @@ fn merged(keys: &[[u8; 8]]) -> usize {
         bounds: [(0, cut(0)), (1, cut(5))].into(),
         since: [("v@1".to_owned(), 0)].into(),
         replay_until: 0,
-        strays: None,
+        misrouted_epoch: None,
     })];
-    let seam = Seam {
+    let seam = SeamSnapshot {
         view: "v@1",
-        live: "v@1",
-        newest: 1,
+        live_view: "v@1",
+        newest_epoch: 1,
         runs: &Runs::from_iter([run]),
-        slots: &slots,
-        only: None,
+        partition_states: &slots,
+        only_partition: None,
     };
     let rows = keys.iter().map(|key| BatchRow {
         key,
         count: Some(3),
         epoch: 1,
     });
-    let parts = keys.iter().step_by(2).map(|key| LivePart {
+    let parts = keys.iter().step_by(2).map(|key| LiveDelta {
         key,
         epoch: 2,
         count: 1,
@@ -169,15 +169,15 @@ async fn hot_paths() {
         spill_bytes_max: 1 << 30,
     });
     let catalog = Catalog::built_in().expect("the catalog");
-    let jobs = catalog.of_layer(Source::Plays, Layers::Speed);
+    let jobs = catalog.jobs_in_layer(Source::Plays, Layers::Speed);
     let jobs: Vec<Arc<Job>> = jobs.cloned().collect();
-    let plans = TallyFold::new(&engine.expect("an engine"), &jobs).await;
+    let plans = AggregateFold::new(&engine.expect("an engine"), &jobs).await;
     let plans = plans.expect("plans");
     let lines = lines();
     // What is done only once, such as growing and reading zones, is not counted.
     let deltas = fold(&plans, &decode(&lines)).await;
     let (live, views) = (&*stores.live, plans.views());
-    let healed = live.heal(slot(0), None, &life(0, 0, 1)).await;
+    let healed = live.rebuild(slot(0), None, &life(0, 0, 1)).await;
     healed.expect("healing").expect("a slot");
     let step = async |from: i64, deltas: Vec<Deltas>| {
         let changes = Changes {

@@ -15,8 +15,11 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// How many records live state holds: none if it is not there.
 async fn counted(world: &World) -> i64 {
-    let slots = world.stores.live.read(Source::Plays, PARTITIONS, &[]);
-    let slots = slots.await.expect("live state").slots;
+    let slots = world
+        .stores
+        .live
+        .read_deltas(Source::Plays, PARTITIONS, &[]);
+    let slots = slots.await.expect("live state").partition_states;
     slots
         .iter()
         .flatten()

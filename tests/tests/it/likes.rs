@@ -27,7 +27,7 @@ FROM plays
 WHERE referrer = 'like'
 GROUP BY owner_id, date_bin(INTERVAL '15 minutes', at), track_id, country, listener_id
 ";
-const DAYS: &str = "kind = \"tally\"
+const DAYS: &str = "kind = \"aggregate\"
 metric = \"likes\"
 source = \"plays\"
 over = \"likes_detail\"

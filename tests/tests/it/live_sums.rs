@@ -3,8 +3,8 @@
 use schemas::key::KeyValue;
 use schemas::source::Source;
 use serde_json::json;
-use stores::kept_sum::{KeptSum, SumChange};
-use stores::live::{Changes, SlotId, StateQuery, StatesAnswer};
+use stores::live::{Changes, PartitionId, StateQuery, StatesSnapshot};
+use stores::live_count::{LiveCountChange, StoredLiveCount};
 use tests::http::Client;
 use tests::world::{PARTITIONS, World};
 
@@ -50,16 +50,21 @@ fn query(world: &World) -> StateQuery {
     }
 }
 
-async fn read(world: &World) -> StatesAnswer {
+async fn read(world: &World) -> StatesSnapshot {
     let live = &world.stores.live;
-    let read = live.read_sums(SOURCE, PARTITIONS, &[query(world)]).await;
+    let read = live
+        .read_live_counts(SOURCE, PARTITIONS, &[query(world)])
+        .await;
     read.expect("states")
 }
 
 /// The sum that is kept, with the partition, if it is made.
-async fn kept(world: &World) -> Option<(u32, KeptSum)> {
+async fn kept(world: &World) -> Option<(u32, StoredLiveCount)> {
     let answer = read(world).await;
-    let sums = answer.states.into_iter().flat_map(|states| states.sums);
+    let sums = answer
+        .states
+        .into_iter()
+        .flat_map(|states| states.live_counts);
     sums.filter(|(_, sum)| sum.content().is_some()).last()
 }
 
@@ -73,7 +78,7 @@ async fn connected(client: &Client) -> u64 {
 /// Puts a sum that is a thousand more than what is kept in its place.
 async fn falsify(world: &World) {
     let (partition, believed) = kept(world).await.expect("a sum");
-    let slots = read(world).await.slots;
+    let slots = read(world).await.partition_states;
     let slot = slots[partition as usize].as_ref().expect("a slot");
     let mut content = believed.content().expect("a sum").to_vec();
     let at = content.len() - 16;
@@ -82,19 +87,19 @@ async fn falsify(world: &World) {
     content[at..at + 8].copy_from_slice(&count.to_be_bytes());
     let StateQuery { view, key, .. } = query(world);
     let changes = Changes {
-        sums: vec![SumChange {
+        live_counts: vec![LiveCountChange {
             view: view.clone(),
             key,
             believed: Some(believed),
-            next: Some(KeptSum::made(&content)),
+            next: Some(StoredLiveCount::completed(&content)),
         }],
         ..Changes::default()
     };
     let source = SOURCE;
-    let id = SlotId { source, partition };
+    let id = PartitionId { source, partition };
     let live = &world.stores.live;
     let applied = live
-        .apply(id, slot.fence(), slot.position, &[&view], &changes)
+        .apply(id, slot.checkpoint(), slot.position, &[&view], &changes)
         .await;
     assert_eq!(applied.expect("live state"), Ok(()));
 }

@@ -29,6 +29,7 @@ mod erasure;
 mod erasure_athlete;
 mod faults;
 mod field_reports;
+mod file_cycles;
 mod flights;
 mod hostile;
 mod hot_paths;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use batch::{BatchOptions, EraseRequest, RunRequest};
 use schemas::source::Source;
-use stores::erasures::{Kind, Person};
+use stores::erasures::{Person, PersonKind};
 use tests::world::{NOW_MS, World, archive_version};
 use tokio_util::sync::CancellationToken;
 
@@ -186,7 +186,7 @@ async fn who_is_erased_is_in_no_file_that_waits() {
     }
     assert!(counts(&world).await.2 > 0, "files were merged");
     let person = Person {
-        kind: Kind::Listener,
+        kind: PersonKind::Listener,
         id: LISTENER,
     };
     let receipts = erase_all(&world, &[person], &EraseRequest::default()).await;

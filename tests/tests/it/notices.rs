@@ -185,13 +185,15 @@ async fn crash(mut world: World) {
         request_timeout_ms: 5_000,
         ..NoticesOptions::default()
     };
-    let hook = Webhook::of(&options).expect("options").expect("a hook");
+    let hook = Webhook::from_options(&options)
+        .expect("options")
+        .expect("a hook");
     world.stores.hook = Some(Arc::new(hook));
     let row = json!({"id": 7, "name": "Pacer", "owner": 42, "athlete_capacity": 1});
     world
         .ingest_into(Source::Applications, &[row.to_string()])
         .await;
-    let canon = Arc::clone(&world.stores.canon);
+    let canon = Arc::clone(&world.stores.entities);
     canon
         .authorize(7, 1, world.clock.now_ms())
         .await
@@ -210,7 +212,7 @@ async fn crash(mut world: World) {
         world.clock.set_ms(world.clock.now_ms() + later_ms);
         let done = speed.run(true, CancellationToken::new()).await;
         done.expect("catching up");
-        let waiting = canon.notices_waiting(world.clock.now_ms()).await;
+        let waiting = canon.pending_notices(world.clock.now_ms()).await;
         let waiting = waiting.expect("the store");
         (listener.posts().len(), waiting.all)
     };
@@ -231,13 +233,13 @@ async fn crash(mut world: World) {
 
     // What is older than delivery may take is given up, and is in the log all the same.
     listener.reply(&[Reply::Status(500); 9]);
-    let by = stores::admin::By {
+    let by = stores::admin::AuditContext {
         actor: "me".to_owned(),
         reason: None,
     };
-    let change = stores::admin::Change::capacity(0);
+    let change = stores::admin::ApplicationChange::capacity(0);
     canon
-        .change(7, change, &by, world.clock.now_ms())
+        .change_application(7, change, &by, world.clock.now_ms())
         .await
         .expect("changing");
     assert_eq!(again(3 * 86_400_000).await, (7, 0));

@@ -10,10 +10,10 @@ use schemas::partition::partition_of;
 use schemas::seam::Offset;
 use schemas::source::Source;
 use serde_json::json;
-use stores::canon::NOTIFICATIONS_MAX;
+use stores::entities::NOTIFICATIONS_MAX;
 use stores::intake::{Intake, IntakePorts};
 use stores::log::{FetchLimit, LogWrite, NewRecords};
-use stores::relay::{self, Relay};
+use stores::relay::{self, OutboxRelay};
 use stores::{Error, Result};
 use tests::world::{NOW_MS, PARTITIONS, World};
 use tokio_util::sync::CancellationToken;
@@ -66,16 +66,16 @@ fn effort(id: i64, segment_id: i64, athlete_id: i64) -> String {
     .to_string()
 }
 
-fn relay(world: &World, log: Arc<dyn LogWrite>) -> Relay {
-    let canon = Arc::clone(&world.stores.canon) as _;
-    Relay::new(canon, log, Arc::clone(&world.clock) as _, PARTITIONS)
+fn relay(world: &World, log: Arc<dyn LogWrite>) -> OutboxRelay {
+    let canon = Arc::clone(&world.stores.entities) as _;
+    OutboxRelay::new(canon, log, Arc::clone(&world.clock) as _, PARTITIONS)
 }
 
 async fn intake(world: &World, log: Arc<dyn LogWrite>, source: Source) -> Intake {
     let ports = IntakePorts {
         log,
-        canon: Arc::clone(&world.stores.canon) as _,
-        suppressions: stores::erasures::Suppressions::nobody(),
+        entities: Arc::clone(&world.stores.entities) as _,
+        suppressions: stores::erasures::Suppressions::none(),
         clock: Arc::clone(&world.clock) as _,
     };
     let intake = Intake::open(ports, source, PARTITIONS).await;
@@ -86,12 +86,12 @@ async fn intake(world: &World, log: Arc<dyn LogWrite>, source: Source) -> Intake
 async fn commit(world: &World, source: Source, lines: &[String], now_ms: i64) {
     let rows = lines.iter().map(|line| parse(source, line.as_bytes()));
     let rows: Vec<_> = rows.collect::<Result<_, _>>().expect("rows");
-    let canon = &world.stores.canon;
+    let canon = &world.stores.entities;
     canon.apply(&rows, now_ms).await.expect("applying");
 }
 
 async fn waiting(world: &World, source: Source) -> u64 {
-    let waiting = world.stores.canon.waiting(source).await;
+    let waiting = world.stores.entities.outbox_status(source).await;
     waiting.expect("the outbox").notifications
 }
 
@@ -123,13 +123,13 @@ async fn told(world: &World, source: Source) -> (BTreeSet<Group>, usize) {
 /// at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_is_told_however_much() {
-    let segments = i64::try_from(NOTIFICATIONS_MAX + relay::STEP + 5).expect("small");
+    let segments = i64::try_from(NOTIFICATIONS_MAX + relay::OUTBOX_BATCH + 5).expect("small");
     let world = World::new().await;
     let lines: Vec<String> = (0..segments).map(|n| effort(n, n, 7)).collect();
     commit(&world, Source::Efforts, &lines, NOW_MS).await;
     let all: BTreeSet<Group> = (0..segments).map(|key| Group { key, member: 7 }).collect();
     let log: Arc<dyn LogWrite> = Arc::clone(&world.stores.log) as _;
-    let newest = world.stores.canon.waiting(Source::Efforts).await;
+    let newest = world.stores.entities.outbox_status(Source::Efforts).await;
     let newest = newest.expect("the outbox").newest;
     let relay = relay(&world, Arc::clone(&log));
     let go_on = CancellationToken::new();
@@ -140,7 +140,7 @@ async fn everything_is_told_however_much() {
 
     let line = br#"{"id":7,"gender":"F"}"#;
     let athletes = intake(&world, log, Source::Athletes).await;
-    let taken = athletes.take("f", [(1, &line[..])].into_iter()).await;
+    let taken = athletes.ingest("f", [(1, &line[..])].into_iter()).await;
     assert_eq!(taken.expect("taking").accepted, 1);
     let again = told(&world, Source::Efforts).await;
     assert!(again == (all.clone(), 2 * all.len()));
@@ -150,8 +150,8 @@ async fn everything_is_told_however_much() {
     let stop = CancellationToken::new();
     stop.cancel();
     let line = br#"{"id":7,"gender":"M"}"#;
-    let athletes = athletes.until(stop);
-    let taken = athletes.take("f", [(1, &line[..])].into_iter()).await;
+    let athletes = athletes.with_stop(stop);
+    let taken = athletes.ingest("f", [(1, &line[..])].into_iter()).await;
     assert_eq!(taken.expect("taking").accepted, 1);
     let left = all.len() - NOTIFICATIONS_MAX;
     assert_eq!(waiting(&world, Source::Efforts).await, left as u64);
@@ -239,8 +239,12 @@ async fn what_cannot_be_sent_holds_nothing_up() {
         async move {
             loop {
                 let live = &world.stores.live;
-                let read = live.read(Source::Efforts, PARTITIONS, &[]).await;
-                let slots = read.expect("live state").slots.into_iter().flatten();
+                let read = live.read_deltas(Source::Efforts, PARTITIONS, &[]).await;
+                let slots = read
+                    .expect("live state")
+                    .partition_states
+                    .into_iter()
+                    .flatten();
                 let all: i64 = slots.map(|slot| slot.position.next_offset).sum();
                 if usize::try_from(all).expect("an offset") >= groups {
                     break;

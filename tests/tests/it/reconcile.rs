@@ -148,7 +148,7 @@ async fn of_two_schedulers_one_passes() {
     let held = held.expect("an answer").expect("the lease");
     let passed = reconcile(&world, &of, When::Now).await;
     assert!(matches!(passed, Reconciled::Passed { .. }), "{passed:?}");
-    held.let_go().await;
+    held.release().await;
     let (one, other) = tokio::join!(
         reconcile(&world, &of, When::Due),
         reconcile(&world, &of, When::Due)
@@ -201,7 +201,7 @@ async fn an_error_says_what_was_put_right_before() {
     let cut = batch.restore(&request, &intake, (&cutting, &stop)).await;
     let told = cut.expect_err("it was cut off").to_string();
     assert!(
-        told.contains("1 row was written anew") && told.contains("restoration 1"),
+        told.contains("1 row was rewritten") && told.contains("restoration 1"),
         "{told}"
     );
     let newest = &history(&world).await[0];
@@ -399,18 +399,18 @@ async fn other_systems_are_asked() {
             "text/html",
         ),
         (http("200 OK", json, &large), "larger than 1000 bytes"),
-        (http("302 Found", "location: /other", ""), "leads elsewhere"),
+        (http("302 Found", "location: /other", ""), "redirects"),
         (
             http(
                 "200 OK",
                 &format!("{json}\r\nlink: </2>; rel=\"next\""),
                 "[]",
             ),
-            "a page only",
+            "only one page",
         ),
         (http("200 OK", json, "[{\"customer\": 1}"), "EOF"),
-        (http("200 OK", json, "[]"), "no line in it"),
-        (None, "no whole answer"),
+        (http("200 OK", json, "[]"), "it needs at least one line"),
+        (None, "no complete response"),
     ] {
         if answer.is_none() {
             world.batch_options.expected_wait_ms = 1_500;
@@ -447,7 +447,7 @@ async fn queries_are_asked(world: &World) {
         let refused = restore(world, &asked(query)).await;
         refused.expect_err(query);
     }
-    let canon = &world.stores.canon;
+    let canon = &world.stores.entities;
     assert_eq!(canon.applications(None, 10).await.expect("rows").len(), 1);
 }
 

@@ -13,11 +13,11 @@ use jobs::counting::{Counting, CountingSection};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use schemas::clock::Clock;
-use schemas::draws::SeededDraws;
+use schemas::random::SeededRandom;
 use schemas::source::Source;
 use serde_json::{Value, json};
 use speed::{Speed, SpeedPorts};
-use stores::recounts::{Countable, Recount, Recounts};
+use stores::recounts::{CountedApplication, Recount, Recounts};
 use stores::{Error, Result};
 use tests::http::Client;
 use tests::place::Place;
@@ -61,7 +61,7 @@ fn classes() -> Counting {
         recount("large", LARGE, 0),
         recount("far", FAR, 1_000),
     ];
-    Counting::of(&sections).expect("classes")
+    Counting::parse(&sections).expect("classes")
 }
 
 /// A store that does not answer for a while, that can't count an application, or in which whoever records is never seen
@@ -80,7 +80,7 @@ struct Troubled {
 impl Troubled {
     fn of(world: &World) -> Arc<Self> {
         Arc::new(Self {
-            inner: Arc::clone(&world.stores.canon) as _,
+            inner: Arc::clone(&world.stores.entities) as _,
             is_away: AtomicBool::new(false),
             swallows: AtomicBool::new(false),
             broken: AtomicI64::new(0),
@@ -107,14 +107,18 @@ impl Troubled {
 
 #[async_trait]
 impl Recounts for Troubled {
-    async fn countables(&self, ids: &[i64]) -> Result<Vec<Countable>> {
+    async fn counted_applications(&self, ids: &[i64]) -> Result<Vec<CountedApplication>> {
         self.answers()?;
-        self.inner.countables(ids).await
+        self.inner.counted_applications(ids).await
     }
 
-    async fn countables_after(&self, after: Option<i64>, limit: usize) -> Result<Vec<Countable>> {
+    async fn counted_applications_after(
+        &self,
+        after: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<CountedApplication>> {
         self.answers()?;
-        self.inner.countables_after(after, limit).await
+        self.inner.counted_applications_after(after, limit).await
     }
 
     async fn recount(&self, ids: &[i64], now_ms: i64) -> Result<Vec<Recount>> {
@@ -249,7 +253,7 @@ async fn installation_up_to(last: i64, mut world: World) -> World {
 async fn speed(world: &World, recounts: &Arc<Troubled>, seed: u64) -> Speed {
     let ports = SpeedPorts {
         recounts: Arc::clone(recounts) as _,
-        draws: Arc::new(SeededDraws::new(seed)),
+        draws: Arc::new(SeededRandom::new(seed)),
         ..world.speed_ports()
     };
     world.speed_over(SOURCE, ports).await
@@ -257,9 +261,9 @@ async fn speed(world: &World, recounts: &Arc<Troubled>, seed: u64) -> Speed {
 
 /// The recorded count of an application.
 async fn recorded(world: &World, id: i64) -> Option<u64> {
-    let found = world.stores.canon.countables(&[id]).await;
+    let found = world.stores.entities.counted_applications(&[id]).await;
     let found = found.expect("the store").pop();
-    Some(found?.recounted?.connected)
+    Some(found?.recorded?.connected)
 }
 
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {

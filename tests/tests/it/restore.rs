@@ -10,7 +10,7 @@ use schemas::source::Source;
 use serde_json::json;
 use stores::archive::Archive;
 use stores::view_scan::{ScanShare, ScannedRows};
-use stores::views::{NewRows, TallyShape};
+use stores::views::{AggregateShape, NewRows};
 use tests::stages::{OnStage, cancel_at, wait_for};
 use tests::world::{NOW_MS, World};
 use tokio_util::sync::CancellationToken;
@@ -195,7 +195,7 @@ pub(super) async fn write(world: &World, table: &str, rows: &NewRows) {
 
 pub(super) fn one_row(page: &ScannedRows, row: usize, count: Option<i64>) -> NewRows {
     NewRows {
-        parts: BinaryArray::from_iter_values([page.parts.value(row)]),
+        partitions: BinaryArray::from_iter_values([page.partitions.value(row)]),
         rows: BinaryArray::from_iter_values([page.rows.value(row)]),
         counts: Int64Array::from(vec![count]),
     }
@@ -248,10 +248,10 @@ async fn rows_are_restored(world: &World) {
     let mut values = job.row().decode_values(page.rows.value(0)).expect("a key");
     values[0] = schemas::key::KeyValue::Time(1_772_236_800);
     let invented = job.row().encode_values(&values).expect("a key");
-    let group = page.parts.value(0)[8..].to_vec();
-    let part = TallyShape::part(job.partition().floor(1_772_236_800), &group);
+    let group = page.partitions.value(0)[8..].to_vec();
+    let part = AggregateShape::partition_key(job.table_partition().floor(1_772_236_800), &group);
     let rows = NewRows {
-        parts: BinaryArray::from_iter_values([part]),
+        partitions: BinaryArray::from_iter_values([part]),
         rows: BinaryArray::from_iter_values([invented]),
         counts: Int64Array::from(vec![9]),
     };
@@ -284,9 +284,9 @@ async fn strays_are_deleted(world: &World, counts_of: fn(usize) -> Vec<Option<i6
     let job = Arc::clone(world.catalog.job(view).expect("the job"));
     let table = job.view().to_owned();
     let page = rows_of(world, &table).await;
-    let (part, row) = (page.parts.value(0), page.rows.value(0));
-    let (time, group) = TallyShape::split_part(part).expect("a partition");
-    let elsewhere = TallyShape::part(time + 40 * 86_400, group);
+    let (part, row) = (page.partitions.value(0), page.rows.value(0));
+    let (time, group) = AggregateShape::split_partition_key(part).expect("a partition");
+    let elsewhere = AggregateShape::partition_key(time + 40 * 86_400, group);
     let cut = &row[..row.len() - 1];
     let places: [(&[u8], &[u8], RestoreCause); 5] = [
         (&elsewhere, row, RestoreCause::MisplacedRow),
@@ -302,7 +302,7 @@ async fn strays_are_deleted(world: &World, counts_of: fn(usize) -> Vec<Option<i6
     for (place, (part, row, cause)) in places.into_iter().enumerate() {
         for count in counts_of(place) {
             let rows = NewRows {
-                parts: BinaryArray::from_iter_values([part]),
+                partitions: BinaryArray::from_iter_values([part]),
                 rows: BinaryArray::from_iter_values([row]),
                 counts: Int64Array::from(vec![count]),
             };
@@ -362,10 +362,11 @@ async fn a_row_that_somebody_moved_is_two() {
     let view = "plays_owner_day_track";
     let table = world.catalog.job(view).expect("the job").view().to_owned();
     let page = rows_of(&world, &table).await;
-    let (time, group) = TallyShape::split_part(page.parts.value(0)).expect("a partition");
-    let elsewhere = TallyShape::part(time + 40 * 86_400, group);
+    let (time, group) =
+        AggregateShape::split_partition_key(page.partitions.value(0)).expect("a partition");
+    let elsewhere = AggregateShape::partition_key(time + 40 * 86_400, group);
     let moved = NewRows {
-        parts: BinaryArray::from_iter_values([elsewhere]),
+        partitions: BinaryArray::from_iter_values([elsewhere]),
         ..one_row(&page, 0, Some(page.counts.value(0)))
     };
     write(&world, &table, &moved).await;
@@ -648,7 +649,7 @@ async fn wrong_requests_are_named() {
                 },
                 "plays_owner_day",
             ),
-            "no such column",
+            "no column with this name",
         ),
         (
             wrong(

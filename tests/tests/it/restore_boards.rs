@@ -9,7 +9,7 @@ use bytes::Bytes;
 use schemas::key::KeyValue;
 use schemas::source::Source;
 use serde_json::json;
-use stores::views::{NewEdition, NewHead};
+use stores::views::{NewHead, NewVersion};
 use tests::stages::{OnStage, cancel_at, wait_for};
 use tests::world::{NOW_MS, World};
 use tokio_util::sync::CancellationToken;
@@ -204,18 +204,18 @@ async fn batch_rows_are_gone(world: &World) {
             let at_ms = NOW_MS + day * 86_400_000;
             let stamp = views.begin_publishing(Source::Efforts, epoch, &nothing, at_ms);
             let stamp = stamp.await.expect("a stamp");
-            let editions = [NewEdition {
+            let editions = [NewVersion {
                 key: key.clone(),
                 nodes: Vec::new(),
                 head: Some(NewHead {
                     root: root.clone(),
                     names: Vec::new(),
                 }),
-                is_anew: false,
-                is_alone: false,
+                rewrites_nodes: false,
+                drops_earlier_root: false,
             }];
             let written =
-                views.publish_editions(Source::Efforts, job.view(), epoch, stamp, &editions);
+                views.publish_versions(Source::Efforts, job.view(), epoch, stamp, &editions);
             written.await.expect("a head");
             let at = (epoch, stamp);
             let gone = views.collect_garbage(Source::Efforts, job.view(), at, 10_000);

@@ -241,14 +241,14 @@ async fn corrections_that_can_not_be_are_refused_before() {
                 "plays_track_day_uniques",
                 &[],
             ),
-            "no event changes",
+            "no single event changes",
         ),
         (
             plain(&file(&world, "kind.csv", &whole), track_day, &[]),
             "kind",
         ),
         (plain(&track, track_day, &[("at", "yesterday")]), "at"),
-        (within, "no event changes"),
+        (within, "no single event changes"),
     ] {
         let error = restore(&world, &request).await.expect_err(text).to_string();
         assert!(
@@ -256,7 +256,7 @@ async fn corrections_that_can_not_be_are_refused_before() {
             "{error}"
         );
     }
-    for (name, text) in [("coutry", "no such field"), ("amount", "no such field")] {
+    for (name, text) in [("coutry", "unknown field"), ("amount", "unknown field")] {
         let request = plain(
             &track,
             track_day,
@@ -516,11 +516,15 @@ async fn what_is_wrong_in_a_file_is_named() {
         (
             "e.csv",
             &["owner_id,bucket,expected", "1,2026-03-01T10:00:00Z,5"],
-            "no bucket",
+            "not the start of a bucket",
         ),
         ("f.csv", &["owner_id,expected", "1,5", "1,6"], "2 times"),
         ("g.csv", &["owner_id,expected", "1"], "record"),
-        ("n.csv", &["owner_id,expected"], "there is no line in it"),
+        (
+            "n.csv",
+            &["owner_id,expected"],
+            "it needs at least one line",
+        ),
         (
             "h.jsonl",
             &[
@@ -544,7 +548,7 @@ async fn what_is_wrong_in_a_file_is_named() {
                 "\u{feff}{\"owner_id\": 1, \"expected\": 5}",
                 r#"{"owner_id": 1, "expected": 5, "owner_id": 2}"#,
             ],
-            "line 2: \"owner_id\" is there twice",
+            "line 2: \"owner_id\" occurs twice",
         ),
         ("k.txt", &["x"], ".csv, .jsonl or .parquet"),
         ("l.parquet", &["x"], "l.parquet"),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use batch::{
-    EraseRequest, Expected, Kind, Receipt, RestoreCause, RestoreRequest, Retention,
+    DataKind, EraseRequest, Expected, Receipt, RestoreCause, RestoreRequest, Retention,
     RetentionOptions, RunRequest,
 };
 use bytes::Bytes;
@@ -40,16 +40,16 @@ async fn let_go(world: &World) -> u64 {
         archive_days: 2,
         ..RetentionOptions::default()
     };
-    let canon = Arc::clone(&world.stores.canon) as _;
-    let retention = Retention::build(world.batch(), canon, options);
+    let canon = Arc::clone(&world.stores.entities) as _;
+    let retention = Retention::new(world.batch(), canon, options);
     let done = retention.run(&CancellationToken::new()).await;
     let done = done.expect("retention").into_iter();
-    let mut events = done.filter(|one| one.kind == Kind::Events);
-    events.next().expect("events").went.count
+    let mut events = done.filter(|one| one.kind == DataKind::Events);
+    events.next().expect("events").deleted.count
 }
 
 const fn listener(id: i64) -> Person {
-    let kind = stores::erasures::Kind::Listener;
+    let kind = stores::erasures::PersonKind::Listener;
     Person { kind, id }
 }
 
@@ -180,7 +180,7 @@ async fn somebody_is_erased_from_days_of_which_events_went() {
     let waits = restore(&world, &of("plays_detail"))
         .await
         .expect_err("it waits");
-    assert!(waits.to_string().contains("an erasure waits"), "{waits}");
+    assert!(waits.to_string().contains("finish the erasure"), "{waits}");
     assert!(erase(&world, false).await.is_clean());
     assert!(let_go(&world).await > 0);
     these_are_right(&world, &VIEWS).await;
@@ -324,7 +324,7 @@ async fn files_made_anew_bring_nobody_back() {
         .expect_err("nothing gives it");
     let text = error.to_string();
     assert!(
-        text.contains(&whole[0]) && text.contains("Put the file back"),
+        text.contains(&whole[0]) && text.contains("Restore the file"),
         "{text}"
     );
 }
@@ -348,7 +348,12 @@ async fn an_older_archive_brings_nobody_back() {
     let view = "plays_track_day_listener";
     for request in [of(view), applied(view)] {
         let error = restore(&world, &request).await.expect_err("an older copy");
-        assert!(error.to_string().contains("looked at"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("may name people who were erased"),
+            "{error}"
+        );
     }
     world.run(&RunRequest::default()).await.expect("a run");
     these_are_right(&world, &VIEWS).await;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use batch::{Cause, Kind, KindReport, Retention, RetentionOptions, RunRequest};
+use batch::{Cause, DataKind, KindReport, Retention, RetentionOptions, RunRequest};
 use schemas::clock::Clock;
 use schemas::source::Source;
 use serde_json::json;
@@ -78,13 +78,17 @@ fn retention(world: &World, archive_days: u32) -> Retention {
         archive_days,
         ..RetentionOptions::default()
     };
-    Retention::build(world.batch(), Arc::clone(&world.stores.canon) as _, options)
+    Retention::new(
+        world.batch(),
+        Arc::clone(&world.stores.entities) as _,
+        options,
+    )
 }
 
 fn of_events(reports: Vec<KindReport>) -> KindReport {
     let mut reports = reports.into_iter();
     reports
-        .find(|one| one.kind == Kind::Events)
+        .find(|one| one.kind == DataKind::Events)
         .expect("events")
 }
 
@@ -124,7 +128,7 @@ async fn law(world: &World) {
     let served = world.serve().await;
     let held_back = let_go(world, 2).await;
     assert_eq!(
-        held_back.went.count, 0,
+        held_back.deleted.count, 0,
         "nothing is archived yet: {held_back:?}"
     );
     world.run(&RunRequest::default()).await.expect("a run");
@@ -132,28 +136,28 @@ async fn law(world: &World) {
 
     let there = files(world).await;
     let looked = retention(world, 2).show().await.expect("a look");
-    let topics = looked.iter().filter(|one| one.kind == Kind::Topic);
+    let topics = looked.iter().filter(|one| one.kind == DataKind::Topic);
     let policies: Vec<&str> = topics.map(|topic| &*topic.policy).collect();
     assert!(!policies.is_empty(), "{looked:?}");
     assert!(
-        policies.iter().all(|policy| !policy.contains("can't")),
+        policies.iter().all(|policy| !policy.contains("unknown")),
         "{policies:?}"
     );
     let looked = of_events(looked);
     assert!(
-        looked.would_go.count > 0 && looked.went.count == 0,
+        looked.eligible.count > 0 && looked.deleted.count == 0,
         "{looked:?}"
     );
     assert_eq!(files(world).await, there, "who looks deletes nothing");
     let mixed = let_go(world, 3).await;
     assert!(
-        !mixed.held_back.is_empty(),
+        !mixed.retained.is_empty(),
         "some hold events of the second: {mixed:?}"
     );
     let went = let_go(world, 2).await;
     assert_eq!(
-        mixed.went.count + went.went.count,
-        looked.would_go.count,
+        mixed.deleted.count + went.deleted.count,
+        looked.eligible.count,
         "{went:?}"
     );
     assert!(files(world).await.len() < there.len(), "files went");
@@ -206,7 +210,7 @@ async fn come_late(world: &World, served: &Served, truth: &mut Truth) {
         truth.check(served).await;
         let went = let_go(world, 2).await;
         assert!(
-            round > 0 || went.went.count > 0 || !went.held_back.is_empty(),
+            round > 0 || went.deleted.count > 0 || !went.retained.is_empty(),
             "{went:?}"
         );
         truth.check(served).await;
@@ -248,7 +252,7 @@ async fn files_that_come_back_count_again() {
         let bytes = archive.get(&path).await.expect("the archive");
         copies.push((path, bytes.expect("a file")));
     }
-    assert!(let_go(&world, 2).await.went.count > 0);
+    assert!(let_go(&world, 2).await.deleted.count > 0);
     world.ingest(&truth.lines(120..140, false)).await;
     world.catch_up().await;
     refused(&world, &full()).await;
@@ -258,7 +262,7 @@ async fn files_that_come_back_count_again() {
     world.run(&full()).await.expect("all events are there");
     let served = world.serve().await;
     truth.check(&served).await;
-    assert!(let_go(&world, 2).await.went.count > 0, "and go again");
+    assert!(let_go(&world, 2).await.deleted.count > 0, "and go again");
     truth.check(&served).await;
     served.end().await;
 }
@@ -271,7 +275,7 @@ async fn what_a_run_needs_that_died_stays() {
         world.ingest(&truth.lines(0..120, false)).await;
         world.catch_up().await;
         world.run(&RunRequest::default()).await.expect("a run");
-        assert!(let_go(&world, 2).await.went.count > 0);
+        assert!(let_go(&world, 2).await.deleted.count > 0);
         later(&world);
         world.ingest(&truth.lines(120..160, false)).await;
         world.ingest(&again(0..10)).await;
@@ -289,7 +293,7 @@ async fn what_a_run_needs_that_died_stays() {
         let report = let_go(&world, 2).await;
         let runs = world.stores.views.runs(Source::Plays).await.expect("runs");
         if runs.runs.open().is_some() {
-            assert_eq!(report.went.count, 0, "{stage}: {report:?}");
+            assert_eq!(report.deleted.count, 0, "{stage}: {report:?}");
         }
         world.run_once_free(Source::Plays, &request).await;
         let served = world.serve().await;
@@ -318,7 +322,7 @@ async fn several_at_once_do_no_harm() {
         );
         assert!(run.epoch > 0);
         let (one, other) = tokio::join!(let_go(&world, 2), let_go(&world, 2));
-        assert!(one.went.count + other.went.count + one.held_back.len() as u64 > 0);
+        assert!(one.deleted.count + other.deleted.count + one.retained.len() as u64 > 0);
         truth.check(&served).await;
     }
     served.end().await;
@@ -365,7 +369,7 @@ async fn a_new_view_is_refused_and_the_old_ones_go_on() {
     world.ingest(&truth.lines(0..120, false)).await;
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
-    assert!(let_go(&world, 2).await.went.count > 0);
+    assert!(let_go(&world, 2).await.deleted.count > 0);
     let views = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");
     let text = |file: &str| {
         let path = views.join("plays_owner_day").join(file);
@@ -378,10 +382,10 @@ async fn a_new_view_is_refused_and_the_old_ones_go_on() {
     world.catch_up().await;
     refused(&newer, &RunRequest::default()).await;
     let held_back = let_go(&world, 2).await;
-    assert_eq!(held_back.went.count, 0, "{held_back:?}");
-    let told = world.stores.views.story(Source::Plays, 2).await;
+    assert_eq!(held_back.deleted.count, 0, "{held_back:?}");
+    let told = world.stores.views.run_details(Source::Plays, 2).await;
     let told = told.expect("records").expect("a run that is not finished");
-    let outcome = told.outcome(1).expect("it is not published");
+    let outcome = told.unpublished_reason(1).expect("it is not published");
     assert!(
         outcome.reason.contains("retention.archive_days"),
         "{outcome:?}"

@@ -10,8 +10,8 @@ use jobs::Catalog;
 use schemas::seam::{Cut, Run};
 use schemas::source::Source;
 use serde_json::{Value, json};
-use stores::live::SlotId;
-use stores::views::{NewRows, PartQuery, TallyShape};
+use stores::live::PartitionId;
+use stores::views::{AggregateShape, NewRows, PartitionQuery};
 use tests::process::{done, run, run_with_input};
 use tests::stages::cancel_at;
 use tests::world::{NOW_MS, PARTITIONS, World};
@@ -88,7 +88,7 @@ async fn an_archive_of_another_log_is_refused() {
         let runs_before = runs(&world).await;
         let refused = world.run(&RunRequest::default()).await;
         let refused = refused.expect_err("another log").to_string();
-        assert!(refused.contains("made from another log"), "{refused}");
+        assert!(refused.contains("written from another log"), "{refused}");
         assert_eq!(runs(&world).await, runs_before, "nothing was recorded");
     }
 }
@@ -197,7 +197,7 @@ async fn a_damaged_result_is_made_anew() {
     }
     let damaged = counted_and_run(&world, "b", 50).await;
     let said = damaged.expect_err("a damaged file").to_string();
-    assert!(said.contains("is deleted now"), "{said}");
+    assert!(said.contains("has been deleted"), "{said}");
     assert_eq!(total(&world).await, 100);
     // Each try finds one result damaged, at most.
     let mut tries = 1;
@@ -274,7 +274,7 @@ async fn rows_of_a_missing_result_are_taken_out() {
         .begin_publishing(Source::Plays, 1, &named, NOW_MS)
         .await;
     let stray = NewRows {
-        parts: BinaryArray::from_vec(vec![&TallyShape::part(0, &[1])]),
+        partitions: BinaryArray::from_vec(vec![&AggregateShape::partition_key(0, &[1])]),
         rows: BinaryArray::from_vec(vec![b"stray"]),
         counts: Int64Array::from(vec![7]),
     };
@@ -283,8 +283,8 @@ async fn rows_of_a_missing_result_are_taken_out() {
         .publish(Source::Plays, view, 1, stamp_us, &stray)
         .await;
     written.expect("a row");
-    let query = PartQuery {
-        part: TallyShape::part(0, &[1]),
+    let query = PartitionQuery {
+        partition: AggregateShape::partition_key(0, &[1]),
         range: (Vec::new(), None),
     };
     let count = async || {
@@ -526,14 +526,14 @@ async fn damage_in_the_archive_is_found() {
 async fn proposed(world: &World, beyond: i64) {
     let mut cuts = Vec::new();
     for partition in 0..PARTITIONS {
-        let slot = SlotId {
+        let slot = PartitionId {
             source: Source::Plays,
             partition,
         };
         let cut: Cut = world
             .stores
             .live
-            .roll(slot, 1)
+            .end_epoch(slot, 1)
             .await
             .expect("a roll")
             .expect("a cut");
@@ -576,17 +576,17 @@ async fn a_run_that_does_not_go_on_is_not_waited_for_without_end() {
     // Live state begins anew without the end of the epoch, and has gone on before the worker sees
     // the run.
     for partition in 0..PARTITIONS {
-        let slot = SlotId {
+        let slot = PartitionId {
             source: Source::Plays,
             partition,
         };
-        let life = schemas::seam::Runs::default().new_life(0, 0, 1);
+        let life = schemas::seam::Runs::default().generation_start(0, 0, 1);
         let live = &world.stores.live;
-        live.heal(slot, None, &life)
+        live.rebuild(slot, None, &life)
             .await
             .expect("a heal")
             .expect("healed");
-        let healed = schemas::seam::Slot::new_generation(1, &life);
+        let healed = schemas::seam::PartitionState::new_generation(1, &life);
         let far = Cut {
             next_offset: 100,
             last: None,
@@ -594,7 +594,7 @@ async fn a_run_that_does_not_go_on_is_not_waited_for_without_end() {
         let applied = live
             .apply(
                 slot,
-                healed.fence(),
+                healed.checkpoint(),
                 far,
                 &[],
                 &stores::live::Changes::default(),

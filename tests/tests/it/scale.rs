@@ -156,7 +156,7 @@ async fn published(place: &Place) -> BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>> {
             // A view of the speed layer alone has no table.
             let Some(page) = page else { break };
             for row in 0..page.rows.len() {
-                let key = [page.parts.value(row), b"/", page.rows.value(row)].concat();
+                let key = [page.partitions.value(row), b"/", page.rows.value(row)].concat();
                 let value = format!(
                     "{:?} {}",
                     page.counts.iter().nth(row),
@@ -248,7 +248,7 @@ async fn every_view_is_the_same_by_two_executors() {
     for executor in &cluster.executors {
         let [_, log] = executor.said();
         for task in ["days", "publish"] {
-            let done = format!("a task is done task=\"{task}\"");
+            let done = format!("task done task=\"{task}\"");
             assert!(log.contains(&done), "both have worked: {log}");
         }
     }
@@ -312,12 +312,12 @@ async fn runs_of_a_schedule_go_on_when_executors_are_there_again() {
     let engine = cluster.engine();
     let args = ["batch", "schedule", "--every", "1", "--engine", &engine];
     let schedule = Process::start(place.data(), &args);
-    cluster.executors[0].until_said("a task is done").await;
+    cluster.executors[0].until_said("task done").await;
     let executor = cluster.executors.remove(0);
     assert!(executor.kill(), "it was there");
     cluster.add(place.data()).await;
     ingest([&place, &other], "6", [20, 4, 2, 300, 100, 20]);
-    cluster.executors[0].until_said("a task is done").await;
+    cluster.executors[0].until_said("task done").await;
     cluster.end();
     schedule.until_said("no scheduler answers at").await;
     let (succeeded, said) = schedule.end();
@@ -349,7 +349,7 @@ async fn who_can_not_have_tasks_carried_out_says_why() {
     };
     refused(&format!("ballista://{nobody}"), "no scheduler answers at");
     let mut cluster = Cluster::start(&[other.data()]).await;
-    refused(&cluster.engine(), "has another archive than the run");
+    refused(&cluster.engine(), "cannot read the input of a stage");
     assert_eq!(notes(place.data()), Vec::<PathBuf>::new());
     // With the right one the same run goes on.
     let executor = cluster.executors.remove(0);

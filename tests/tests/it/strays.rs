@@ -44,9 +44,17 @@ async fn events_of_other_partitions_count() {
         .await;
     world.catch_up().await;
     assert_eq!(asked(&served, &total).await["count"], 3);
-    let slots = world.stores.live.read(Source::Plays, PARTITIONS, &[]);
-    let strays = slots.await.expect("live state").slots.into_iter().flatten();
-    assert_eq!(strays.filter_map(|slot| slot.strays).count(), 1);
+    let slots = world
+        .stores
+        .live
+        .read_deltas(Source::Plays, PARTITIONS, &[]);
+    let strays = slots
+        .await
+        .expect("live state")
+        .partition_states
+        .into_iter()
+        .flatten();
+    assert_eq!(strays.filter_map(|slot| slot.misrouted_epoch).count(), 1);
     world
         .run(&batch::RunRequest::default())
         .await

@@ -9,14 +9,16 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use batch::{Progress, RunReport, RunRequest};
 use bytes::Bytes;
-use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES, Kind, Told};
+use schemas::achievement::{ACHIEVEMENTS, AchievementKind, BOARD_CHANGES, OutboxMessage};
 use schemas::seam::{Epoch, Offset};
 use schemas::source::Source;
 use serde_json::{Value, json};
 use speed::SpeedPorts;
-use stores::achievements::{AchievementsErase, AchievementsRead, AchievementsWrite, Mark, Of};
-use stores::live::SlotId;
-use stores::views::{FoundRows, Head, NodeName, PartQuery, RunStory, RunsSeen, ViewsRead};
+use stores::achievements::{
+    AchievementCursor, AchievementOwner, AchievementsErase, AchievementsRead, AchievementsWrite,
+};
+use stores::live::PartitionId;
+use stores::views::{Head, NodeName, PartitionQuery, RunDetails, RunRecords, ViewRows, ViewsRead};
 use stores::{Error, Result};
 use tests::topic::messages;
 use tests::world::{PARTITIONS, World};
@@ -38,37 +40,37 @@ struct Table {
 impl AchievementsRead for Table {
     async fn achievements(
         &self,
-        of: Of,
-        kind: Option<Kind>,
-        before: Option<&Mark>,
+        of: AchievementOwner,
+        kind: Option<AchievementKind>,
+        before: Option<&AchievementCursor>,
         limit: usize,
-    ) -> Result<Vec<Told>> {
+    ) -> Result<Vec<OutboxMessage>> {
         self.inner.achievements(of, kind, before, limit).await
     }
 
-    async fn told_through(&self, slot: SlotId) -> Result<Option<Offset>> {
-        self.inner.told_through(slot).await
+    async fn published_through(&self, slot: PartitionId) -> Result<Option<Offset>> {
+        self.inner.published_through(slot).await
     }
 }
 
 #[async_trait]
 impl AchievementsWrite for Table {
-    async fn write(&self, achievements: &[Told]) -> Result<()> {
+    async fn write(&self, achievements: &[OutboxMessage]) -> Result<()> {
         if self.is_shut.load(Ordering::Relaxed) {
             return Err(away());
         }
         self.inner.write(achievements).await
     }
 
-    async fn note_told(&self, slot: SlotId, through: Offset) -> Result<()> {
-        self.inner.note_told(slot, through).await
+    async fn record_published_through(&self, slot: PartitionId, through: Offset) -> Result<()> {
+        self.inner.record_published_through(slot, through).await
     }
 }
 
 #[async_trait]
 impl AchievementsErase for Table {
-    async fn naming(&self, athlete_id: i64) -> Result<u64> {
-        self.inner.naming(athlete_id).await
+    async fn count_naming(&self, athlete_id: i64) -> Result<u64> {
+        self.inner.count_naming(athlete_id).await
     }
 
     async fn erase(&self, athlete_id: i64) -> Result<()> {
@@ -145,8 +147,8 @@ impl Working {
             let outboxes = outboxes.expect("live state");
             let is_there = outboxes.iter().zip(&ends).all(|(outbox, span)| {
                 outbox.as_ref().is_some_and(|outbox| {
-                    outbox.slot.position.next_offset >= span.end
-                        && (outbox.waiting == 0 || !is_told)
+                    outbox.state.position.next_offset >= span.end
+                        && (outbox.pending == 0 || !is_told)
                 })
             });
             if is_there && !ends.is_empty() {
@@ -247,7 +249,10 @@ async fn a_run_says_what_it_covers_untold() {
     assert!(watch.went_on_shut.load(Ordering::Relaxed));
     let said = report.warnings.join("\n");
     let partitions = |n: u32| said.contains(&n.to_string());
-    assert!(said.contains("waits to be told in partition(s)"), "{said}");
+    assert!(
+        said.contains("unpublished board changes in partition(s)"),
+        "{said}"
+    );
     assert!((0..PARTITIONS).any(partitions), "{said}");
     assert!(changed(&world, &BTreeSet::new()).await.is_empty());
 }
@@ -322,7 +327,7 @@ async fn counted(world: &World) -> i64 {
     let outboxes = world.stores.live.outboxes(SOURCE, 0..PARTITIONS, 1).await;
     let outboxes = outboxes.expect("live state").into_iter().flatten();
     outboxes
-        .map(|outbox| outbox.slot.position.next_offset)
+        .map(|outbox| outbox.state.position.next_offset)
         .sum()
 }
 
@@ -356,11 +361,11 @@ impl Views {
 
 #[async_trait]
 impl ViewsRead for Views {
-    async fn runs(&self, source: Source) -> Result<RunsSeen> {
+    async fn runs(&self, source: Source) -> Result<RunRecords> {
         self.inner.runs(source).await
     }
 
-    async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<Option<FoundRows>> {
+    async fn rows(&self, view: &str, queries: &[PartitionQuery]) -> Result<Option<ViewRows>> {
         self.inner.rows(view, queries).await
     }
 
@@ -400,17 +405,17 @@ impl ViewsRead for Views {
         }
     }
 
-    async fn stories(
+    async fn list_run_details(
         &self,
         source: Source,
         before: Option<Epoch>,
         limit: usize,
-    ) -> Result<Vec<RunStory>> {
-        self.inner.stories(source, before, limit).await
+    ) -> Result<Vec<RunDetails>> {
+        self.inner.list_run_details(source, before, limit).await
     }
 
-    async fn story(&self, source: Source, epoch: Epoch) -> Result<Option<RunStory>> {
-        self.inner.story(source, epoch).await
+    async fn run_details(&self, source: Source, epoch: Epoch) -> Result<Option<RunDetails>> {
+        self.inner.run_details(source, epoch).await
     }
 }
 

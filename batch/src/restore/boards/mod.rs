@@ -27,10 +27,10 @@ use super::held_back::held_back;
 use super::journal::{Journal, Restoration, RestorationKind};
 use super::report::{Applied, Cause, Difference, RestoreReport};
 use super::{Expected, History, RestoreRequest, is_last_complete, new_id};
-use crate::board::encoded_key;
-use crate::pages::pages;
+use crate::board::encode_key;
+use crate::pages::stream_pages;
 use crate::results::Results;
-use crate::run::{Batch, go_on};
+use crate::run::{Batch, check_stop};
 use crate::{Error, Progress, Result, RunRequest};
 use rows::{
     AT_ONCE, Row, Rows, Served, Sum, Unread, add_to_sum, differing_members, rows_of, shown_columns,
@@ -98,7 +98,7 @@ impl Batch {
             self.run_again(results, &request, (progress, stop)).await?;
         }
         let (epoch, cuts) = self.newest_of(job).await?;
-        let partitions = self.log_ends(source).await?.len();
+        let partitions = self.checked_log_ends(source).await?.len();
         let look = Look {
             batch: self,
             job,
@@ -132,7 +132,7 @@ impl Batch {
             let by = (&journal, record);
             let done = self.mend(ports, by, to_mend, (&mut applied, told)).await;
             if let Err(error) = done {
-                return Err(error.after(applied));
+                return Err(error.with_applied(applied));
             }
             report.applied = Some(applied);
         }
@@ -144,11 +144,11 @@ impl Batch {
     async fn newest_of(&self, job: &Job<Board>) -> Result<(Epoch, Vec<Cut>)> {
         let source = job.source();
         let seen = self.ports.views.runs(source).await?;
-        let newest = seen.newest.get(job.view()).copied().unwrap_or(0);
+        let newest = seen.complete_epochs.get(job.view()).copied().unwrap_or(0);
         match seen.runs.get(newest) {
             Some(run) => Ok((run.epoch, run.cuts.clone())),
             None => Err(Error::Request(format!(
-                "no run of {source} has made rows of {} yet: run `backstitch batch run` first",
+                "no run of {source} has published rows of {} yet: run `backstitch batch run` first",
                 job.name()
             ))),
         }
@@ -177,8 +177,8 @@ impl Batch {
         progress.stage("tell", groups.len() as u64);
         let groups: Vec<Group> = groups.into_iter().collect();
         for some in groups.chunks(TELL) {
-            go_on(stop)?;
-            intake.tell(some).await?;
+            check_stop(stop)?;
+            intake.notify_groups(some).await?;
             applied.notifications += some.len() as u64;
             progress.advance(some.len() as u64);
         }
@@ -188,7 +188,7 @@ impl Batch {
         };
         let run = self.run_again(results, &request, (progress, stop)).await?;
         applied.run = Some(run);
-        let until = self.spans(journal.source).await?;
+        let until = self.partition_ends(journal.source).await?;
         journal.end(record.number, &until).await
     }
 }
@@ -223,7 +223,7 @@ impl Look<'_> {
                 .await?;
             if found.groups.len() > MEMBERS_MAX {
                 return Err(Error::Request(format!(
-                    "more than {MEMBERS_MAX} members differ: `backstitch batch run --full` makes everything anew, then compare again"
+                    "more than {MEMBERS_MAX} members differ: run `backstitch batch run --full` to recompute all boards, then compare again"
                 )));
             }
         }
@@ -262,7 +262,7 @@ impl Look<'_> {
         });
         let mut calls = stream::iter(calls).buffer_unordered(AT_ONCE);
         while let Some((key, sum, served)) = calls.try_next().await? {
-            go_on(self.stop)?;
+            check_stop(self.stop)?;
             self.progress.advance(1);
             match served {
                 Ok((served, _)) if served == sum => {}
@@ -292,13 +292,13 @@ impl Look<'_> {
         };
         if let Some(keys) = keys {
             for key in keys {
-                add(encoded_key(self.job, *key)?);
+                add(encode_key(self.job, *key)?);
             }
             return Ok(());
         }
         let views = &self.batch.ports.views;
         let read = |after| views.keys(self.job.view(), after, LIST_KEYS);
-        let mut pages = pin!(pages(read, Vec::clone));
+        let mut pages = pin!(stream_pages(read, Vec::clone));
         while let Some(keys) = pages.try_next().await? {
             keys.into_iter().for_each(&mut add);
         }
@@ -307,11 +307,13 @@ impl Look<'_> {
 
     /// The members that were told of since a run; nothing if they are too many.
     async fn told_since(&self, cuts: &[Cut]) -> Result<Option<BTreeSet<Group>>> {
-        let ends = self.batch.spans(self.source()).await?;
+        let ends = self.batch.partition_ends(self.source()).await?;
         let from = |partition: usize| cuts.get(partition).map_or(0, |cut| cut.next_offset);
         let from: Vec<_> = (0..ends.len()).map(|at| Some(from(at))).collect();
         let (batch, source) = (self.batch, self.source());
-        batch.uncounted(source, (&from, &ends), Vec::new()).await
+        batch
+            .add_uncounted_groups(source, &from, &ends, Vec::new())
+            .await
     }
 
     /// Looks at keys row by row.
@@ -326,12 +328,15 @@ impl Look<'_> {
         let mut before = self.expected(&open).await?;
         for round in 1..=ROUNDS {
             // Before the log's end is looked at: then each is in one of both.
-            let unsent = self.batch.unsent(source).await?;
+            let unsent = self.batch.unsent_groups(source).await?;
             let waited = self.batch.wait_for_speed(source, &[], self.stop).await?;
-            go_on(self.stop)?;
-            let uncounted = (waited.counted.as_slice(), waited.ends.as_slice());
-            let Some(pending) = self.batch.uncounted(source, uncounted, unsent).await? else {
-                found.live_unknown = Some("the speed layer is too far behind".to_owned());
+            check_stop(self.stop)?;
+            let (counted, ends) = (&waited.counted, &waited.ends);
+            let uncounted = self
+                .batch
+                .add_uncounted_groups(source, counted, ends, unsent);
+            let Some(pending) = uncounted.await? else {
+                found.live_unknown = Some("the lag of the speed layer is too large".to_owned());
                 return Ok(());
             };
             let mut served = self.served_keys(&open).await?;
@@ -339,7 +344,7 @@ impl Look<'_> {
             let mut moved = BTreeSet::new();
             for id in std::mem::take(&mut open) {
                 let none = Rows::new();
-                let key = encoded_key(self.job, id)?;
+                let key = encode_key(self.job, id)?;
                 let rows = |of: &HashMap<Vec<u8>, Rows>| of.get(&key).cloned().unwrap_or_default();
                 let of_key = OfKey {
                     id,
@@ -408,11 +413,11 @@ impl Look<'_> {
             if !found.groups.insert(group) {
                 continue;
             }
-            let is_live = served.laid.standings.is_live(&member);
+            let is_live = served.loaded.key_boards.is_live(&member);
             let cause = match (is_live, of.since_run) {
                 (true, _) => Cause::ChangedLive,
                 (false, Some(since)) if since.contains(&group) => Cause::LostLive,
-                (false, _) if !served.laid.standings.has_edition() => Cause::MissingRow,
+                (false, _) if !served.loaded.key_boards.has_version() => Cause::MissingRow,
                 (false, _) => Cause::NotTold,
             };
             if !is_live && cause != Cause::LostLive {
@@ -446,7 +451,7 @@ impl Look<'_> {
             }
             let job = self.job;
             let mut key = BTreeMap::new();
-            for (shape, bytes) in [(job.member(), member), (job.boards(), board)] {
+            for (shape, bytes) in [(job.member(), member), (job.board_columns(), board)] {
                 key.extend(shown_columns(shape, bytes)?);
             }
             for column in &job.key().0 {
@@ -485,7 +490,7 @@ struct OfKey<'a> {
 
 impl Found {
     fn note_damaged(&mut self, (job, id): (&Job<Board>, i64), rows: u64, why: &str, limit: usize) {
-        tracing::warn!(view = job.view(), key = id, why, "boards can't be read");
+        tracing::warn!(view = job.view(), key = id, why, "boards cannot be read");
         self.rewrite.insert(id);
         self.differ += rows.max(1);
         let of_cause = self.causes.entry(Cause::Damaged).or_default();
@@ -514,13 +519,13 @@ impl Found {
         let mut warnings = Vec::new();
         if !self.waiting.is_empty() {
             warnings.push(format!(
-                "{} members were passed over: the speed layer has not come to their changes yet (`backstitch speed` counts them)",
+                "skipped {} members with changes that the speed layer has not processed yet: run `backstitch speed`",
                 self.waiting.len()
             ));
         }
         if self.moved > 0 {
             warnings.push(format!(
-                "{} members were passed over: they changed whenever they were looked at",
+                "skipped {} members that changed during every read",
                 self.moved
             ));
         }
@@ -533,18 +538,19 @@ fn asked_keys(job: &Job<Board>, request: &RestoreRequest) -> Result<Option<BTree
     let refused = |what: String| Err(Error::Request(what));
     if request.expected != Expected::Canonical {
         return refused(format!(
-            "--expected {}: the boards of {} are made of rows of the canonical store and of nothing else: say `--expected canonical`",
+            "--expected {}: the boards of {} are computed from the entity store only: use `--expected canonical`",
             request.expected,
             job.name()
         ));
     }
     if request.from.is_some() || request.to.is_some() || request.sample.is_some() {
         return refused(
-            "--from, --to and --sample are for counts; of boards some keys can be chosen with --keys".to_owned(),
+            "--from, --to and --sample apply to counts only; use --keys to select keys of boards"
+                .to_owned(),
         );
     }
     if !request.set.is_empty() {
-        return refused("--set is for corrections, and boards have none".to_owned());
+        return refused("--set applies to corrections only, and boards have none".to_owned());
     }
     let name = job.key().0.first().map_or("", |column| &column.name);
     let mut keys: Option<BTreeSet<i64>> = None;

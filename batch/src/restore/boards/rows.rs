@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use jobs::board::{BoardRows, Ranked, ReadError};
+use jobs::board::{BoardRows, RankedEntry, ReadError};
+use schemas::json_value;
 use schemas::key::{KeyShape, KeyValue};
 use schemas::partition::partition_of;
-use schemas::shown;
 use serde_json::{Map, Value};
-use stored::boards::{Laid, NodesError, StoredNodes, laid};
-use stores::live::SlotId;
+use stored::boards::{LoadedBoards, NodesError, StoredNodes, load_boards};
+use stores::live::PartitionId;
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::Look;
-use crate::board::{self, Compute, encoded_key};
-use crate::run::go_on;
+use crate::board::{self, Compute, encode_key};
+use crate::run::check_stop;
 use crate::{Error, Result};
 
 /// Rows that are read of a file at once.
@@ -79,7 +79,7 @@ type Failed = ReadError<NodesError>;
 /// A key as it was served.
 pub(super) struct Served {
     pub(super) rows: Rows,
-    pub(super) laid: Laid,
+    pub(super) loaded: LoadedBoards,
 }
 
 impl Look<'_> {
@@ -126,9 +126,9 @@ impl Look<'_> {
         mut take: impl FnMut(&BoardRows, usize) + Send,
     ) -> Result<()> {
         let batch = self.batch;
-        let taking = batch.taking(self.source(), self.results.lease);
+        let snapshot_taker = batch.snapshot_taker(self.source(), self.results.lease);
         self.progress.stage("snapshot", 0);
-        let (snapshot, taken) = taking.take(keys, self.progress, self.stop).await?;
+        let (snapshot, taken) = snapshot_taker.take(keys, self.progress, self.stop).await?;
         self.progress.stage("compute", snapshot.rows());
         // In the folder of results, where a run deletes what is left of who died.
         let compute = Arc::new(Compute {
@@ -138,21 +138,22 @@ impl Look<'_> {
             result_bytes_max: batch.options.result_bytes_max,
             jobs: vec![Arc::clone(self.job)],
         });
-        let (executor, told) = (batch.executor(), (self.progress, self.stop));
-        let files = board::compute(&compute, &executor, &snapshot, told).await?;
+        let executor = batch.executor();
+        let files =
+            board::compute(&compute, &executor, &snapshot, self.progress, self.stop).await?;
         for file in files.into_iter().flatten().flatten() {
             let groups = (0..file.row_groups).collect();
             let archive = &batch.ports.archive;
             let mut batches = archive.rows(&file.path, groups, READ_ROWS).await?;
             while let Some(rows) = batches.try_next().await? {
-                go_on(self.stop)?;
+                check_stop(self.stop)?;
                 let rows = BoardRows::encode(self.job, &rows)?;
                 (0..rows.len()).for_each(|row| take(&rows, row));
             }
             drop(batches);
             archive.delete(&file.path).await?;
         }
-        taking.remove_others(&taken, self.stop).await
+        snapshot_taker.delete_others(&taken, self.stop).await
     }
 
     /// What is served of keys.
@@ -160,11 +161,11 @@ impl Look<'_> {
         &self,
         keys: &BTreeSet<i64>,
     ) -> Result<HashMap<Vec<u8>, std::result::Result<Served, Unread>>> {
-        let keys = keys.iter().map(|key| encoded_key(self.job, *key));
+        let keys = keys.iter().map(|key| encode_key(self.job, *key));
         let keys: Vec<Vec<u8>> = keys.collect::<Result<_>>()?;
         let calls = keys.into_iter().map(|key| async move {
             let served = self.served::<Rows>(&key, add_to_rows).await?;
-            let served = served.map(|(rows, laid)| Served { rows, laid });
+            let served = served.map(|(rows, loaded)| Served { rows, loaded });
             Ok::<_, Error>((key, served))
         });
         let calls = stream::iter(calls).buffer_unordered(AT_ONCE);
@@ -175,47 +176,50 @@ impl Look<'_> {
     pub(super) async fn served<T: Default + Send>(
         &self,
         key: &[u8],
-        take: impl Fn(&mut T, &[u8], Ranked) + Send + Sync,
-    ) -> Result<std::result::Result<(T, Laid), Unread>> {
+        take: impl Fn(&mut T, &[u8], RankedEntry) + Send + Sync,
+    ) -> Result<std::result::Result<(T, LoadedBoards), Unread>> {
         let mut tries = 0;
         loop {
             tries += 1;
             let mut found = T::default();
             let read = self.read(key, |board, row| take(&mut found, board, row));
             let failed = match read.await {
-                Ok(laid) => return Ok(Ok((found, laid))),
+                Ok(loaded) => return Ok(Ok((found, loaded))),
                 Err(failed) => failed,
             };
             let why = match failed {
                 ReadError::Store(NodesError::Store(error)) => return Err(error.into()),
                 // Nobody else publishes meanwhile.
-                ReadError::Replaced => Unread::Damaged("nodes of it are missing".to_owned()),
-                ReadError::NotWhole(why) => Unread::Live(why.to_string()),
+                ReadError::Replaced => Unread::Damaged("some of its nodes are missing".to_owned()),
+                ReadError::SeamMismatch(why) => Unread::Live(why.to_string()),
                 error => Unread::Damaged(error.to_string()),
             };
             if tries == TRIES {
                 return Ok(Err(why));
             }
             tokio::time::sleep(PAUSE).await;
-            go_on(self.stop)?;
+            check_stop(self.stop)?;
         }
     }
 
     async fn read(
         &self,
         key: &[u8],
-        take: impl FnMut(&[u8], Ranked) + Send,
-    ) -> std::result::Result<Laid, Failed> {
+        take: impl FnMut(&[u8], RankedEntry) + Send,
+    ) -> std::result::Result<LoadedBoards, Failed> {
         let (ports, job) = (&self.batch.ports, self.job);
         let id = self.id(key).unwrap_or_default();
-        let slot = SlotId {
+        let slot = PartitionId {
             source: self.source(),
             partition: partition_of(id.to_string().as_bytes(), self.partitions),
         };
-        let laid = laid((&*ports.live, &*ports.views), job, slot, key).await?;
+        let loaded = load_boards(&*ports.live, &*ports.views, job, slot, key).await?;
         let nodes = StoredNodes::new(&*ports.views, job.view(), key);
-        laid.standings.each_row(&nodes, MEMBER_BYTES, take).await?;
-        Ok(laid)
+        loaded
+            .key_boards
+            .for_each_entry(&nodes, MEMBER_BYTES, take)
+            .await?;
+        Ok(loaded)
     }
 
     pub(super) fn id(&self, key: &[u8]) -> Result<i64> {
@@ -228,12 +232,12 @@ impl Look<'_> {
     }
 }
 
-pub(super) fn add_to_sum(sum: &mut Sum, board: &[u8], row: Ranked) {
+pub(super) fn add_to_sum(sum: &mut Sum, board: &[u8], row: RankedEntry) {
     let of = (row.score.as_slice(), row.payload.as_slice(), row.weight);
     sum.add(board, &row.member, of);
 }
 
-fn add_to_rows(rows: &mut Rows, board: &[u8], row: Ranked) {
+fn add_to_rows(rows: &mut Rows, board: &[u8], row: RankedEntry) {
     let of = Row {
         score: row.score,
         payload: row.payload,
@@ -269,5 +273,5 @@ pub(super) fn shown_columns(shape: &KeyShape, bytes: &[u8]) -> Result<Map<String
     let values = shape.decode_values(bytes);
     let values = values.map_err(|e| Error::fault("a row that is compared", e))?;
     let names = shape.0.iter().map(|column| column.name.clone());
-    Ok(names.zip(values.iter().map(shown::key_value)).collect())
+    Ok(names.zip(values.iter().map(json_value::from_key)).collect())
 }

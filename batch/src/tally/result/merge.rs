@@ -74,7 +74,7 @@ impl Input {
 }
 
 /// Writes the piece of `job` that begins at `start`: the sum of these pieces of the job `under`, whose pieces it
-/// adds up ([`Job::adds_up_pieces_of`]), or which is the same one.
+/// adds up ([`Job::sums_time_partitions_of`]), or which is the same one.
 pub(crate) async fn merge(
     archive: &Archive,
     (job, start): (&Job, Seconds),

@@ -70,10 +70,10 @@ impl World {
             self.job("plays_owner_month_track"),
             self.job("plays_owner_day_track"),
         );
-        assert!(job.adds_up_pieces_of(under));
+        assert!(job.sums_time_partitions_of(under));
         let mut months: BTreeMap<Seconds, Vec<(&Seconds, &Piece)>> = BTreeMap::new();
         for (start, piece) in &days.pieces {
-            let month = job.piece().floor(*start);
+            let month = job.time_partition().floor(*start);
             months.entry(month).or_default().push((start, piece));
         }
         let mut writer = self.writer(job);
@@ -136,7 +136,7 @@ proptest! {
         let month = world.job("plays_owner_month_track");
         let mut expected: Days = BTreeMap::new();
         for (day, rows) in &days {
-            let of = expected.entry(month.piece().floor(day * DAY_SECONDS)).or_default();
+            let of = expected.entry(month.time_partition().floor(day * DAY_SECONDS)).or_default();
             for (key, count) in rows {
                 *of.entry(*key).or_default() += count;
             }
@@ -182,10 +182,13 @@ fn which_views_are_added_up_so() {
     let catalog = Catalog::built_in().unwrap();
     let found = catalog.jobs().iter().filter(|job| {
         let under = job.over().and_then(|name| catalog.job(name));
-        under.is_some_and(|under| job.adds_up_pieces_of(under))
+        under.is_some_and(|under| job.sums_time_partitions_of(under))
     });
     let found: Vec<&str> = found.map(|job| job.name()).collect();
-    let coarse = catalog.jobs().iter().filter(|job| job.piece() > Width::Day);
+    let coarse = catalog
+        .jobs()
+        .iter()
+        .filter(|job| job.time_partition() > Width::Day);
     let coarse: Vec<&str> = coarse.map(|job| job.name()).collect();
     assert_eq!(found, coarse);
     assert!(coarse.len() >= 9, "{coarse:?}");

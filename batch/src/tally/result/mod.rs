@@ -1,6 +1,6 @@
 //! Results: the rows of every view as Parquet, in pieces of time, named by manifests.
 //!
-//! A piece holds one bucket of [`jobs::Job::piece`] (a day, a month, all time) wholly, its rows in
+//! A piece holds one bucket of [`jobs::Job::time_partition`] (a day, a month, all time) wholly, its rows in
 //! the order of their keys. A manifest names the place of every piece of a view, those that a run
 //! left alone in the files of the runs before. Which result a table holds is recorded beside the
 //! table; without that record a manifest says nothing.

@@ -15,11 +15,11 @@ use futures::{StreamExt, TryStreamExt};
 use jobs::Job;
 use schemas::time::Seconds;
 use stores::archive::Archive;
-use stores::erasures::Suppressed;
+use stores::erasures::SuppressedPeople;
 
 use super::manifest::{Piece, Segment};
-use crate::archive::without;
-use crate::table::Rows;
+use crate::archive::remove_listeners;
+use crate::table::RowSource;
 use crate::{Error, Result};
 
 const BATCH_ROWS: usize = 32_768;
@@ -35,7 +35,7 @@ pub(crate) struct RowStream {
     /// Segments, and whether their counts are to be taken away instead of added.
     segments: Vec<(Segment, bool)>,
     /// Those of whom nothing is said; several rows may have one key then.
-    suppressed: Arc<Suppressed>,
+    suppressed: Arc<SuppressedPeople>,
 }
 
 impl RowStream {
@@ -57,7 +57,7 @@ impl RowStream {
     }
 
     /// The same rows without those who are suppressed.
-    pub(crate) fn without(self, suppressed: &Arc<Suppressed>) -> Self {
+    pub(crate) fn without(self, suppressed: &Arc<SuppressedPeople>) -> Self {
         Self {
             suppressed: Arc::clone(suppressed),
             ..self
@@ -90,8 +90,8 @@ impl fmt::Debug for RowStream {
     }
 }
 
-impl Rows for RowStream {
-    fn narrowed(&self, columns: &[usize]) -> Result<Arc<dyn PartitionStream>, DataFusionError> {
+impl RowSource for RowStream {
+    fn project(&self, columns: &[usize]) -> Result<Arc<dyn PartitionStream>, DataFusionError> {
         Ok(Arc::new(Self {
             schema: Arc::new(self.job.schema().project(columns)?),
             columns: columns.into(),
@@ -124,7 +124,7 @@ impl PartitionStream for RowStream {
                 }
             })
             .try_flatten()
-            .map_ok(move |rows| without(&suppressed, rows))
+            .map_ok(move |rows| remove_listeners(&suppressed, rows))
             .map_err(external);
         Box::pin(RecordBatchStreamAdapter::new(
             Arc::clone(&self.schema),
@@ -144,7 +144,7 @@ async fn open(
 
 /// The three columns of a result's file.
 fn columns(batch: &RecordBatch) -> Result<(&BinaryArray, &BinaryArray, &Int64Array)> {
-    let wrong = || Error::Fault("a result has not the columns of a result".to_owned());
+    let wrong = || Error::Fault("a result file does not have the columns of a result".to_owned());
     let binary = |name: &str| {
         let column = batch.column_by_name(name);
         column
@@ -174,10 +174,10 @@ fn decode(
     };
     let of_group = job
         .group()
-        .decode_some(groups.iter().flatten(), &within(0, first));
+        .decode_columns(groups.iter().flatten(), &within(0, first));
     let of_row = job
         .row()
-        .decode_some(rows.iter().flatten(), &within(first, keys));
+        .decode_columns(rows.iter().flatten(), &within(first, keys));
     let (of_group, of_row) = (of_group.map_err(fault)?, of_row.map_err(fault)?);
     let decoded: Vec<Option<ArrayRef>> = of_group.into_iter().chain(of_row).collect();
     let column = |place: &usize| -> Option<ArrayRef> {

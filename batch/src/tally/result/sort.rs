@@ -19,11 +19,11 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::prelude::ident;
 use futures::{StreamExt, TryStreamExt};
-use jobs::{Engine, Job, checked};
+use jobs::{Engine, Job, check_rows};
 use schemas::time::{Seconds, Width};
 
 use super::write::{Keyed, PieceWriter};
-use crate::failed_of;
+use crate::query_error;
 use crate::{Error, Result};
 
 /// Rows that are written at once.
@@ -71,11 +71,11 @@ impl Sorter {
     pub(crate) fn new(job: &Arc<Job>, engine: &Engine, bytes_max: usize) -> Self {
         Self {
             job: Arc::clone(job),
-            room: engine.room_that_spills("sorting"),
+            room: engine.reserve_spillable_memory("sorting"),
             bytes_max,
             chunks: Vec::new(),
             by_piece: BTreeMap::new(),
-            alike: match job.bucket() == job.piece() && job.bucket() != Width::All {
+            alike: match job.bucket() == job.time_partition() && job.bucket() != Width::All {
                 true => size_of::<i64>(),
                 false => 0,
             },
@@ -164,12 +164,12 @@ impl Sorter {
         engine: &Engine,
         writer: &mut PieceWriter<'_>,
     ) -> Result<()> {
-        let failed = failed_of(&self.job);
+        let failed = query_error(&self.job);
         let nulls = Arc::new(Mutex::new(self.nulls));
         let (job, of_rest) = (Arc::clone(&self.job), Arc::clone(&nulls));
         let rest = rest.map(move |rows| {
             let mut nulls = of_rest.lock().unwrap_or_else(PoisonError::into_inner);
-            let placed = checked(&job, &rows?).map_err(Error::from);
+            let placed = check_rows(&job, &rows?).map_err(Error::from);
             let placed = placed.and_then(|rows| encoded(&job, &rows, &mut nulls));
             batch(placed.map_err(|error| DataFusionError::External(Box::new(error)))?)
         });
@@ -319,7 +319,7 @@ fn piece_starts(job: &Job, rows: &RecordBatch) -> Result<Int64Array> {
             if job.bucket().floor(seconds) != seconds {
                 return Err(no_bucket(job, seconds));
             }
-            start = job.piece().floor(seconds);
+            start = job.time_partition().floor(seconds);
         }
         Ok(start)
     });

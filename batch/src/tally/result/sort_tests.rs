@@ -259,7 +259,7 @@ fn rows_are_sorted_where_other_queries_have_nearly_all_memory() {
         .map(|row| (key(row % 7, row - 900), row))
         .collect();
     let batch = batch_of(&world.job, &rows);
-    let other = world.engine.room("another query");
+    let other = world.engine.reserve_memory("another query");
     // What a sort by the engine needs for itself is left, and little more.
     other.try_grow((64 << 20) - (11 << 20)).unwrap();
     let batches = (0..20).map(|part| batch.slice(part * 100, 100)).collect();

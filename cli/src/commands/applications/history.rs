@@ -1,11 +1,11 @@
-//! `applications history`: how many athletes were connected, day by day.
+//! `applications history`: shows connected athletes by day.
 
 use anyhow::Context as _;
 use jiff::civil::Date;
 use schemas::clock::Clock;
 use schemas::key::KeyValue;
 use serde::Serialize;
-use stores::counts::{Day, DayCount, History, date_of, day_of, day_of_date, past};
+use stores::counts::{Day, DayCount, HistoryQuery, date_of, day_of, day_of_date, read_history};
 
 use super::unknown;
 use crate::clock::SystemClock;
@@ -13,14 +13,14 @@ use crate::commands::Context;
 use crate::failure;
 use crate::installation::Installation;
 
-/// Days that are shown where no first one is given.
+/// Number of days without --from.
 const DAYS_DEFAULT: Day = 90;
-/// Days that are read in one step.
+/// Days per read.
 const STEP: usize = 3_660;
-/// The board of connected athletes.
+/// Board of connected athletes.
 const BOARD: &str = "applications";
 
-/// The history of an application, as it is printed.
+/// History of an application in the output.
 #[derive(Debug, Serialize)]
 struct Shown {
     application_id: i64,
@@ -44,39 +44,40 @@ impl From<DayCount> for DayShown {
     }
 }
 
-/// Shows the days from the first one on up to the day before `to`.
+/// Prints the days from `from` to the day before `to`.
 pub(super) async fn show(
     context: &Context,
     installation: &Installation,
     id: i64,
-    (from, to): (Option<Date>, Option<Date>),
+    from: Option<Date>,
+    to: Option<Date>,
 ) -> anyhow::Result<()> {
     let tomorrow = || day_of(SystemClock.now_ms()).saturating_add(1);
     let to = to.map_or_else(tomorrow, day_of_date);
     let from = from.map_or(to.saturating_sub(DAYS_DEFAULT), day_of_date);
     if from >= to {
         return Err(failure::usage(format!(
-            "--from {} is not before --to {}: --to is the day after the last one, tomorrow if left out",
+            "--from {} is not before --to {}; --to is the day after the last one [default: tomorrow]",
             date_of(from),
             date_of(to)
         )));
     }
     let stores = installation.stores();
-    let usage = stores.canon.usages_of(&[id]).await?.pop();
+    let usage = stores.entities.usages_by_id(&[id]).await?.pop();
     usage.with_context(|| unknown(id))?;
     let catalog = installation.catalog()?;
     let mut boards = catalog.boards().iter();
-    let job = boards.find(|job| job.board() == BOARD && job.keeps_counts());
-    let job = job.context("the history of applications is not kept: add the section [history] to the job.toml of their board")?;
+    let job = boards.find(|job| job.board() == BOARD && job.records_daily_counts());
+    let job = job.context("the history of applications is off; add the section [history] to the job.toml of their board")?;
     let key = job.key().encode_values(&[KeyValue::Int(id)])?;
-    let of = History {
+    let of = HistoryQuery {
         source: job.source(),
         job: job.name(),
         key: &key,
     };
     let (mut days, mut next) = (Vec::new(), Some(from));
     while let Some(first) = next {
-        let read = past((&*stores.counts, &*stores.views), of, first..to, STEP);
+        let read = read_history(&*stores.counts, &*stores.views, of, first..to, STEP);
         let found = read.await?;
         days.extend(found.days.into_iter().map(DayShown::from));
         next = found.next;
@@ -91,7 +92,7 @@ pub(super) async fn show(
             .iter()
             .map(|day| format!("{}  {}\n", day.date, day.connected_athletes));
         match shown.days.is_empty() {
-            true => "no batch run kept a day of it".to_owned(),
+            true => "no batch run has recorded a day of this application".to_owned(),
             false => lines.collect(),
         }
     })

@@ -1,48 +1,48 @@
-//! `dead-letters count`: how many letters there are of each kind of reason.
+//! `dead-letters count`: counts dead letters by source and kind of reason.
 
-use schemas::shown::moment;
+use schemas::json_value::format_timestamp_ms;
 use serde::Serialize;
-use stores::dead_letters::{self, Asked, Counts, KindCount};
+use stores::dead_letters::{self, DeadLetterCounts, DeadLetterFilter, KindCount};
 
 use crate::commands::Context;
 use crate::installation::Installation;
 
-/// What `count` prints.
+/// Output of `count`.
 #[derive(Debug, Serialize)]
-struct Counted {
-    /// How many there are.
+struct CountOutput {
+    /// Number of matching dead letters.
     letters: u64,
-    /// How many were looked at.
+    /// Number of scanned dead letters.
     looked_at: u64,
-    /// Whether these were all.
+    /// True if all dead letters were scanned.
     complete: bool,
-    /// By source, the most frequent kind of each first.
+    /// Counts by source, most frequent kinds first.
     counts: Vec<KindCount>,
 }
 
-impl From<Counts> for Counted {
-    fn from(counts: Counts) -> Self {
+impl From<DeadLetterCounts> for CountOutput {
+    fn from(counts: DeadLetterCounts) -> Self {
         Self {
-            letters: counts.letters,
-            looked_at: counts.looked_at,
+            letters: counts.dead_letters,
+            looked_at: counts.examined,
             complete: counts.is_complete,
             counts: counts.kinds,
         }
     }
 }
 
-/// Counts all letters that are asked for.
+/// Counts all matching dead letters.
 pub(super) async fn count(
     context: &Context,
     installation: &Installation,
-    asked: Asked,
+    filter: DeadLetterFilter,
 ) -> anyhow::Result<()> {
     let log = &*installation.stores().log;
-    let counted = Counted::from(dead_letters::count(log, asked, u64::MAX).await?);
-    context.output().result(&counted, Counted::text)
+    let output = CountOutput::from(dead_letters::count(log, filter, u64::MAX).await?);
+    context.output().result(&output, CountOutput::text)
 }
 
-impl Counted {
+impl CountOutput {
     fn text(&self) -> String {
         if self.letters == 0 {
             return "no dead letters\n".to_owned();
@@ -53,14 +53,14 @@ impl Counted {
     }
 }
 
-fn line(of: &KindCount) -> String {
+fn line(count: &KindCount) -> String {
     format!(
         "{:>8}  {}  {}\n          {} to {}, such as {}\n",
-        of.letters,
-        of.source,
-        of.kind,
-        moment(of.first_at_ms),
-        moment(of.last_at_ms),
-        of.example
+        count.letters,
+        count.source,
+        count.kind,
+        format_timestamp_ms(count.first_at_ms),
+        format_timestamp_ms(count.last_at_ms),
+        count.example
     )
 }

@@ -1,39 +1,39 @@
-//! `dead-letters list`: the newest letters.
+//! `dead-letters list`: lists the newest dead letters.
 
-use schemas::shown::moment;
+use schemas::json_value::format_timestamp_ms;
 use serde::Serialize;
-use stores::dead_letters::{Asked, Newest};
+use stores::dead_letters::{DeadLetterFilter, NewestDeadLetters};
 
 use super::Shown;
 use crate::commands::Context;
 use crate::installation::Installation;
 
-/// Of a raw line that is shown as text: so many bytes.
-const SHOWN_BYTES: usize = 200;
-/// Bytes of all letters that are shown, at most, but for the last one.
+/// Bytes of a raw line that the text output shows.
+const RAW_BYTES_SHOWN: usize = 200;
+/// The list ends at the dead letter that exceeds this total size.
 const LIST_BYTES_MAX: usize = 64 << 20;
-/// Once so many were looked at, those that are not shown are counted no further.
-const COUNTED_MAX: u64 = 200_000;
+/// The total stops counting after this many scanned dead letters.
+const SCANNED_MAX: u64 = 200_000;
 
-/// What `list` prints.
+/// Output of `list`.
 #[derive(Debug, Default, Serialize)]
-struct Listed {
-    /// How many there are.
+struct ListOutput {
+    /// Number of matching dead letters.
     total: u64,
-    /// Whether `total` is all of them; else there are at least as many.
+    /// False if `total` is a lower bound.
     complete: bool,
     dead_letters: Vec<Shown>,
 }
 
-/// Lists letters, newest first.
+/// Lists dead letters, newest first.
 pub(super) async fn list(
     context: &Context,
     installation: &Installation,
-    asked: Asked,
+    filter: DeadLetterFilter,
     limit: usize,
 ) -> anyhow::Result<()> {
-    let mut newest = Newest::open(&*installation.stores().log, asked, None).await?;
-    let mut listed = Listed::default();
+    let mut newest = NewestDeadLetters::open(&*installation.stores().log, filter, None).await?;
+    let mut listed = ListOutput::default();
     let mut bytes = 0;
     while listed.dead_letters.len() < limit && bytes < LIST_BYTES_MAX {
         let Some(letter) = newest.next(u64::MAX).await? else {
@@ -43,14 +43,14 @@ pub(super) async fn list(
         listed.dead_letters.push(letter.into());
     }
     listed.total = listed.dead_letters.len() as u64;
-    while newest.next(COUNTED_MAX).await?.is_some() {
+    while newest.next(SCANNED_MAX).await?.is_some() {
         listed.total += 1;
     }
-    listed.complete = newest.is_over();
-    context.output().result(&listed, Listed::text)
+    listed.complete = newest.is_exhausted();
+    context.output().result(&listed, ListOutput::text)
 }
 
-impl Listed {
+impl ListOutput {
     fn text(&self) -> String {
         let shown = self.dead_letters.len();
         match (self.total, self.complete) {
@@ -72,14 +72,14 @@ impl Listed {
 impl Shown {
     fn lines(&self) -> String {
         let content = &self.content;
-        let beginning = content.beginning(SHOWN_BYTES);
+        let beginning = content.raw_prefix(RAW_BYTES_SHOWN);
         let mut raw = String::from_utf8_lossy(beginning).into_owned();
         if beginning.len() < content.raw.len() {
             raw.push('…');
         }
         format!(
             "{}  {}  {}\n    {}\n    {}\n    {}\n",
-            moment(content.at_ms),
+            format_timestamp_ms(content.at_ms),
             self.id.source,
             content.origin,
             self.id,

@@ -1,9 +1,11 @@
-//! `dead-letters replay`: what could not be taken is checked again, and what is good now is taken.
+//! `dead-letters replay`: checks rejected input again, and ingests what is valid now.
 
 use anyhow::Context as _;
-use schemas::dead_letter::LetterId;
+use schemas::dead_letter::DeadLetterId;
 use schemas::source::Source;
-use stores::dead_letters::{Asked, Letter, Oldest, Replay, Replayed, find};
+use stores::dead_letters::{
+    DeadLetterFilter, OldestDeadLetters, ReprocessReport, Reprocessor, StoredDeadLetter, find,
+};
 use stores::intake::Intake;
 
 use super::unknown;
@@ -11,52 +13,54 @@ use crate::args::ReplayArgs;
 use crate::commands::Context;
 use crate::installation::Installation;
 
-/// Takes letters once more.
+/// Replays dead letters.
 pub(super) async fn replay(
     context: &Context,
     installation: &Installation,
     args: &ReplayArgs,
 ) -> anyhow::Result<()> {
-    let mut again = Replaying::new(installation, args.dry_run);
+    let mut replayer = Replayer::new(installation, args.dry_run);
     if args.ids.is_empty() {
-        again.all(Asked::from(&args.wanted)).await?;
+        replayer
+            .replay_matching(DeadLetterFilter::from(&args.filter))
+            .await?;
     } else {
-        again.these(&args.ids).await?;
+        replayer.replay_ids(&args.ids).await?;
     }
-    context.output().result(&again.replay.end(), text)
+    context.output().result(&replayer.replay.finish(), text)
 }
 
-/// A replay under way.
-struct Replaying<'a> {
+/// A replay in progress.
+struct Replayer<'a> {
     installation: &'a Installation,
-    /// The way in for the source whose letters come now.
-    way: Option<(Source, Intake)>,
-    replay: Replay<'a>,
+    /// The intake of the current source.
+    intake: Option<(Source, Intake)>,
+    replay: Reprocessor<'a>,
 }
 
-impl<'a> Replaying<'a> {
+impl<'a> Replayer<'a> {
     fn new(installation: &'a Installation, is_dry: bool) -> Self {
         Self {
             installation,
-            way: None,
-            replay: Replay::new(&*installation.stores().schemas, is_dry),
+            intake: None,
+            replay: Reprocessor::new(&*installation.stores().schemas, is_dry),
         }
     }
 
-    /// Takes the letters that are asked for, each partition's from the oldest on.
-    async fn all(&mut self, asked: Asked) -> anyhow::Result<()> {
-        let mut letters = Oldest::open(&*self.installation.stores().log, asked).await?;
+    /// Replays all matching dead letters, the oldest of each partition first.
+    async fn replay_matching(&mut self, filter: DeadLetterFilter) -> anyhow::Result<()> {
+        let mut letters = OldestDeadLetters::open(&*self.installation.stores().log, filter).await?;
         loop {
-            let more = letters.more().await?;
+            let more = letters.next_batch().await?;
             let Some(source) = more.first().map(|letter| letter.id.source) else {
                 return Ok(());
             };
-            self.take(source, &more).await?;
+            self.replay_some(source, &more).await?;
         }
     }
 
-    /// Takes these letters. If one of them is not there, none is taken.
-    async fn these(&mut self, ids: &[LetterId]) -> anyhow::Result<()> {
+    /// Replays the dead letters with these ids, or none if one of them does not exist.
+    async fn replay_ids(&mut self, ids: &[DeadLetterId]) -> anyhow::Result<()> {
         let mut ids = ids.to_vec();
         ids.sort_unstable();
         ids.dedup();
@@ -66,55 +70,60 @@ impl<'a> Replaying<'a> {
         }
         for id in ids {
             let letter = find(log, id).await?.with_context(|| unknown(id))?;
-            self.take(id.source, &[letter]).await?;
+            self.replay_some(id.source, &[letter]).await?;
         }
         Ok(())
     }
 
-    async fn take(&mut self, source: Source, letters: &[Letter]) -> anyhow::Result<()> {
-        let way = match self.way.take().filter(|(of, _)| *of == source) {
-            Some(way) => way,
+    async fn replay_some(
+        &mut self,
+        source: Source,
+        letters: &[StoredDeadLetter],
+    ) -> anyhow::Result<()> {
+        let current = self.intake.take().filter(|(of, _)| *of == source);
+        let current = match current {
+            Some(current) => current,
             None => (source, self.installation.intake(source).await?),
         };
-        let (_, intake) = self.way.insert(way);
-        Ok(self.replay.take((source, intake), letters).await?)
+        let (_, intake) = self.intake.insert(current);
+        Ok(self.replay.reprocess(source, intake, letters).await?)
     }
 }
 
-fn text(replayed: &Replayed) -> String {
+fn text(replayed: &ReprocessReport) -> String {
     let mut text = match replayed.dry_run {
         true => format!(
-            "{} would be taken, {} still can't be\nnothing was written: this was a dry run\n",
+            "{} would be ingested, {} are still invalid\ndry run: nothing was written\n",
             replayed.accepted, replayed.still_bad
         ),
         false => format!(
-            "{} taken, {} still can't be\n",
+            "{} ingested, {} still invalid\n",
             replayed.accepted, replayed.still_bad
         ),
     };
     if replayed.accepted > 0 && !replayed.dry_run {
-        text.push_str("what had been taken before changes nothing\n");
+        text.push_str("input that had been ingested before changes nothing\n");
     }
     if replayed.superseded > 0 {
         text.push_str(&format!(
-            "{} left out, since a row with the same id and version is stored by now; ingest what is to count all the same\n",
+            "{} skipped: a row with the same id and version exists; ingest the line itself to overwrite it\n",
             replayed.superseded
         ));
     }
     if replayed.erased > 0 {
         text.push_str(&format!(
-            "{} left out: they are of athletes who were erased\n",
+            "{} skipped: they belong to erased athletes\n",
             replayed.erased
         ));
     }
     if replayed.broken > 0 {
         text.push_str(&format!(
-            "{} records of the topic are no dead letters: `backstitch dead-letters list --reason \"no dead letter\"` shows them\n",
+            "{} records of the topic are not dead letters; `backstitch dead-letters list --reason \"not a dead letter\"` lists them\n",
             replayed.broken
         ));
     }
     if let Some(first) = &replayed.first {
-        text.push_str(&format!("first of the others: {first}\n"));
+        text.push_str(&format!("first invalid one: {first}\n"));
     }
     text
 }

@@ -17,18 +17,18 @@ fn letter(origin: &str, raw: &[u8]) -> DeadLetter {
     }
 }
 
-async fn replayed(installation: &Installation, source: Source) -> Replayed {
-    let asked = Asked {
+async fn replayed(installation: &Installation, source: Source) -> ReprocessReport {
+    let filter = DeadLetterFilter {
         source: Some(source),
-        ..Asked::default()
+        ..DeadLetterFilter::default()
     };
-    let mut again = Replaying::new(installation, false);
-    again.all(asked).await.unwrap();
-    again.replay.end()
+    let mut replayer = Replayer::new(installation, false);
+    replayer.replay_matching(filter).await.unwrap();
+    replayer.replay.finish()
 }
 
 #[tokio::test]
-async fn letters_come_once_and_what_is_good_is_taken() {
+async fn valid_dead_letters_are_ingested_once() {
     let folder = tempfile::tempdir().unwrap();
     let settings = Settings {
         data_dir: folder.path().to_path_buf(),
@@ -56,7 +56,7 @@ async fn letters_come_once_and_what_is_good_is_taken() {
 }
 
 #[tokio::test]
-async fn notifications_are_told_again() {
+async fn notifications_are_published_again() {
     let folder = tempfile::tempdir().unwrap();
     let settings = Settings {
         data_dir: folder.path().to_path_buf(),
@@ -85,14 +85,14 @@ async fn notifications_are_told_again() {
 }
 
 #[tokio::test]
-async fn an_old_row_does_not_replace_one_that_came_since() {
+async fn an_old_row_does_not_replace_a_newer_one() {
     let folder = tempfile::tempdir().unwrap();
     let settings = Settings {
         data_dir: folder.path().to_path_buf(),
         ..Settings::default()
     };
     let installation = Installation::open(&settings).await.unwrap();
-    let (canon, log) = (&installation.stores().canon, &installation.stores().log);
+    let (canon, log) = (&installation.stores().entities, &installation.stores().log);
     let row = |id: i64, capacity: i64, version: i64| {
         let more = format!(r#""athlete_capacity":{capacity},"version":{version}"#);
         format!(r#"{{"id":{id},"name":"n","owner":1,{more}}}"#)
@@ -100,8 +100,8 @@ async fn an_old_row_does_not_replace_one_that_came_since() {
     let intake = installation.intake(Source::Applications).await.unwrap();
     let stored = [row(1, 9, 0), row(2, 9, 0), row(3, 9, 5)];
     let lines = (1..).zip(stored.iter().map(|line| line.as_bytes()));
-    intake.take("f", lines).await.unwrap();
-    // One of a version that is there, a newer one, an older one, and two of one that is not there.
+    intake.ingest("f", lines).await.unwrap();
+    // A row with the stored version, a newer one, an older one, and two rows that are not stored.
     let old = [
         row(1, 1, 0),
         row(2, 2, 1),
@@ -109,7 +109,7 @@ async fn an_old_row_does_not_replace_one_that_came_since() {
         row(4, 4, 0),
         row(4, 5, 0),
     ];
-    // More than what is taken in one step comes between the last two.
+    // More than one step of rows lies between the last two.
     let others = (100..2_200).map(|id| row(id, 1, 0));
     let mut letters: Vec<DeadLetter> = old
         .iter()

@@ -1,8 +1,8 @@
-//! `dead-letters show`: everything about one letter.
+//! `dead-letters show`: shows one dead letter.
 
 use anyhow::Context as _;
-use schemas::dead_letter::{LetterId, kind_of};
-use schemas::shown::moment;
+use schemas::dead_letter::{DeadLetterId, reason_kind};
+use schemas::json_value::format_timestamp_ms;
 use serde::Serialize;
 use stores::dead_letters::find;
 
@@ -12,54 +12,54 @@ use crate::failure::usage;
 use crate::installation::Installation;
 use crate::output;
 
-/// A letter with all that is known of it.
+/// A dead letter with its details.
 #[derive(Debug, Serialize)]
-struct Whole {
+struct Details {
     #[serde(flatten)]
     letter: Shown,
-    /// The reason as it is counted.
+    /// The kind of reason, as in `count`.
     kind: String,
-    /// When it was appended to the log.
+    /// Time of the record in the log.
     logged_at_ms: i64,
-    /// How many bytes are kept.
+    /// Size of the original input.
     raw_bytes: usize,
 }
 
-/// Shows a letter, or its bytes alone.
+/// Shows a dead letter, or only its bytes.
 pub(super) async fn show(
     context: &Context,
     installation: &Installation,
-    id: LetterId,
+    id: DeadLetterId,
     raw: bool,
 ) -> anyhow::Result<()> {
     if raw && context.output().is_json() {
-        return Err(usage("--raw: bytes are no JSON; leave --json out"));
+        return Err(usage("--raw prints bytes, not JSON; omit --json"));
     }
     let letter = find(&*installation.stores().log, id).await?;
     let letter = letter.with_context(|| unknown(id))?;
     if raw {
         return output::raw(&letter.content.raw);
     }
-    let whole = Whole {
-        kind: kind_of(&letter.content.reason),
+    let details = Details {
+        kind: reason_kind(&letter.content.reason),
         logged_at_ms: letter.logged_at_ms,
         raw_bytes: letter.content.raw.len(),
         letter: letter.into(),
     };
-    context.output().result(&whole, Whole::text)
+    context.output().result(&details, Details::text)
 }
 
-impl Whole {
+impl Details {
     fn text(&self) -> String {
         let content = &self.letter.content;
         let (form, bytes) = readable(&content.raw);
         format!(
-            "id:        {}\nsource:    {}\norigin:    {}\nset aside: {}\nlogged:    {}\nreason:    {}\nkind:      {}\nbytes:     {}, as {form}\n\n{bytes}\n",
+            "id:        {}\nsource:    {}\norigin:    {}\nrejected:  {}\nlogged:    {}\nreason:    {}\nkind:      {}\nbytes:     {}, as {form}\n\n{bytes}\n",
             self.letter.id,
             self.letter.id.source,
             content.origin,
-            moment(content.at_ms),
-            moment(self.logged_at_ms),
+            format_timestamp_ms(content.at_ms),
+            format_timestamp_ms(self.logged_at_ms),
             content.reason,
             self.kind,
             self.raw_bytes,
@@ -67,8 +67,7 @@ impl Whole {
     }
 }
 
-/// Bytes as text if they are UTF-8, with what would move a terminal's cursor escaped; else as
-/// hexadecimal, 32 bytes a line.
+/// Formats UTF-8 bytes as text with control characters escaped, other bytes as hexadecimal with 32 bytes per line.
 fn readable(raw: &[u8]) -> (&'static str, String) {
     let plain = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
     match std::str::from_utf8(raw) {
@@ -96,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_can_be_read() {
+    fn control_characters_are_escaped() {
         assert_eq!(
             readable("a\tö\n\u{1b}[2J".as_bytes()),
             ("text", "a\tö\n\\u{1b}[2J".to_owned())

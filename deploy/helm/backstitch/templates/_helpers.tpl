@@ -21,7 +21,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- if .Values.serviceAccount.create }}{{ default (include "backstitch.name" .) .Values.serviceAccount.name }}{{ else }}{{ default "default" .Values.serviceAccount.name }}{{ end }}
 {{- end }}
 
-{{/* A pod: root, component, args, resources, and what else its container has. */}}
+{{/* A pod template. Parameters: root, component, args, resources, and further fields of the container. */}}
 {{- define "backstitch.pod" -}}
 metadata:
   labels:
@@ -89,7 +89,7 @@ spec:
   volumes:
     - name: config
       configMap: { name: {{ include "backstitch.name" .root }} }
-    # What queries spill; everything else is on servers.
+    # Contains spilled data of queries. All other data is on servers.
     - name: data
       emptyDir: { sizeLimit: {{ .root.Values.spill.sizeLimit | quote }} }
     - name: tmp

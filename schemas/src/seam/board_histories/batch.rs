@@ -4,37 +4,37 @@ use std::rc::Rc;
 
 use rand::Rng;
 
-use super::canon::{GROUPS, Group, PARTITIONS, State};
+use super::entity_rows::{GROUPS, Group, PARTITIONS, State};
 use super::publish::Publication;
-use super::world::{RunsSeen, World};
-use crate::seam::{self, Cut, Epoch, Fence, RunState, Slot, Step};
+use super::world::{RunRecords, World};
+use crate::seam::{self, Checkpoint, Cut, Epoch, PartitionState, RunState, WorkerStep};
 
 pub(super) struct Batch {
     at: At,
-    /// What a run has read that takes its snapshot too early.
+    /// The snapshot of a mutant run that reads too early.
     early: Option<[State; GROUPS]>,
 }
 
-/// What comes next.
+/// The next operation.
 enum At {
     Begin,
     /// A snapshot is taken that takes so long.
     Snapshot(u32, Proposal),
-    Roll(Proposal),
-    ReadSlot(usize),
-    ReadRuns(usize, Option<Rc<Slot>>),
-    PutRight(usize, Option<Fence>, RunsSeen, Step),
+    EndEpoch(Proposal),
+    ReadState(usize),
+    ReadRuns(usize, Option<Rc<PartitionState>>),
+    Repair(usize, Option<Checkpoint>, RunRecords, WorkerStep),
     Propose(Proposal),
-    Look(Proposal, String, usize),
-    Seal(Proposal, String),
+    Verify(Proposal, String, usize),
+    SealCuts(Proposal, String),
     Publish(Publication),
 }
 
-/// Cuts that are to be recorded.
+/// Cuts to record.
 struct Proposal {
     epoch: Epoch,
     cuts: Vec<Cut>,
-    seen: RunsSeen,
+    run_records: RunRecords,
 }
 
 impl Batch {
@@ -49,29 +49,39 @@ impl Batch {
         let at = std::mem::replace(&mut self.at, At::Begin);
         self.at = match at {
             At::Begin => self.begin(world),
-            At::Snapshot(0, proposal) => At::Roll(proposal),
+            At::Snapshot(0, proposal) => At::EndEpoch(proposal),
             At::Snapshot(steps, proposal) => At::Snapshot(steps - 1, proposal),
-            At::Roll(proposal) => roll(world, proposal),
-            At::ReadSlot(partition) => At::ReadRuns(partition, world.slot(partition)),
-            At::ReadRuns(partition, slot) => {
-                let seen = world.runs();
-                let step = seam::next_step(slot.as_deref(), partition, &seen.runs);
-                At::PutRight(partition, slot.map(|slot| slot.fence()), seen, step)
+            At::EndEpoch(proposal) => end_epoch(world, proposal),
+            At::ReadState(partition) => At::ReadRuns(partition, world.partition_state(partition)),
+            At::ReadRuns(partition, partition_state) => {
+                let run_records = world.runs();
+                let step =
+                    seam::next_step(partition_state.as_deref(), partition, &run_records.runs);
+                At::Repair(
+                    partition,
+                    partition_state.map(|partition_state| partition_state.checkpoint()),
+                    run_records,
+                    step,
+                )
             }
-            At::PutRight(partition, fence, seen, step) => {
-                match (step, fence) {
-                    (Step::Heal, fence) => world.heal(partition, fence, &seen.runs),
-                    (Step::Impose, Some(fence)) => world.impose(partition, fence),
+            At::Repair(partition, checkpoint, run_records, step) => {
+                match (step, checkpoint) {
+                    (WorkerStep::Rebuild, checkpoint) => {
+                        world.rebuild(partition, checkpoint, &run_records.runs)
+                    }
+                    (WorkerStep::CloseEpoch, Some(checkpoint)) => {
+                        world.close_epoch(partition, checkpoint)
+                    }
                     _ => {}
                 }
                 At::Begin
             }
             At::Propose(proposal) => match world.propose(proposal.epoch, &proposal.cuts) {
-                Some(token) => At::Look(proposal, token, 0),
+                Some(token) => At::Verify(proposal, token, 0),
                 None => At::Begin,
             },
-            At::Look(proposal, token, partition) => look(world, proposal, token, partition),
-            At::Seal(proposal, token) => {
+            At::Verify(proposal, token, partition) => verify(world, proposal, token, partition),
+            At::SealCuts(proposal, token) => {
                 world.seal(proposal.epoch, &token);
                 At::Begin
             }
@@ -83,53 +93,61 @@ impl Batch {
     }
 
     fn begin(&mut self, world: &mut World) -> At {
-        let seen = world.runs();
-        let open = seen.runs.open();
+        let run_records = world.runs();
+        let open = run_records.runs.open();
         if let Some(run) = open.filter(|run| run.state == RunState::Sealed) {
-            return At::Publish(Publication::of(run, false, self.early.take()));
+            return At::Publish(Publication::new(run, false, self.early.take()));
         }
         if world.rng.random_ratio(1, 8) {
-            let last = seen.runs.iter().next_back();
+            let last = run_records.runs.iter().next_back();
             return match last.filter(|run| run.state == RunState::Complete) {
-                Some(run) => At::Publish(Publication::of(run, true, None)),
+                Some(run) => At::Publish(Publication::new(run, true, None)),
                 None => At::Begin,
             };
         }
         let proposal = Proposal {
-            epoch: seen.runs.next_epoch(),
+            epoch: run_records.runs.next_epoch(),
             cuts: Vec::new(),
-            seen,
+            run_records,
         };
         if world.rules.snapshot_after_cut {
-            return At::Roll(proposal);
+            return At::EndEpoch(proposal);
         }
-        self.early = Some(std::array::from_fn(|group| world.canonical(Group(group))));
+        self.early = Some(std::array::from_fn(|group| {
+            world.current_state(Group(group))
+        }));
         At::Snapshot(world.rng.random_range(0..10), proposal)
     }
 }
 
-fn roll(world: &mut World, mut proposal: Proposal) -> At {
+fn end_epoch(world: &mut World, mut proposal: Proposal) -> At {
     let partition = proposal.cuts.len();
-    let Some(cut) = world.roll(partition, proposal.epoch) else {
-        return At::ReadSlot(partition);
+    let Some(cut) = world.end_epoch(partition, proposal.epoch) else {
+        return At::ReadState(partition);
     };
     proposal.cuts.push(cut);
     if proposal.cuts.len() < PARTITIONS {
-        At::Roll(proposal)
+        At::EndEpoch(proposal)
     } else {
         At::Propose(proposal)
     }
 }
 
-/// The second look, at one slot after the other.
-fn look(world: &mut World, proposal: Proposal, token: String, partition: usize) -> At {
+/// Verifies the cut of one partition.
+fn verify(world: &mut World, proposal: Proposal, token: String, partition: usize) -> At {
     let Some(cut) = proposal.cuts.get(partition) else {
-        return At::Seal(proposal, token);
+        return At::SealCuts(proposal, token);
     };
-    let slot = world.slot(partition);
-    let runs = &proposal.seen.runs;
-    if seam::sealable(slot.as_deref(), partition, proposal.epoch, *cut, runs) {
-        At::Look(proposal, token, partition + 1)
+    let partition_state = world.partition_state(partition);
+    let runs = &proposal.run_records.runs;
+    if seam::can_seal(
+        partition_state.as_deref(),
+        partition,
+        proposal.epoch,
+        *cut,
+        runs,
+    ) {
+        At::Verify(proposal, token, partition + 1)
     } else {
         At::Begin
     }

@@ -1,30 +1,30 @@
-//! Live state: slots with the states that their workers put there, and how they are lost.
+//! Live state: partition states with the entries of their workers, and their losses.
 
 use std::rc::Rc;
 
 use rand::Rng;
 
-use super::canon::{Group, State};
-use super::sums::{Kept, SumChange};
-use super::tally::{Event, Law};
+use super::entity_rows::{Group, State};
+use super::events::{Event, Law};
+use super::live_counts::{LiveCountChange, StoredCount};
 use super::world::World;
-use crate::seam::{Cut, Epoch, Fence, Generation, LastRecord, Offset, Runs, Slot};
+use crate::seam::{Checkpoint, Cut, Epoch, Generation, LastRecord, Offset, PartitionState, Runs};
 
 pub(super) const VIEW: &str = "board@1";
 
 const PAST_MAX: usize = 12;
 const KEEP_BOUNDS: u64 = 1;
 
-/// The live state of a partition: the slot and the states of groups, which change together.
+/// The live state of a partition: the partition state and the entries, which change together.
 #[derive(Clone, Default)]
 pub(super) struct Live {
-    slot: Option<Rc<Slot>>,
+    partition_state: Option<Rc<PartitionState>>,
     entries: Vec<Entry>,
     /// By generation and key.
-    sums: Vec<((Generation, usize), Kept)>,
+    sums: Vec<((Generation, usize), StoredCount)>,
 }
 
-/// The state of a group, put there in an epoch.
+/// A live entry of a group, with its epoch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     generation: Generation,
@@ -33,10 +33,10 @@ pub(super) struct Entry {
     pub(super) state: State,
 }
 
-/// A slot, the entries of a key and the sum that is kept of it.
-pub(super) type SlotRead = Option<(Rc<Slot>, Vec<Entry>, Option<Kept>)>;
+/// A partition state, the entries of a key, and its stored live count.
+pub(super) type StateRead = Option<(Rc<PartitionState>, Vec<Entry>, Option<StoredCount>)>;
 
-/// The position at an offset, with the record before it.
+/// Returns the position at an offset, with the record before it.
 fn cut_at(next_offset: Offset) -> Cut {
     let last = (next_offset > 0).then(|| LastRecord {
         offset: next_offset - 1,
@@ -47,133 +47,143 @@ fn cut_at(next_offset: Offset) -> Cut {
 }
 
 impl World {
-    pub(super) fn slot(&self, partition: usize) -> Option<Rc<Slot>> {
-        self.live[partition].slot.clone()
+    pub(super) fn partition_state(&self, partition: usize) -> Option<Rc<PartitionState>> {
+        self.live[partition].partition_state.clone()
     }
 
-    /// A slot and the entries of a key, of the slot's generation and the epochs it keeps.
-    pub(super) fn read(&self, partition: usize, key: usize) -> SlotRead {
+    /// Reads a partition state and the retained entries of a key in its generation.
+    pub(super) fn read(&self, partition: usize, key: usize) -> StateRead {
         let live = &self.live[partition];
-        let slot = live.slot.clone()?;
-        let kept = |entry: &&Entry| {
-            let is_kept = entry.epoch >= slot.oldest || self.rules.reads_dropped;
-            entry.generation == slot.generation && is_kept && entry.group.key() == key
+        let partition_state = live.partition_state.clone()?;
+        let count = |entry: &&Entry| {
+            let is_kept = entry.epoch >= partition_state.oldest || self.rules.reads_pruned;
+            entry.generation == partition_state.generation && is_kept && entry.group.key() == key
         };
-        let entries = live.entries.iter().filter(kept).copied().collect();
-        let sum = live.sum((slot.generation, key)).cloned();
-        Some((slot, entries, sum))
+        let entries = live.entries.iter().filter(count).copied().collect();
+        let sum = live.sum((partition_state.generation, key)).cloned();
+        Some((partition_state, entries, sum))
     }
 
-    /// Puts the states of the groups that are named up to `next` in the place of those before.
+    /// Replaces the entries of the groups that are notified up to `next`.
     pub(super) fn apply(
         &mut self,
         partition: usize,
-        believed: Fence,
+        expected: Checkpoint,
         next: Offset,
-        (states, sums): (&[(Group, State)], &[SumChange]),
+        states: &[(Group, State)],
+        sums: &[LiveCountChange],
     ) -> bool {
         let live = &mut self.live[partition];
-        let Some(slot) = live.slot.as_mut().map(Rc::make_mut) else {
+        let Some(partition_state) = live.partition_state.as_mut().map(Rc::make_mut) else {
             return false;
         };
-        if (self.rules.apply)(slot, &believed, cut_at(next), &[VIEW]).is_err() {
-            self.note(Event::Fenced);
+        if (self.rules.apply)(partition_state, &expected, cut_at(next), &[VIEW]).is_err() {
+            self.count_event(Event::ApplyRefused);
             return false;
         }
         for (group, state) in states {
             live.put(Entry {
-                generation: believed.generation,
-                epoch: believed.epoch,
+                generation: expected.generation,
+                epoch: expected.epoch,
                 group: *group,
                 state: *state,
             });
         }
-        let said: Vec<usize> = sums.iter().map(|change| change.key).collect();
-        let mut unsaid: Vec<usize> = states.iter().map(|(group, _)| group.key()).collect();
-        unsaid.dedup();
-        unsaid.retain(|key| !said.contains(key));
-        let generation = believed.generation;
+        let named: Vec<usize> = sums.iter().map(|change| change.key).collect();
+        let mut unnamed: Vec<usize> = states.iter().map(|(group, _)| group.key()).collect();
+        unnamed.dedup();
+        unnamed.retain(|key| !named.contains(key));
+        let generation = expected.generation;
         for change in sums {
-            let place = (generation, change.key);
-            let there = live.sum(place).cloned();
-            let (believed, next) = (change.believed.as_ref(), change.next.clone());
-            live.keep(place, (self.rules.kept)(there.as_ref(), believed, next));
+            let id = (generation, change.key);
+            let stored = live.sum(id).cloned();
+            let (expected, next) = (change.expected.as_ref(), change.next.clone());
+            live.set_count(id, (self.rules.next_count)(stored.as_ref(), expected, next));
         }
-        for key in unsaid {
-            let there = live.sum((generation, key)).cloned();
-            let kept = (self.rules.kept)(there.as_ref(), None, None);
-            live.keep((generation, key), kept);
+        for key in unnamed {
+            let stored = live.sum((generation, key)).cloned();
+            let count = (self.rules.next_count)(stored.as_ref(), None, None);
+            live.set_count((generation, key), count);
         }
         self.check_sums(partition);
         self.remember(partition);
         true
     }
 
-    /// Every sum is what the states add up to, also while nobody reads it.
+    /// Checks that each live count equals the sum of the entries, even if no reader uses it.
     fn check_sums(&mut self, partition: usize) {
         let live = &self.live[partition];
-        let Some(slot) = &live.slot else { return };
+        let Some(partition_state) = &live.partition_state else {
+            return;
+        };
         let sums = live.sums.iter();
-        let of_life = sums.filter(|((generation, _), _)| *generation == slot.generation);
+        let of_life = sums.filter(|((generation, _), _)| *generation == partition_state.generation);
         let mut wrong = None;
-        for ((_, key), kept) in of_life {
-            // States that it counts have been let go: no reader has its base any more.
-            let made = kept.made.as_ref();
-            let Some(sum) = made.filter(|sum| slot.oldest <= sum.base + 1) else {
+        for ((_, key), count) in of_life {
+            // Some counted entries were pruned, so no reader has this base any more.
+            let value = count.value.as_ref();
+            let Some(sum) = value.filter(|sum| partition_state.oldest <= sum.base + 1) else {
                 continue;
             };
             let entries = self.read(partition, *key).map(|(_, entries, _)| entries);
-            if !sum.is_of(&entries.unwrap_or_default()) {
+            if !sum.equals(&entries.unwrap_or_default()) {
                 wrong = Some(format!("the sum of key {key} is {sum:?}"));
             }
         }
         if let Some(what) = wrong {
-            self.contradict(Law::Summed, what);
+            self.report_violation(Law::LiveCount, what);
         }
     }
 
-    pub(super) fn impose(&mut self, partition: usize, believed: Fence) {
-        let slot = self.live[partition].slot.as_mut().map(Rc::make_mut);
-        if slot.is_some_and(|slot| slot.impose(&believed).is_ok()) {
-            self.note(Event::Imposed);
+    pub(super) fn close_epoch(&mut self, partition: usize, expected: Checkpoint) {
+        let partition_state = self.live[partition]
+            .partition_state
+            .as_mut()
+            .map(Rc::make_mut);
+        if partition_state
+            .is_some_and(|partition_state| partition_state.close_epoch(&expected).is_ok())
+        {
+            self.count_event(Event::EpochClosed);
             self.remember(partition);
         }
     }
 
-    pub(super) fn roll(&mut self, partition: usize, epoch: Epoch) -> Option<Cut> {
-        let slot = Rc::make_mut(self.live[partition].slot.as_mut()?);
-        let filling = slot.epoch;
-        let cut = slot.roll(epoch).ok()?;
-        if slot.epoch != filling {
+    pub(super) fn end_epoch(&mut self, partition: usize, epoch: Epoch) -> Option<Cut> {
+        let partition_state = Rc::make_mut(self.live[partition].partition_state.as_mut()?);
+        let filling = partition_state.epoch;
+        let cut = partition_state.end_epoch(epoch).ok()?;
+        if partition_state.epoch != filling {
             self.remember(partition);
         }
         Some(cut)
     }
 
-    /// Starts a new life at the newest complete run of `runs`.
-    pub(super) fn heal(&mut self, partition: usize, seen: Option<Fence>, runs: &Runs) {
-        let life = runs.new_life(partition, self.end(partition), self.now);
+    /// Starts a new generation at the newest complete run of `runs`.
+    pub(super) fn rebuild(&mut self, partition: usize, expected: Option<Checkpoint>, runs: &Runs) {
+        let start = runs.generation_start(partition, self.end(partition), self.now);
         let live = &mut self.live[partition];
-        if let Ok(slot) = Slot::heal(live.slot.as_deref(), seen, &life) {
-            live.slot = Some(Rc::new(slot));
-            self.note(Event::Healed);
+        if let Ok(partition_state) =
+            PartitionState::rebuild(live.partition_state.as_deref(), expected, &start)
+        {
+            live.partition_state = Some(Rc::new(partition_state));
+            self.count_event(Event::Rebuilt);
             self.remember(partition);
         }
     }
 
-    /// Lets go of epochs; what is then read by nobody is deleted sooner or later.
-    pub(super) fn drop_through(&mut self, partition: usize, epoch: Epoch, cut: Cut) {
+    /// Prunes epochs. Their entries are deleted then or later.
+    pub(super) fn prune_through(&mut self, partition: usize, epoch: Epoch, cut: Cut) {
         let live = &mut self.live[partition];
-        let Some(slot) = live.slot.as_mut().map(Rc::make_mut) else {
+        let Some(partition_state) = live.partition_state.as_mut().map(Rc::make_mut) else {
             return;
         };
-        if slot.drop_through(epoch, cut, KEEP_BOUNDS) {
-            let (generation, oldest) = (slot.generation, slot.oldest);
+        if partition_state.prune_through(epoch, cut, KEEP_BOUNDS) {
+            let (generation, oldest) = (partition_state.generation, partition_state.oldest);
             live.entries.retain(|entry| {
                 let read = entry.generation == generation && entry.epoch >= oldest;
                 read || self.rng.random_ratio(1, 3)
             });
-            self.note(Event::Dropped);
+            self.count_event(Event::Pruned);
             self.remember(partition);
         }
     }
@@ -189,71 +199,68 @@ impl World {
         }
     }
 
-    /// A replica that had not seen the last writes takes over.
+    /// Fails over to a replica that lacks the last writes.
     pub(super) fn fail_over(&mut self, partition: usize) {
         let past = &mut self.past[partition];
         let live = past.swap_remove(self.rng.random_range(0..past.len()));
         past.clear();
         past.push(live.clone());
         self.live[partition] = live;
-        self.note(Event::FailedOver);
+        self.count_event(Event::FailedOver);
     }
 
-    /// The same, where it lacks only a few writes.
-    pub(super) fn fall_back(&mut self, partition: usize) {
+    /// Fails over to a replica that lacks only a few writes.
+    pub(super) fn revert_slightly(&mut self, partition: usize) {
         let past = &mut self.past[partition];
         let last = past.len() - 1;
         let at = last - self.rng.random_range(0..=last.min(2));
         past.truncate(at + 1);
         self.live[partition] = past[at].clone();
-        self.note(Event::FailedOver);
+        self.count_event(Event::FailedOver);
     }
 
-    /// A replica takes over that had seen everything but the end of an epoch, if that was the last
-    /// thing that happened.
-    pub(super) fn undo_roll(&mut self, partition: usize) {
-        let Some(slot) = &mut self.live[partition].slot else {
+    /// Fails over to a replica that lacks only the end of an epoch, if that was the last change.
+    pub(super) fn undo_epoch_end(&mut self, partition: usize) {
+        let Some(partition_state) = &mut self.live[partition].partition_state else {
             return;
         };
-        let ended = slot.epoch - 1;
-        if ended >= slot.oldest && slot.bounds.get(&ended) == Some(&slot.position) {
-            let slot = Rc::make_mut(slot);
-            slot.bounds.remove(&ended);
-            slot.epoch = ended;
-            self.note(Event::FailedOver);
+        let ended = partition_state.epoch - 1;
+        if ended >= partition_state.oldest
+            && partition_state.bounds.get(&ended) == Some(&partition_state.position)
+        {
+            let partition_state = Rc::make_mut(partition_state);
+            partition_state.bounds.remove(&ended);
+            partition_state.epoch = ended;
+            self.count_event(Event::FailedOver);
         }
     }
 
-    /// The slot vanishes, its entries with it or not.
+    /// Deletes a partition state, with or without its entries.
     pub(super) fn lose(&mut self, partition: usize) {
         let live = &mut self.live[partition];
-        live.slot = None;
+        live.partition_state = None;
         if self.rng.random() {
             live.entries.clear();
             live.sums.clear();
         }
-        self.note(Event::Lost);
+        self.count_event(Event::Lost);
     }
 }
 
 impl Live {
-    fn sum(&self, place: (Generation, usize)) -> Option<&Kept> {
-        let mut found = self.sums.iter().filter(|(of, _)| *of == place);
-        found.next().map(|(_, kept)| kept)
+    fn sum(&self, id: (Generation, usize)) -> Option<&StoredCount> {
+        let mut found = self.sums.iter().filter(|(of, _)| *of == id);
+        found.next().map(|(_, count)| count)
     }
 
-    fn keep(&mut self, place: (Generation, usize), kept: Option<Kept>) {
-        self.sums.retain(|(of, _)| *of != place);
-        self.sums.extend(kept.map(|kept| (place, kept)));
+    fn set_count(&mut self, id: (Generation, usize), count: Option<StoredCount>) {
+        self.sums.retain(|(of, _)| *of != id);
+        self.sums.extend(count.map(|count| (id, count)));
     }
 
     fn put(&mut self, new: Entry) {
-        let place = |entry: &Entry| (entry.generation, entry.epoch, entry.group);
-        match self
-            .entries
-            .iter_mut()
-            .find(|old| place(old) == place(&new))
-        {
+        let id = |entry: &Entry| (entry.generation, entry.epoch, entry.group);
+        match self.entries.iter_mut().find(|old| id(old) == id(&new)) {
             Some(old) => old.state = new.state,
             None => self.entries.push(new),
         }

@@ -1,59 +1,59 @@
-//! A reader: the newest complete run, then the slot with its states, then the head, then its nodes;
-//! and what it answers compared with the states that the members had.
+//! A reader: reads the newest complete run, then the partition state with its entries, then the
+//! head, then its nodes. It compares its answer with the states that the members had.
 
 use rand::Rng;
 
-use super::canon::{BOARDS, GONE, Group, MEMBERS, State, partition_of};
-use super::editions::{Head, Node, Row};
-use super::live::{Entry, SlotRead, VIEW};
-use super::sums::Kept;
-use super::tally::{Event, Law};
-use super::world::{RunsSeen, World};
+use super::entity_rows::{BOARDS, GONE, Group, MEMBERS, State, partition_of};
+use super::events::{Event, Law};
+use super::live::{Entry, StateRead, VIEW};
+use super::live_counts::StoredCount;
+use super::versions::{Head, Node, Row};
+use super::world::{RunRecords, World};
 use crate::seam::{self, Epoch, Offset};
 
 const TRIES: u32 = 4;
 const REST_MAX: u64 = 120;
 
 pub(super) struct Reader {
-    /// Where not given, a read is for any key.
+    /// The key to read; a random one if `None`.
     only: Option<usize>,
     key: usize,
     tries: u32,
-    /// What was read before may be used for some time.
-    seen: Option<RunsSeen>,
-    /// When it goes on.
+    /// Cached run records, which may be used for some time.
+    run_records: Option<RunRecords>,
+    /// The time at which the reader continues.
     later: u64,
-    slot: SlotRead,
+    partition_state: StateRead,
     at: At,
-    /// What the last read came to.
+    /// The result of the last read: answered or refused.
     pub(super) answered: Option<bool>,
     /// The last answer.
     pub(super) answer: [State; MEMBERS],
 }
 
-/// What comes next.
+/// The next operation.
 enum At {
     Ask,
     ReadRuns,
-    ReadSlot,
+    ReadState,
     ReadHead,
-    Join(Option<Head>),
-    ReadNode(Joined),
+    Merge(Option<Head>),
+    ReadNode(Merged),
 }
 
-/// What was read fits together.
-struct Joined {
+/// The merged reads of a key.
+struct Merged {
     at: Offset,
     base: Epoch,
     half_loaded: bool,
     sizes: [usize; BOARDS],
-    /// By member: the newest state after the base.
+    /// By member, the newest entry after the base.
     live: [Option<State>; MEMBERS],
-    /// Nodes that are still to be read, the last one first.
+    /// The remaining nodes to read, in reverse order.
     nodes: Vec<Node>,
     rows: Vec<Row>,
-    /// How many members each board has by a sum that counts.
-    summed: Option<[i32; BOARDS]>,
+    /// The size of each board by an applicable live count.
+    counted: Option<[i32; BOARDS]>,
 }
 
 impl Reader {
@@ -62,9 +62,9 @@ impl Reader {
             only,
             key: 0,
             tries: 0,
-            seen: None,
+            run_records: None,
             later: 0,
-            slot: None,
+            partition_state: None,
             at: At::Ask,
             answered: None,
             answer: [GONE; MEMBERS],
@@ -82,33 +82,33 @@ impl Reader {
                 let any = world.rng.random_range(0..keys);
                 self.key = self.only.unwrap_or(any);
                 self.tries = TRIES;
-                let cached = self.seen.is_some() && world.rng.random_ratio(3, 10);
-                if cached { At::ReadSlot } else { At::ReadRuns }
+                let cached = self.run_records.is_some() && world.rng.random_ratio(3, 10);
+                if cached { At::ReadState } else { At::ReadRuns }
             }
             At::ReadRuns => {
-                self.seen = Some(world.runs());
-                At::ReadSlot
+                self.run_records = Some(world.runs());
+                At::ReadState
             }
-            At::ReadSlot => {
-                self.slot = world.read(partition_of(self.key), self.key);
+            At::ReadState => {
+                self.partition_state = world.read(partition_of(self.key), self.key);
                 At::ReadHead
             }
             At::ReadHead => {
                 self.rest(world);
-                At::Join(world.head(self.key))
+                At::Merge(world.head(self.key))
             }
-            At::Join(head) => match self.join(world, head) {
-                Some(joined) => {
+            At::Merge(head) => match self.merge(world, head) {
+                Some(merged) => {
                     self.rest(world);
-                    At::ReadNode(joined)
+                    At::ReadNode(merged)
                 }
                 None => self.refuse(world),
             },
-            At::ReadNode(joined) => self.read_node(world, joined),
+            At::ReadNode(merged) => self.read_node(world, merged),
         }
     }
 
-    /// Now and then what it has read grows old.
+    /// Sometimes pauses, so that its reads become stale.
     fn rest(&mut self, world: &mut World) {
         if world.rng.random_ratio(1, 4) {
             self.later = world.now + world.rng.random_range(0..REST_MAX);
@@ -116,21 +116,30 @@ impl Reader {
     }
 
     fn refuse(&mut self, world: &mut World) -> At {
-        world.note(Event::Refused);
+        world.count_event(Event::Refused);
         self.answered = Some(false);
         At::Ask
     }
 
-    /// Puts together what was read, or nothing if it could be wrong.
-    fn join(&self, world: &World, head: Option<Head>) -> Option<Joined> {
+    /// Merges the reads; `None` if the result could be wrong.
+    fn merge(&self, world: &World, head: Option<Head>) -> Option<Merged> {
         let latest = world.runs();
-        let seen = match world.rules.newest_first {
-            true => self.seen.as_ref()?,
+        let run_records = match world.rules.newest_first {
+            true => self.run_records.as_ref()?,
             false => &latest,
         };
-        let (slot, entries, kept) = self.slot.as_ref()?;
-        let base = seam::base(head.as_ref().map_or(0, |head| head.epoch), seen.newest);
-        if !(world.rules.whole)(slot, partition_of(self.key), base, &seen.runs, VIEW) {
+        let (partition_state, entries, stored) = self.partition_state.as_ref()?;
+        let base = seam::base(
+            head.as_ref().map_or(0, |head| head.epoch),
+            run_records.newest,
+        );
+        if !(world.rules.is_readable)(
+            partition_state,
+            partition_of(self.key),
+            base,
+            &run_records.runs,
+            VIEW,
+        ) {
             return None;
         }
         let newest = |member| {
@@ -145,17 +154,21 @@ impl Reader {
         };
         let root = head.map(|head| head.root);
         let sizes = root.as_ref().map_or([0; BOARDS], |root| root.sizes);
-        let made = kept.as_ref().and_then(|Kept { made, .. }| made.as_ref());
-        let summed = made.filter(|sum| {
+        let value = stored
+            .as_ref()
+            .and_then(|StoredCount { value, .. }| value.as_ref());
+        let counted = value.filter(|sum| {
             let against = (sum.root.as_ref(), sum.base);
-            world.rules.keeps_sums && (world.rules.joins)(against, (root.as_ref(), base))
+            world.rules.keeps_live_counts
+                && (world.rules.matches_version)(against, (root.as_ref(), base))
         });
         let size = |board: usize| i32::try_from(sizes[board]).unwrap_or(i32::MAX);
-        Some(Joined {
-            summed: summed.map(|sum| std::array::from_fn(|board| size(board) + sum.change[board])),
-            at: slot.position.next_offset,
+        Some(Merged {
+            counted: counted
+                .map(|sum| std::array::from_fn(|board| size(board) + sum.change[board])),
+            at: partition_state.position.next_offset,
             base,
-            half_loaded: base > seen.newest,
+            half_loaded: base > run_records.newest,
             sizes,
             live: std::array::from_fn(newest),
             nodes: root.map_or_else(Vec::new, |root| root.nodes.to_vec()),
@@ -163,18 +176,18 @@ impl Reader {
         })
     }
 
-    fn read_node(&mut self, world: &mut World, mut joined: Joined) -> At {
-        let Some(node) = joined.nodes.pop() else {
-            self.compare(world, &joined);
+    fn read_node(&mut self, world: &mut World, mut merged: Merged) -> At {
+        let Some(node) = merged.nodes.pop() else {
+            self.compare(world, &merged);
             return At::Ask;
         };
         if world.has_node(self.key, node) {
-            joined.rows.extend(node.rows());
-            return At::ReadNode(joined);
+            merged.rows.extend(node.rows());
+            return At::ReadNode(merged);
         }
-        world.note(Event::NodeMissing);
+        world.count_event(Event::NodeMissing);
         if world.rules.missing_is_empty {
-            return At::ReadNode(joined);
+            return At::ReadNode(merged);
         }
         self.tries -= 1;
         if self.tries == 0 {
@@ -183,18 +196,18 @@ impl Reader {
         At::ReadRuns
     }
 
-    fn compare(&mut self, world: &mut World, joined: &Joined) {
-        world.note(Event::Answered);
-        if joined.half_loaded {
-            world.note(Event::HalfLoaded);
+    fn compare(&mut self, world: &mut World, merged: &Merged) {
+        world.count_event(Event::Answered);
+        if merged.half_loaded {
+            world.count_event(Event::HalfLoaded);
         }
         self.answered = Some(true);
-        let mut sizes = joined.sizes;
+        let mut sizes = merged.sizes;
         let mut members = [GONE; MEMBERS];
-        for row in &joined.rows {
+        for row in &merged.rows {
             members[row.member][row.board] = row.score;
         }
-        for (member, live) in joined.live.iter().enumerate() {
+        for (member, live) in merged.live.iter().enumerate() {
             let Some(live) = live else { continue };
             let old = std::mem::replace(&mut members[member], *live);
             for board in 0..BOARDS {
@@ -203,35 +216,38 @@ impl Reader {
             }
         }
         self.answer = members;
-        let Joined { at, base, .. } = *joined;
-        let place = || format!("key {} at {at} on {base}", self.key);
+        let Merged { at, base, .. } = *merged;
+        let location = || format!("key {} at {at} on {base}", self.key);
         for (board, size) in sizes.into_iter().enumerate() {
             let on = |state: &&State| state[board] > 0;
-            let there = members.iter().filter(on).count();
-            if size != there {
-                let place = place();
-                let what = format!("board {board} of {place} has {there} members, not {size}");
-                world.contradict(Law::Size, what);
+            let member_count = members.iter().filter(on).count();
+            if size != member_count {
+                let location = location();
+                let what =
+                    format!("board {board} of {location} has {member_count} members, not {size}");
+                world.report_violation(Law::Size, what);
             }
-            let Some(summed) = joined.summed else {
+            let Some(counted) = merged.counted else {
                 continue;
             };
-            world.note(Event::SumRead);
-            if usize::try_from(summed[board]) != Ok(there) {
-                let (place, summed) = (place(), summed[board]);
-                let what =
-                    format!("board {board} of {place} has {there} members, and the sum {summed}");
-                world.contradict(Law::Summed, what);
+            world.count_event(Event::CountRead);
+            if usize::try_from(counted[board]) != Ok(member_count) {
+                let (location, counted) = (location(), counted[board]);
+                let what = format!(
+                    "board {board} of {location} has {member_count} members, and the sum {counted}"
+                );
+                world.report_violation(Law::LiveCount, what);
             }
         }
         for (member, state) in members.iter().enumerate() {
-            let group = Group::of(self.key, member);
-            let low = world.low(partition_of(self.key), group, at);
-            let can = world.states_since(group, low);
-            if !can.contains(state) {
-                let place = place();
-                let what = format!("member {member} of {place} is {state:?}, not one of {can:?}");
-                world.contradict(Law::Exact, what);
+            let group = Group::new(self.key, member);
+            let oldest = world.oldest_allowed(partition_of(self.key), group, at);
+            let allowed = world.states_since(group, oldest);
+            if !allowed.contains(state) {
+                let location = location();
+                let what =
+                    format!("member {member} of {location} is {state:?}, not one of {allowed:?}");
+                world.report_violation(Law::Exact, what);
             }
         }
     }

@@ -1,29 +1,29 @@
-//! The stores of batch runs: run records, and which results the heads may hold.
+//! The stores of batch runs: run records, and the results that heads may have.
 
 use std::rc::Rc;
 
-use super::canon::KEYS;
-use super::tally::{Event, Law};
+use super::entity_rows::KEYS;
+use super::events::{Event, Law};
 use super::world::World;
 use crate::seam::{Cut, Epoch, Run, RunState};
 
-/// Keys that are computed.
+/// The computed keys.
 pub(super) type Keys = [bool; KEYS];
 
-/// What a try of a run is about to publish: its cuts, and its keys, or all.
+/// The result of a try of a run: its cuts and its keys (all if `None`).
 #[derive(Debug, Clone)]
-pub(super) struct Outcome {
+pub(super) struct RunResult {
     pub(super) cuts: Vec<Cut>,
     pub(super) keys: Option<Keys>,
 }
 
-/// The results whose editions there may be.
+/// The results of which versions may exist.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Results {
-    /// The one that was published last.
-    pub(super) published: Option<Outcome>,
-    /// Those of which something may have been written since.
-    pub(super) begun: Vec<Outcome>,
+    /// The result that was published last.
+    pub(super) published: Option<RunResult>,
+    /// Later results of which something may have been written.
+    pub(super) started: Vec<RunResult>,
 }
 
 impl World {
@@ -41,7 +41,7 @@ impl World {
         self.stamp
     }
 
-    /// Records cuts as proposed; answers the proposal's token, or nothing if it is refused.
+    /// Records cuts as proposed. Returns the token of the proposal; `None` if it is refused.
     pub(super) fn propose(&mut self, epoch: Epoch, cuts: &[Cut]) -> Option<String> {
         let next = match self.last_run() {
             None => 1,
@@ -71,7 +71,7 @@ impl World {
             return;
         };
         if run.token != token || run.state != RunState::Proposed {
-            return self.note(Event::Overtaken);
+            return self.count_event(Event::Overtaken);
         }
         let back = (0..run.cuts.len()).find(|partition| {
             let before = self.runs.cut(epoch - 1, *partition);
@@ -79,31 +79,31 @@ impl World {
         });
         if let Some(partition) = back {
             let what = format!("run {epoch} ends before the run before in partition {partition}");
-            self.contradict(Law::Forward, what);
+            self.report_violation(Law::Monotonic, what);
         }
         self.put(Run {
             state: RunState::Sealed,
             ..run
         });
-        self.note(Event::Sealed);
+        self.count_event(Event::Sealed);
     }
 
-    /// From here on there may be editions of a result. A new stamp for them, or nothing if a newer
+    /// Begins to publish a result and takes a new stamp for its versions. Returns `None` if a newer
     /// run is recorded.
-    pub(super) fn begin_publishing(&mut self, epoch: Epoch, outcome: &Outcome) -> Option<i64> {
+    pub(super) fn begin_publishing(&mut self, epoch: Epoch, result: &RunResult) -> Option<i64> {
         let run = self.last_run().filter(|run| run.epoch == epoch)?.clone();
         let stamp_us = self.next_stamp();
         self.put(Run { stamp_us, ..run });
-        self.results.begun.push(outcome.clone());
+        self.results.started.push(result.clone());
         Some(stamp_us)
     }
 
-    /// Whether a try may still change what is published.
+    /// Returns whether a try may still publish.
     pub(super) fn may_publish(&mut self, epoch: Epoch, stamp: i64) -> bool {
         let last = self.last_run().is_some_and(|run| run.epoch == epoch);
-        let may = !self.rules.refuses || (last && self.publishes(epoch, stamp));
+        let may = !self.rules.refuses_overtaken || (last && self.publishes(epoch, stamp));
         if !may {
-            self.note(Event::Outdated);
+            self.count_event(Event::TryOvertaken);
         }
         may
     }
@@ -118,18 +118,18 @@ impl World {
         &mut self,
         epoch: Epoch,
         stamp: i64,
-        outcome: Outcome,
+        result: RunResult,
         ends: bool,
     ) -> bool {
         if !self.publishes(epoch, stamp) {
-            self.note(Event::Outdated);
+            self.count_event(Event::TryOvertaken);
             return false;
         }
         self.newest = self.newest.max(epoch);
         if self.newest == epoch {
             self.results = Results {
-                published: Some(outcome),
-                begun: Vec::new(),
+                published: Some(result),
+                started: Vec::new(),
             };
         }
         let run = self.runs.get(epoch).cloned();
@@ -145,9 +145,9 @@ impl World {
     pub(super) fn abandon(&mut self, epoch: Epoch) {
         let run = self.runs.get(epoch).cloned();
         if let Some(run) = run.filter(|run| run.state == RunState::Sealed) {
-            self.note(Event::Abandoned);
+            self.count_event(Event::Abandoned);
             if self.boards.iter().any(|boards| boards.epoch() == epoch) {
-                self.note(Event::HalfAbandoned);
+                self.count_event(Event::HalfAbandoned);
             }
             self.put(Run {
                 state: RunState::Abandoned,

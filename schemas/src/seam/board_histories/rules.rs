@@ -1,168 +1,172 @@
-//! The rules that a history is driven by: the real ones, and the same with one of them broken.
+//! The rules of a history: the real ones, and mutants with one rule broken.
 
-use super::editions::Root;
-use super::sums::Kept;
-use crate::seam::{self, Cut, Epoch, Fence, Moved, Runs, Slot};
+use super::live_counts::StoredCount;
+use super::versions::Root;
+use crate::seam::{self, Checkpoint, CheckpointMismatch, Cut, Epoch, PartitionState, Runs};
 
-/// An edition and a base.
-type On<'a> = (Option<&'a Root>, Epoch);
-type Keeps = fn(Option<&Kept>, Option<&Kept>, Option<Kept>) -> Option<Kept>;
+/// A version and a base epoch.
+type VersionAndBase<'a> = (Option<&'a Root>, Epoch);
+type NextCount =
+    fn(Option<&StoredCount>, Option<&StoredCount>, Option<StoredCount>) -> Option<StoredCount>;
 
-type Apply = fn(&mut Slot, &Fence, Cut, &[&str]) -> Result<(), Moved>;
+type Apply = fn(&mut PartitionState, &Checkpoint, Cut, &[&str]) -> Result<(), CheckpointMismatch>;
 
-/// What the actors of a history go by.
+/// The rules of the actors.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
     pub(super) apply: Apply,
-    pub(super) whole: fn(&Slot, usize, Epoch, &Runs, &str) -> bool,
-    /// Whether a live state of an epoch counts on a base.
+    pub(super) is_readable: fn(&PartitionState, usize, Epoch, &Runs, &str) -> bool,
+    /// Returns whether a live state of an epoch counts on a base.
     pub(super) counts: fn(Epoch, Epoch) -> bool,
-    /// Live states are read that were let go and are not deleted yet.
-    pub(super) reads_dropped: bool,
-    /// The newest complete run is read before everything else, not after.
+    /// Pruned entries that are not deleted yet are read.
+    pub(super) reads_pruned: bool,
+    /// The newest complete run is read first, not last.
     pub(super) newest_first: bool,
-    /// A node that is missing is taken for one without rows.
+    /// A missing node counts as an empty one.
     pub(super) missing_is_empty: bool,
-    /// A worker reads groups again that are notified.
-    pub(super) rereads: bool,
+    /// A worker reads notified groups from the entity store.
+    pub(super) reads_groups: bool,
     /// A snapshot is taken after the cut.
     pub(super) snapshot_after_cut: bool,
-    /// Keys are planned from the cuts of a result that was only begun.
-    pub(super) since_begun: bool,
-    /// Keys of results that were begun are planned too.
-    pub(super) knows_dirty: bool,
-    /// A head is written when its nodes are there.
+    /// Keys are planned from the cuts of a result that was only started.
+    pub(super) since_started: bool,
+    /// Keys of partly published results are planned, too.
+    pub(super) plans_partly_published: bool,
+    /// A head is written after its nodes.
     pub(super) head_last: bool,
-    /// Nodes of a head that was replaced stay until the run is complete, and then some time.
+    /// Nodes of a replaced head stay until the end of the grace period.
     pub(super) grace: bool,
-    /// A try is refused that another has taken the place of.
-    pub(super) refuses: bool,
-    /// Workers keep sums of live states, and readers compare them.
-    pub(super) keeps_sums: bool,
-    /// What is kept of a sum where states of its key change.
-    pub(super) kept: Keeps,
-    /// Whether a sum counts on an edition and a base.
-    pub(super) joins: fn(On<'_>, On<'_>) -> bool,
-    /// Names of sums are counted up.
-    pub(super) sums_are_numbered: bool,
-    /// A sum is made of states that were read before it was begun.
-    pub(super) sums_at_once: bool,
+    /// An overtaken try is refused.
+    pub(super) refuses_overtaken: bool,
+    /// Workers maintain live counts, and readers compare them.
+    pub(super) keeps_live_counts: bool,
+    /// The live count to store when entries of its key change.
+    pub(super) next_count: NextCount,
+    /// Returns whether a sum counts on an edition and a base.
+    pub(super) matches_version: fn(VersionAndBase<'_>, VersionAndBase<'_>) -> bool,
+    /// Names of live counts are consecutive numbers.
+    pub(super) names_are_numbered: bool,
+    /// A live count is computed without a placeholder.
+    pub(super) skips_placeholder: bool,
 }
 
 pub(super) const REAL: Rules = Rules {
-    apply: Slot::apply,
-    whole: seam::whole,
+    apply: PartitionState::apply,
+    is_readable: seam::is_readable,
     counts: |epoch, base| epoch > base,
-    reads_dropped: false,
+    reads_pruned: false,
     newest_first: true,
     missing_is_empty: false,
-    rereads: true,
+    reads_groups: true,
     snapshot_after_cut: true,
-    since_begun: false,
-    knows_dirty: true,
+    since_started: false,
+    plans_partly_published: true,
     head_last: true,
     grace: true,
-    refuses: true,
-    keeps_sums: false,
-    kept: seam::sum::kept,
-    joins: |against, read| seam::sum::joins(against, read),
-    sums_are_numbered: false,
-    sums_at_once: false,
+    refuses_overtaken: true,
+    keeps_live_counts: false,
+    next_count: seam::live_count::next_count,
+    matches_version: |against, read| seam::live_count::matches_version(against, read),
+    names_are_numbered: false,
+    skips_placeholder: false,
 };
 
-/// The same, with sums of live states.
-pub(super) const SUMMED: Rules = Rules {
-    keeps_sums: true,
+/// The real rules, with live counts.
+pub(super) const WITH_LIVE_COUNTS: Rules = Rules {
+    keeps_live_counts: true,
     ..REAL
 };
 
-/// Sums count on any edition of the base.
-pub(super) const SUM_ON_ANY_EDITION: Rules = Rules {
-    joins: |against, read| against.1 == read.1,
-    ..SUMMED
+/// Live counts apply to any version of the base.
+pub(super) const COUNT_ON_ANY_VERSION: Rules = Rules {
+    matches_version: |against, read| against.1 == read.1,
+    ..WITH_LIVE_COUNTS
 };
 
-/// Sums count on any base.
-pub(super) const SUM_ON_ANY_BASE: Rules = Rules {
-    joins: |against, read| against.0 == read.0,
-    ..SUMMED
+/// Live counts apply to any base.
+pub(super) const COUNT_ON_ANY_BASE: Rules = Rules {
+    matches_version: |against, read| against.0 == read.0,
+    ..WITH_LIVE_COUNTS
 };
 
-/// Who says nothing of a sum leaves it as it is.
-pub(super) const SUM_LEFT_ALONE: Rules = Rules {
-    kept: |there, believed, next| match (believed, &next) {
-        (None, None) => there.cloned(),
-        _ => seam::sum::kept(there, believed, next),
+/// A write that does not name the live count leaves it unchanged.
+pub(super) const COUNT_NOT_INVALIDATED: Rules = Rules {
+    next_count: |stored, expected, next| match (expected, &next) {
+        (None, None) => stored.cloned(),
+        _ => seam::live_count::next_count(stored, expected, next),
     },
-    ..SUMMED
+    ..WITH_LIVE_COUNTS
 };
 
-/// Two sums may have one name.
-pub(super) const SUMS_NUMBERED: Rules = Rules {
-    sums_are_numbered: true,
-    kept: |there, believed, next| {
-        let name = |kept: Option<&Kept>| kept.map(|kept| (kept.name, kept.made.is_some()));
-        match name(there) == name(believed) {
+/// Two live counts may have the same name.
+pub(super) const COUNTS_NUMBERED: Rules = Rules {
+    names_are_numbered: true,
+    next_count: |stored, expected, next| {
+        let name =
+            |count: Option<&StoredCount>| count.map(|count| (count.name, count.value.is_some()));
+        match name(stored) == name(expected) {
             true => next,
             false => None,
         }
     },
-    ..SUMMED
+    ..WITH_LIVE_COUNTS
 };
 
-/// Sums are not begun first.
-pub(super) const SUMS_AT_ONCE: Rules = Rules {
-    sums_at_once: true,
-    ..SUMMED
+/// Live counts do not begin as a placeholder.
+pub(super) const NO_PLACEHOLDER: Rules = Rules {
+    skips_placeholder: true,
+    ..WITH_LIVE_COUNTS
 };
 
-/// A fence that only must not lie behind.
+/// The checkpoint must only not be behind, instead of equal.
 pub(super) const GT: Rules = Rules {
-    apply: |slot, believed, next, views| {
-        let stands = slot.fence();
-        let ahead = next.next_offset > stands.next_offset;
-        if (stands.generation, stands.epoch) == (believed.generation, believed.epoch) && ahead {
-            slot.apply(&stands, next, views)
+    apply: |partition_state, expected, next, views| {
+        let actual = partition_state.checkpoint();
+        let ahead = next.next_offset > actual.next_offset;
+        if (actual.generation, actual.epoch) == (expected.generation, expected.epoch) && ahead {
+            partition_state.apply(&actual, next, views)
         } else {
-            Err(Moved { at: Some(stands) })
+            Err(CheckpointMismatch {
+                actual: Some(actual),
+            })
         }
     },
     ..REAL
 };
 
-/// As before, but nothing is left out, notifications are only taken again. Redundant: states are
-/// absolute, and were read after all notifications below the position that the slot moves to.
+/// As [`GT`], but notifications are only repeated, never skipped. Redundant: entries are absolute,
+/// and were read after all notifications below the new position.
 pub(super) const GT_OVERLAP: Rules = Rules {
-    apply: |slot, believed, next, views| {
-        if believed.next_offset > slot.position.next_offset {
-            let at = Some(slot.fence());
-            return Err(Moved { at });
+    apply: |partition_state, expected, next, views| {
+        if expected.next_offset > partition_state.position.next_offset {
+            let at = Some(partition_state.checkpoint());
+            return Err(CheckpointMismatch { actual: at });
         }
-        (GT.apply)(slot, believed, next, views)
+        (GT.apply)(partition_state, expected, next, views)
     },
     ..REAL
 };
 
-/// Readers don't compare the boundary with the run's cut.
+/// Readers do not compare the boundary with the run's cut.
 pub(super) const NO_BOUND: Rules = Rules {
-    whole: |slot, partition, base, runs, view| {
-        let mut slot = slot.clone();
+    is_readable: |partition_state, partition, base, runs, view| {
+        let mut partition_state = partition_state.clone();
         if let Some(cut) = runs.cut(base, partition) {
-            slot.bounds.insert(base, cut);
+            partition_state.bounds.insert(base, cut);
         }
-        seam::whole(&slot, partition, base, runs, view)
+        seam::is_readable(&partition_state, partition, base, runs, view)
     },
     ..REAL
 };
 
-/// Readers don't look whether the epochs after the base are still kept. Redundant while there is but
-/// one view: when they go, every head holds them, or its key was not notified in them; and heads are
-/// read after slots.
+/// Readers do not check whether the epochs after the base are retained. Redundant while there is
+/// only one view: when epochs are pruned, every head covers them or its key was not notified in
+/// them, and heads are read after partition states.
 pub(super) const NO_OLDEST: Rules = Rules {
-    whole: |slot, partition, base, runs, view| {
-        let mut slot = slot.clone();
-        slot.oldest = 0;
-        seam::whole(&slot, partition, base, runs, view)
+    is_readable: |partition_state, partition, base, runs, view| {
+        let mut partition_state = partition_state.clone();
+        partition_state.oldest = 0;
+        seam::is_readable(&partition_state, partition, base, runs, view)
     },
     ..REAL
 };
@@ -173,22 +177,23 @@ pub(super) const ORDER: Rules = Rules {
     ..REAL
 };
 
-/// Live states count that the edition holds already. Redundant as long as epochs are let go from the
-/// oldest on: the newest state of a member was read after the last notification below the position.
+/// Entries count although the version already covers them. Redundant while epochs are pruned from
+/// the oldest on: the newest entry of a member was read after the last notification below the
+/// position.
 pub(super) const OLD_STATES: Rules = Rules {
     counts: |_, _| true,
     ..REAL
 };
 
-/// And those that were let go, as far as they are still there.
-pub(super) const DROPPED_STATES: Rules = Rules {
-    reads_dropped: true,
+/// As [`OLD_STATES`], and pruned entries that are not deleted yet also count.
+pub(super) const PRUNED_STATES: Rules = Rules {
+    reads_pruned: true,
     ..OLD_STATES
 };
 
-/// Workers put the states that notifications were about.
-pub(super) const BELIEVING: Rules = Rules {
-    rereads: false,
+/// Workers store the states that notifications announce.
+pub(super) const TRUSTED_NOTIFICATIONS: Rules = Rules {
+    reads_groups: false,
     ..REAL
 };
 
@@ -198,24 +203,25 @@ pub(super) const EARLY: Rules = Rules {
     ..REAL
 };
 
-/// Keys are planned from the cuts of a result that was only begun, and it is forgotten itself.
-pub(super) const SINCE_BEGUN: Rules = Rules {
-    since_begun: true,
-    knows_dirty: false,
+/// Keys are planned from the cuts of a started result, whose own keys are not planned.
+pub(super) const SINCE_STARTED: Rules = Rules {
+    since_started: true,
+    plans_partly_published: false,
     ..REAL
 };
 
-/// The same, but the keys of the begun result are planned again. Redundant: these are the keys that
-/// were notified before its cuts.
-pub(super) const SINCE_BEGUN_DIRTY: Rules = Rules {
-    since_begun: true,
+/// Keys are planned from the cuts of a started result, together with its own keys. Redundant: its
+/// keys were notified before its cuts.
+pub(super) const SINCE_STARTED_PLANNED: Rules = Rules {
+    since_started: true,
     ..REAL
 };
 
-/// What was begun is forgotten. Redundant: its keys were notified since the published result, or it
-/// has all keys, and then what it wrote of others is newer than its cuts and not older.
-pub(super) const NO_DIRTY: Rules = Rules {
-    knows_dirty: false,
+/// Keys of partly published results are not planned. Redundant: they were notified since the
+/// published result, or the partly published result has all keys, and its rows are newer than its
+/// cuts.
+pub(super) const NO_PARTLY_PUBLISHED: Rules = Rules {
+    plans_partly_published: false,
     ..REAL
 };
 
@@ -225,34 +231,34 @@ pub(super) const HEAD_FIRST: Rules = Rules {
     ..REAL
 };
 
-/// And readers take missing nodes for empty ones.
+/// As [`HEAD_FIRST`], and missing nodes count as empty ones.
 pub(super) const HEAD_FIRST_EMPTY: Rules = Rules {
     head_last: false,
     missing_is_empty: true,
     ..REAL
 };
 
-/// Nodes go with their head. Redundant: a reader that misses one begins again.
+/// Nodes are deleted with their head. Redundant: a reader that misses a node starts again.
 pub(super) const NO_GRACE: Rules = Rules {
     grace: false,
     ..REAL
 };
 
-/// And readers take missing nodes for empty ones.
+/// As [`NO_GRACE`], and missing nodes count as empty ones.
 pub(super) const NO_GRACE_EMPTY: Rules = Rules {
     grace: false,
     missing_is_empty: true,
     ..REAL
 };
 
-/// Readers take missing nodes for empty ones.
+/// Missing nodes count as empty ones.
 pub(super) const EMPTY: Rules = Rules {
     missing_is_empty: true,
     ..REAL
 };
 
-/// A try goes on that another has taken the place of.
+/// An overtaken try continues.
 pub(super) const OUTDATED: Rules = Rules {
-    refuses: false,
+    refuses_overtaken: false,
     ..REAL
 };

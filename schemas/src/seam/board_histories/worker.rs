@@ -1,41 +1,41 @@
-//! A worker of one partition: it looks around, then takes some micro-batches of notifications and
-//! reads the groups again that they name.
+//! A worker of one partition: refreshes its view of the state, then applies micro-batches of
+//! notifications. It reads the notified groups from the entity store.
 
 use std::rc::Rc;
 
 use rand::Rng;
 
-use super::canon::{Group, MEMBERS, State};
-use super::live::SlotRead;
-use super::sums::{SumChange, Summing};
-use super::world::{RunsSeen, World};
-use crate::seam::{self, Fence, Offset, Slot, Step};
+use super::entity_rows::{Group, MEMBERS, State};
+use super::live::StateRead;
+use super::live_counts::{CountUpdate, LiveCountChange};
+use super::world::{RunRecords, World};
+use crate::seam::{self, Checkpoint, Offset, PartitionState, WorkerStep};
 
 const REST_MAX: u64 = 80;
 
 pub(super) struct Worker {
     partition: usize,
-    /// When it goes on.
+    /// The time at which the worker continues.
     later: u64,
     at: At,
 }
 
-/// What comes next.
+/// The next operation.
 enum At {
-    ReadSlot,
-    ReadRuns(Option<Rc<Slot>>),
-    Act(Option<Fence>, RunsSeen, Step),
+    ReadState,
+    ReadRuns(Option<Rc<PartitionState>>),
+    Act(Option<Checkpoint>, RunRecords, WorkerStep),
     Fetch(Folding),
     ReadGroup(Folding, Micro),
-    /// The keys whose sums are still to be read.
-    ReadSum(Folding, Micro, Vec<usize>),
-    ReadHead(Folding, Micro, Vec<usize>, SlotRead),
+    /// The remaining keys whose live counts are to be read.
+    ReadCount(Folding, Micro, Vec<usize>),
+    ReadHead(Folding, Micro, Vec<usize>, StateRead),
     Apply(Folding, Micro),
 }
 
 struct Folding {
-    fence: Fence,
-    seen: RunsSeen,
+    checkpoint: Checkpoint,
+    run_records: RunRecords,
     until: Option<Offset>,
     batches: u32,
 }
@@ -44,10 +44,10 @@ struct Folding {
 struct Micro {
     next: Offset,
     groups: Vec<(Group, State)>,
-    /// How many of the groups have been read.
+    /// The number of groups that have been read.
     read: usize,
-    /// What becomes of sums.
-    sums: Vec<SumChange>,
+    /// The changes of live counts.
+    sums: Vec<LiveCountChange>,
 }
 
 impl Worker {
@@ -55,7 +55,7 @@ impl Worker {
         Self {
             partition,
             later: 0,
-            at: At::ReadSlot,
+            at: At::ReadState,
         }
     }
 
@@ -63,32 +63,36 @@ impl Worker {
         if world.now < self.later {
             return;
         }
-        let at = std::mem::replace(&mut self.at, At::ReadSlot);
+        let at = std::mem::replace(&mut self.at, At::ReadState);
         self.at = match at {
-            At::ReadSlot => At::ReadRuns(world.slot(self.partition)),
-            At::ReadRuns(slot) => self.look(world, slot.as_deref()),
-            At::Act(seen, runs, step) => {
-                match (step, seen) {
-                    (Step::Heal, seen) => world.heal(self.partition, seen, &runs.runs),
-                    (Step::Impose, Some(fence)) => world.impose(self.partition, fence),
+            At::ReadState => At::ReadRuns(world.partition_state(self.partition)),
+            At::ReadRuns(partition_state) => self.choose_step(world, partition_state.as_deref()),
+            At::Act(expected, runs, step) => {
+                match (step, expected) {
+                    (WorkerStep::Rebuild, expected) => {
+                        world.rebuild(self.partition, expected, &runs.runs);
+                    }
+                    (WorkerStep::CloseEpoch, Some(checkpoint)) => {
+                        world.close_epoch(self.partition, checkpoint)
+                    }
                     _ => {}
                 }
-                At::ReadSlot
+                At::ReadState
             }
             At::Fetch(folding) => self.fetch(world, folding),
             At::ReadGroup(folding, mut micro) => {
                 if let Some((group, state)) = micro.groups.get_mut(micro.read) {
-                    if world.rules.rereads {
-                        *state = world.canonical(*group);
+                    if world.rules.reads_groups {
+                        *state = world.current_state(*group);
                     }
                     micro.read += 1;
                     At::ReadGroup(folding, micro)
                 } else {
                     let keys = sums_of(world, &micro);
-                    At::ReadSum(folding, micro, keys)
+                    At::ReadCount(folding, micro, keys)
                 }
             }
-            At::ReadSum(folding, micro, keys) => match keys.last() {
+            At::ReadCount(folding, micro, keys) => match keys.last() {
                 Some(key) => {
                     let read = world.read(self.partition, *key);
                     At::ReadHead(folding, micro, keys, read)
@@ -96,39 +100,43 @@ impl Worker {
                 None => self.apply(world, folding, &micro),
             },
             At::ReadHead(folding, micro, keys, read) => {
-                // Now and then what it has read grows old.
-                if !world.is_calm && world.rng.random_ratio(1, 4) {
+                // Sometimes pauses, so that its reads become stale.
+                if !world.is_undisturbed && world.rng.random_ratio(1, 4) {
                     self.later = world.now + world.rng.random_range(0..REST_MAX);
                 }
-                self.sum_up(world, (folding, micro), keys, read)
+                self.update_count(world, folding, micro, keys, read)
             }
             At::Apply(folding, micro) => self.apply(world, folding, &micro),
         };
     }
 
-    fn look(&self, world: &mut World, slot: Option<&Slot>) -> At {
-        let seen = world.runs();
-        let step = seam::next_step(slot, self.partition, &seen.runs);
-        match (step, slot) {
-            (Step::LookAgain, _) => At::ReadSlot,
-            (Step::Fold { until }, Some(slot)) => At::Fetch(Folding {
-                fence: slot.fence(),
-                seen,
+    fn choose_step(&self, world: &mut World, partition_state: Option<&PartitionState>) -> At {
+        let run_records = world.runs();
+        let step = seam::next_step(partition_state, self.partition, &run_records.runs);
+        match (step, partition_state) {
+            (WorkerStep::Refresh, _) => At::ReadState,
+            (WorkerStep::Fold { until }, Some(partition_state)) => At::Fetch(Folding {
+                checkpoint: partition_state.checkpoint(),
+                run_records,
                 until,
                 batches: world.rng.random_range(1..12),
             }),
-            (step, slot) => At::Act(slot.map(Slot::fence), seen, step),
+            (step, partition_state) => At::Act(
+                partition_state.map(PartitionState::checkpoint),
+                run_records,
+                step,
+            ),
         }
     }
 
     fn fetch(&self, world: &mut World, folding: Folding) -> At {
-        let from = folding.fence.next_offset;
+        let from = folding.checkpoint.next_offset;
         let end = world
             .end(self.partition)
             .min(folding.until.unwrap_or(Offset::MAX));
         let next = end.min(from + world.rng.random_range(1..4));
         if next <= from || folding.batches == 0 {
-            return At::ReadSlot;
+            return At::ReadState;
         }
         let groups = world.notified(self.partition, from, next);
         let micro = Micro {
@@ -140,58 +148,61 @@ impl Worker {
         At::ReadGroup(folding, micro)
     }
 
-    /// Says what becomes of the sum of the last of some keys.
-    fn sum_up(
+    /// Computes the change of the live count of the last key.
+    fn update_count(
         &self,
         world: &mut World,
-        (folding, mut micro): (Folding, Micro),
+        folding: Folding,
+        mut micro: Micro,
         mut keys: Vec<usize>,
-        read: SlotRead,
+        read: StateRead,
     ) -> At {
         let Some(key) = keys.pop() else {
             return At::Apply(folding, micro);
         };
         let new = |member| {
             let mut groups = micro.groups.iter();
-            let found = groups.find(|(group, _)| *group == Group::of(key, member));
+            let found = groups.find(|(group, _)| *group == Group::new(key, member));
             found.map(|(_, state)| *state)
         };
         let new: [Option<State>; MEMBERS] = std::array::from_fn(new);
         let head = world.head(key);
-        let summing = Summing {
+        let summing = CountUpdate {
             partition: self.partition,
-            fence: folding.fence,
-            seen: &folding.seen,
+            checkpoint: folding.checkpoint,
+            run_records: &folding.run_records,
             key,
             new,
         };
         match summing.change(world, read, head) {
             Some(change) => micro.sums.push(change),
-            None => return At::ReadSlot,
+            None => return At::ReadState,
         }
-        At::ReadSum(folding, micro, keys)
+        At::ReadCount(folding, micro, keys)
     }
 
     fn apply(&self, world: &mut World, mut folding: Folding, micro: &Micro) -> At {
         if !world.apply(
             self.partition,
-            folding.fence,
+            folding.checkpoint,
             micro.next,
-            (&micro.groups, &micro.sums),
+            &micro.groups,
+            &micro.sums,
         ) {
-            return At::ReadSlot;
+            return At::ReadState;
         }
-        folding.fence.next_offset = micro.next;
+        folding.checkpoint.next_offset = micro.next;
         folding.batches -= 1;
         At::Fetch(folding)
     }
 }
 
-/// The keys of whose sums a worker says something: some know nothing of sums, and some leave one out.
+/// Returns the keys whose live counts a worker changes. Some workers do not know live counts, and
+/// some skip one.
 fn sums_of(world: &mut World, micro: &Micro) -> Vec<usize> {
     let mut keys: Vec<usize> = micro.groups.iter().map(|(group, _)| group.key()).collect();
     keys.sort_unstable();
     keys.dedup();
-    keys.retain(|_| world.rules.keeps_sums && world.rng.random_ratio(3, 4));
+    keys.retain(|_| world.rules.keeps_live_counts && world.rng.random_ratio(3, 4));
     keys
 }

@@ -1,32 +1,32 @@
-//! What the actors of a history share: the canonical rows, the log, live state, run records and
-//! editions.
+//! The state that the actors of a history share: entity rows, the log, live state, run records and
+//! versions.
 //!
-//! Every method of a store is one operation, and atomic; between two of them anything may happen.
+//! Every method of a store is one atomic operation. Anything may happen between two of them.
 
 use std::rc::Rc;
 
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::canon::{Canon, GROUPS, Group, KEYS, PARTITIONS, State, Told};
-use super::editions::Boards;
+use super::entity_rows::{EntityRows, GROUPS, Group, KEYS, Notification, PARTITIONS, State};
+use super::events::{Event, EventCounts, Law};
 use super::live::Live;
 use super::records::Results;
 use super::rules::Rules;
-use super::tally::{Event, Law, Tally};
+use super::versions::Boards;
 use crate::seam::{Epoch, Offset, Runs};
 
 /// A partition of the log.
 pub(super) struct Partition {
-    /// Notifications; nothing where one was a dead letter.
-    records: Vec<Option<Told>>,
-    /// Below every offset, by group: the newest state that a notification was about.
-    lows: Vec<[usize; GROUPS]>,
+    /// Notifications; `None` for a dead letter.
+    records: Vec<Option<Notification>>,
+    /// Below every offset, by group, the newest state that a notification announced.
+    oldest_states: Vec<[usize; GROUPS]>,
 }
 
 /// The run records and the newest complete epoch, read in one step.
 #[derive(Clone)]
-pub(super) struct RunsSeen {
+pub(super) struct RunRecords {
     pub(super) runs: Rc<Runs>,
     pub(super) newest: Epoch,
 }
@@ -34,17 +34,17 @@ pub(super) struct RunsSeen {
 pub(super) struct World {
     pub(super) rules: Rules,
     pub(super) rng: SmallRng,
-    pub(super) tally: Tally,
-    /// The law that was broken first, and how.
-    pub(super) broken: Option<(Law, String)>,
-    /// So many keys have rows.
+    pub(super) tally: EventCounts,
+    /// The first violation.
+    pub(super) violation: Option<(Law, String)>,
+    /// The number of keys with rows.
     pub(super) keys: usize,
     pub(super) now: u64,
-    /// Nothing is disturbed any more.
-    pub(super) is_calm: bool,
-    /// How often live state was changed by an actor.
+    /// Set after the faults end.
+    pub(super) is_undisturbed: bool,
+    /// The number of changes of live state.
     pub(super) changes: u64,
-    pub(super) canon: Canon,
+    pub(super) entities: EntityRows,
     pub(super) log: [Partition; PARTITIONS],
     pub(super) live: [Live; PARTITIONS],
     pub(super) past: [Vec<Live>; PARTITIONS],
@@ -61,13 +61,13 @@ impl World {
         Self {
             rules,
             rng,
-            tally: Tally::default(),
-            broken: None,
+            tally: EventCounts::default(),
+            violation: None,
             keys,
             now: 1,
-            is_calm: false,
+            is_undisturbed: false,
             changes: 0,
-            canon: Canon::new(),
+            entities: EntityRows::new(),
             log: [(); PARTITIONS].map(|()| Partition::new()),
             live: Default::default(),
             past: [(); PARTITIONS].map(|()| vec![Live::default()]),
@@ -83,17 +83,17 @@ impl World {
         self.now += 1;
     }
 
-    pub(super) fn note(&mut self, event: Event) {
+    pub(super) fn count_event(&mut self, event: Event) {
         self.tally.add(event);
     }
 
-    /// Notes what contradicts the protocol; the first such thing is told.
-    pub(super) fn contradict(&mut self, law: Law, what: String) {
-        self.broken.get_or_insert((law, what));
+    /// Records a violation. The first one is reported.
+    pub(super) fn report_violation(&mut self, law: Law, what: String) {
+        self.violation.get_or_insert((law, what));
     }
 
-    pub(super) fn runs(&self) -> RunsSeen {
-        RunsSeen {
+    pub(super) fn runs(&self) -> RunRecords {
+        RunRecords {
             runs: Rc::clone(&self.runs),
             newest: self.newest,
         }
@@ -105,8 +105,8 @@ impl World {
         offset(self.log[partition].records.len())
     }
 
-    /// The groups that are named between two offsets, and for those who believe notifications the
-    /// states that these were about.
+    /// Returns the groups that are notified between two offsets, with the announced states, which
+    /// only a mutant uses.
     pub(super) fn notified(
         &self,
         partition: usize,
@@ -115,10 +115,10 @@ impl World {
     ) -> Vec<(Group, State)> {
         let records = &self.log[partition].records[index(from)..index(until)];
         let mut groups: Vec<(Group, State)> = Vec::new();
-        for told in records.iter().flatten() {
-            let state = self.states_since(told.group, told.index)[0];
-            groups.retain(|(group, _)| *group != told.group);
-            groups.push((told.group, state));
+        for notification in records.iter().flatten() {
+            let state = self.states_since(notification.group, notification.index)[0];
+            groups.retain(|(group, _)| *group != notification.group);
+            groups.push((notification.group, state));
         }
         groups
     }
@@ -128,9 +128,9 @@ impl World {
         self.log[partition].append(None);
     }
 
-    /// The first of the states that a group may have in an answer that reaches up to an offset.
-    pub(super) fn low(&self, partition: usize, group: Group, at: Offset) -> usize {
-        self.log[partition].lows[index(at)][group.0]
+    /// Returns the index of the oldest state that a group may have in an answer at an offset.
+    pub(super) fn oldest_allowed(&self, partition: usize, group: Group, at: Offset) -> usize {
+        self.log[partition].oldest_states[index(at)][group.0]
     }
 }
 
@@ -138,18 +138,18 @@ impl Partition {
     fn new() -> Self {
         Self {
             records: Vec::new(),
-            lows: vec![[0; GROUPS]],
+            oldest_states: vec![[0; GROUPS]],
         }
     }
 
-    pub(super) fn append(&mut self, record: Option<Told>) {
-        let mut lows = self.lows[self.records.len()];
-        if let Some(told) = record {
-            let low = &mut lows[told.group.0];
-            *low = told.index.max(*low);
+    pub(super) fn append(&mut self, record: Option<Notification>) {
+        let mut oldest_states = self.oldest_states[self.records.len()];
+        if let Some(notification) = record {
+            let oldest = &mut oldest_states[notification.group.0];
+            *oldest = notification.index.max(*oldest);
         }
         self.records.push(record);
-        self.lows.push(lows);
+        self.oldest_states.push(oldest_states);
     }
 }
 

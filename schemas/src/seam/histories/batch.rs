@@ -1,34 +1,35 @@
-//! A batch run: end the epoch everywhere, record the cuts, look again, seal; then compute, publish,
-//! complete and drop. Or a single job, at the cuts of the newest complete run.
+//! A batch run: ends the epoch everywhere, records the cuts, verifies and seals them, then
+//! computes, publishes, completes and prunes. Or a single job at the cuts of the newest complete
+//! run.
 
 use std::rc::Rc;
 
 use rand::Rng;
 use rand::seq::SliceRandom;
 
-use super::tally::Event;
-use super::world::{CATALOGS, Counts, KEYS, Outcome, Row, RunsSeen, World};
-use crate::seam::{Cut, Epoch, Fence, Offset, Run, RunState, Slot, Step};
+use super::events::Event;
+use super::world::{CATALOGS, Counts, KEYS, Row, RunRecords, RunResult, World};
+use crate::seam::{Checkpoint, Cut, Epoch, Offset, PartitionState, Run, RunState, WorkerStep};
 
 pub(super) struct Batch {
     views: Vec<usize>,
-    /// How many partitions there are, as it was when the run began.
+    /// The number of partitions when the run began.
     partitions: usize,
     at: At,
-    /// Runs that it has completed.
+    /// The number of completed runs.
     pub(super) completed: u64,
 }
 
-/// What comes next.
+/// The next operation.
 enum At {
     Begin,
-    Roll(Proposal),
-    ReadSlot(usize),
-    ReadRuns(usize, Option<Rc<Slot>>),
-    PutRight(usize, Option<Fence>, RunsSeen, Step),
+    EndEpoch(Proposal),
+    ReadState(usize),
+    ReadRuns(usize, Option<Rc<PartitionState>>),
+    Repair(usize, Option<Checkpoint>, RunRecords, WorkerStep),
     Propose(Proposal),
-    Look(Proposal, String, usize),
-    Seal(Proposal, String),
+    Verify(Proposal, String, usize),
+    SealCuts(Proposal, String),
     Plan(Task),
     Record(Task, Plans),
     Judge(Task, Plans),
@@ -37,28 +38,28 @@ enum At {
     Complete(Task, Plans),
     Point(Plans),
     Wait(u32),
-    Drop(Option<(Epoch, RunsSeen)>, usize),
+    Prune(Option<(Epoch, RunRecords)>, usize),
 }
 
-/// Cuts that are to be recorded.
+/// Cuts to record.
 struct Proposal {
     epoch: Epoch,
     cuts: Vec<Cut>,
-    seen: RunsSeen,
+    run_records: RunRecords,
 }
 
-/// A sealed run, or for a single job the newest complete one.
+/// A sealed run, or the newest complete run for a single job.
 struct Task {
     run: Run,
     views: Vec<usize>,
     job: bool,
 }
 
-/// What a run does to a view.
+/// The changes of a run to a view.
 struct Plan {
     rows: Counts,
     changed: Vec<usize>,
-    outcome: Option<Outcome>,
+    result: Option<RunResult>,
 }
 
 /// Plans by view.
@@ -69,11 +70,11 @@ type NewRow = (usize, usize, Row);
 
 impl Batch {
     pub(super) fn new(world: &World) -> Self {
-        let kept = |view: &&usize| !world.is_forgotten(**view);
+        let is_present = |view: &&usize| !world.is_deleted(**view);
         Self {
             views: CATALOGS[world.catalog]
                 .iter()
-                .filter(kept)
+                .filter(is_present)
                 .copied()
                 .collect(),
             partitions: 0,
@@ -86,23 +87,32 @@ impl Batch {
         let at = std::mem::replace(&mut self.at, At::Begin);
         self.at = match at {
             At::Begin => self.begin(world),
-            At::Roll(proposal) => self.roll(world, proposal),
-            At::ReadSlot(partition) => At::ReadRuns(partition, world.slot(partition)),
-            At::ReadRuns(partition, slot) => {
-                let seen = world.runs();
-                let step = (world.rules.next_step)(slot.as_deref(), partition, &seen.runs);
-                At::PutRight(partition, slot.map(|slot| slot.fence()), seen, step)
+            At::EndEpoch(proposal) => self.end_epoch(world, proposal),
+            At::ReadState(partition) => At::ReadRuns(partition, world.partition_state(partition)),
+            At::ReadRuns(partition, partition_state) => {
+                let run_records = world.runs();
+                let step = (world.rules.next_step)(
+                    partition_state.as_deref(),
+                    partition,
+                    &run_records.runs,
+                );
+                At::Repair(
+                    partition,
+                    partition_state.map(|partition_state| partition_state.checkpoint()),
+                    run_records,
+                    step,
+                )
             }
-            At::PutRight(partition, fence, seen, step) => {
-                put_right(world, partition, fence, (&seen, step));
+            At::Repair(partition, checkpoint, run_records, step) => {
+                repair(world, partition, checkpoint, &run_records, step);
                 At::Begin
             }
             At::Propose(proposal) => match world.propose(proposal.epoch, &proposal.cuts) {
-                Some(token) => At::Look(proposal, token, 0),
+                Some(token) => At::Verify(proposal, token, 0),
                 None => At::Begin,
             },
-            At::Look(proposal, token, partition) => look(world, proposal, token, partition),
-            At::Seal(proposal, token) => {
+            At::Verify(proposal, token, partition) => verify(world, proposal, token, partition),
+            At::SealCuts(proposal, token) => {
                 world.seal(proposal.epoch, &token);
                 At::Begin
             }
@@ -113,18 +123,18 @@ impl Batch {
             At::Publish(task, plans, rows) => publish(world, task, plans, rows),
             At::Complete(task, plans) => self.complete(world, &task, plans),
             At::Point(plans) => self.point(world, plans),
-            At::Wait(0) => At::Drop(None, 0),
+            At::Wait(0) => At::Prune(None, 0),
             At::Wait(steps) => At::Wait(steps - 1),
-            At::Drop(which, partition) => self.drop_epochs(world, which, partition),
+            At::Prune(which, partition) => self.prune_epochs(world, which, partition),
         };
     }
 
     fn begin(&mut self, world: &mut World) -> At {
         self.partitions = world.partitions();
-        let seen = world.runs();
-        let open = seen.runs.open();
+        let run_records = world.runs();
+        let open = run_records.runs.open();
         if world.rng.random_ratio(1, 8) {
-            let newest = seen.runs.get(seen.runs.newest());
+            let newest = run_records.runs.get(run_records.runs.newest());
             return match newest.filter(|_| open.is_none()) {
                 Some(run) => At::Plan(Task {
                     run: run.clone(),
@@ -141,21 +151,21 @@ impl Batch {
                 job: false,
             });
         }
-        At::Roll(Proposal {
-            epoch: seen.runs.next_epoch(),
+        At::EndEpoch(Proposal {
+            epoch: run_records.runs.next_epoch(),
             cuts: Vec::new(),
-            seen,
+            run_records,
         })
     }
 
-    fn roll(&self, world: &mut World, mut proposal: Proposal) -> At {
+    fn end_epoch(&self, world: &mut World, mut proposal: Proposal) -> At {
         let partition = proposal.cuts.len();
-        match world.roll(partition, proposal.epoch) {
-            None => At::ReadSlot(partition),
+        match world.end_epoch(partition, proposal.epoch) {
+            None => At::ReadState(partition),
             Some(cut) => {
                 proposal.cuts.push(cut);
                 if proposal.cuts.len() < self.partitions {
-                    At::Roll(proposal)
+                    At::EndEpoch(proposal)
                 } else {
                     At::Propose(proposal)
                 }
@@ -166,7 +176,7 @@ impl Batch {
     fn complete(&mut self, world: &mut World, task: &Task, plans: Plans) -> At {
         world.complete(task.run.epoch, &task.views, !task.job);
         if task.job {
-            world.note(Event::Job);
+            world.count_event(Event::Job);
         } else {
             self.completed += 1;
         }
@@ -175,87 +185,96 @@ impl Batch {
 
     fn point(&self, world: &mut World, mut plans: Plans) -> At {
         let Some((view, plan)) = plans.pop() else {
-            self.forget(world);
+            self.delete_view(world);
             return At::Wait(world.rng.random_range(0..4));
         };
-        if let Some(outcome) = plan.outcome {
-            world.point_to(view, &outcome);
+        if let Some(result) = plan.result {
+            world.set_published(view, &result);
         }
         At::Point(plans)
     }
 
-    /// A view that was replaced for good is forgotten.
-    fn forget(&self, world: &mut World) {
-        if !self.views.contains(&1) && !world.is_forgotten(1) && world.rng.random_ratio(1, 3) {
-            world.forget(1);
+    /// Deletes a view that was replaced permanently.
+    fn delete_view(&self, world: &mut World) {
+        if !self.views.contains(&1) && !world.is_deleted(1) && world.rng.random_ratio(1, 3) {
+            world.delete_view(1);
         }
     }
 
-    fn drop_epochs(
+    fn prune_epochs(
         &self,
         world: &mut World,
-        which: Option<(Epoch, RunsSeen)>,
+        which: Option<(Epoch, RunRecords)>,
         partition: usize,
     ) -> At {
-        let Some((epoch, seen)) = which else {
-            let seen = world.runs();
+        let Some((epoch, run_records)) = which else {
+            let run_records = world.runs();
             let newest = self
                 .views
                 .iter()
-                .map(|view| seen.newest[*view].unwrap_or(0))
+                .map(|view| run_records.newest[*view].unwrap_or(0))
                 .min();
             return match newest.unwrap_or(0) {
                 0 => At::Begin,
-                epoch => At::Drop(Some((epoch, seen)), 0),
+                epoch => At::Prune(Some((epoch, run_records)), 0),
             };
         };
         if partition >= self.partitions {
             return At::Begin;
         }
-        if let Some(cut) = seen.runs.cut(epoch, partition) {
-            world.drop_through(partition, epoch, cut);
+        if let Some(cut) = run_records.runs.cut(epoch, partition) {
+            world.prune_through(partition, epoch, cut);
         }
-        At::Drop(Some((epoch, seen)), partition + 1)
+        At::Prune(Some((epoch, run_records)), partition + 1)
     }
 }
 
-/// Does for a slot what its worker would do.
-fn put_right(
+/// Does the step of the partition's worker.
+fn repair(
     world: &mut World,
     partition: usize,
-    fence: Option<Fence>,
-    (seen, step): (&RunsSeen, Step),
+    checkpoint: Option<Checkpoint>,
+    run_records: &RunRecords,
+    step: WorkerStep,
 ) {
-    match (step, fence) {
-        (Step::Heal, fence) => world.heal(partition, fence, &seen.runs),
-        (Step::Impose, Some(fence)) => world.impose(partition, fence),
+    match (step, checkpoint) {
+        (WorkerStep::Rebuild, checkpoint) => {
+            world.rebuild(partition, checkpoint, &run_records.runs)
+        }
+        (WorkerStep::CloseEpoch, Some(checkpoint)) => world.close_epoch(partition, checkpoint),
         _ => {}
     }
 }
 
-/// The second look, at one slot after the other.
-fn look(world: &mut World, proposal: Proposal, token: String, partition: usize) -> At {
+/// Verifies the cut of one partition.
+fn verify(world: &mut World, proposal: Proposal, token: String, partition: usize) -> At {
     let Some(cut) = proposal.cuts.get(partition) else {
-        return At::Seal(proposal, token);
+        return At::SealCuts(proposal, token);
     };
-    let slot = world.slot(partition);
-    let runs = &proposal.seen.runs;
-    if (world.rules.sealable)(slot.as_deref(), partition, proposal.epoch, *cut, runs) {
-        At::Look(proposal, token, partition + 1)
+    let partition_state = world.partition_state(partition);
+    let runs = &proposal.run_records.runs;
+    if (world.rules.can_seal)(
+        partition_state.as_deref(),
+        partition,
+        proposal.epoch,
+        *cut,
+        runs,
+    ) {
+        At::Verify(proposal, token, partition + 1)
     } else {
         At::Begin
     }
 }
 
-/// Which rows are to be written: those that differ from the published ones, and those of which
-/// another result may have written something else.
+/// Plans the rows to write: those that differ from the published ones, and those that another
+/// result may have written differently.
 fn plan(world: &mut World, task: Task) -> At {
-    let seen = world.runs();
+    let run_records = world.runs();
     let offsets: Vec<Offset> = task.run.cuts.iter().map(|cut| cut.next_offset).collect();
     let mut plans = Plans::new();
     for view in &task.views {
         world.ensure_table(*view);
-        let (published, others) = world.outcomes(*view, seen.newest[*view].unwrap_or(0));
+        let (published, others) = world.results(*view, run_records.newest[*view].unwrap_or(0));
         let mut rows = [None; KEYS];
         let mut changed = Vec::new();
         for key in 0..KEYS {
@@ -269,17 +288,17 @@ fn plan(world: &mut World, task: Task) -> At {
         let plan = Plan {
             rows,
             changed,
-            outcome: None,
+            result: None,
         };
         plans.push((*view, plan));
     }
     At::Record(task, plans)
 }
 
-/// Writes the results down before anything of them is published.
+/// Records the results before any row is published.
 fn record(world: &mut World, task: Task, mut plans: Plans) -> At {
     for (view, plan) in &mut plans {
-        plan.outcome = Some(world.record(*view, task.run.epoch, plan.rows));
+        plan.result = Some(world.record(*view, task.run.epoch, plan.rows));
     }
     At::Judge(task, plans)
 }
@@ -293,7 +312,7 @@ fn judge(world: &mut World, task: Task, plans: Plans) -> At {
 }
 
 fn stamp(world: &mut World, task: Task, plans: Plans) -> At {
-    let Some(stamp) = world.restamp(task.run.epoch) else {
+    let Some(stamp) = world.take_stamp(task.run.epoch) else {
         return At::Begin;
     };
     let mut rows = Vec::new();
@@ -307,7 +326,7 @@ fn stamp(world: &mut World, task: Task, plans: Plans) -> At {
 
 fn publish(world: &mut World, task: Task, plans: Plans, mut rows: Vec<NewRow>) -> At {
     let Some((view, key, row)) = rows.pop() else {
-        // Now and then it dies when all is done but said.
+        // Sometimes the run dies just before it is recorded as complete.
         return if world.rng.random_ratio(1, 8) {
             At::Begin
         } else {

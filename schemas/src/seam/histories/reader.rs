@@ -1,32 +1,32 @@
-//! A reader: the newest complete run, then the slots with their parts, then the row; and what it
-//! answers compared with a fold of the log.
+//! A reader: reads the newest complete run, then the partition states with their deltas, then the
+//! row. It compares its answer with a fold of the log.
 
 use rand::Rng;
 
-use super::tally::{Event, Law};
-use super::world::{KEYS, Row, RunsSeen, SlotRead, VIEWS, World};
+use super::events::{Event, Law};
+use super::world::{KEYS, Row, RunRecords, StateRead, VIEWS, World};
 use crate::seam::{self, Cut, Offset};
 
 pub(super) struct Reader {
-    /// Where not given, a read is for any view and key.
+    /// The view and key to read; a random one if `None`.
     only: Option<(usize, usize)>,
-    asked: (usize, usize),
+    question: (usize, usize),
     partitions: usize,
-    /// What was read before may be used for some time.
-    seen: Option<(usize, RunsSeen)>,
-    slots: Vec<SlotRead>,
-    /// What had been counted when the question came.
+    /// Cached run records, which may be used for some time.
+    run_records: Option<(usize, RunRecords)>,
+    partition_states: Vec<StateRead>,
+    /// The counted offsets when the read began.
     counted: Vec<(Offset, u64)>,
     at: At,
-    /// What the last read came to.
+    /// The result of the last read: answered or refused.
     pub(super) answered: Option<bool>,
 }
 
-/// What comes next.
+/// The next operation.
 enum At {
     ReadLog,
     ReadRuns,
-    ReadSlots,
+    ReadStates,
     ReadRow,
     Answer(Option<Option<Row>>),
 }
@@ -35,10 +35,10 @@ impl Reader {
     pub(super) fn new(only: Option<(usize, usize)>) -> Self {
         Self {
             only,
-            asked: (0, 0),
+            question: (0, 0),
             partitions: 0,
-            seen: None,
-            slots: Vec::new(),
+            run_records: None,
+            partition_states: Vec::new(),
             counted: Vec::new(),
             at: At::ReadLog,
             answered: None,
@@ -52,28 +52,29 @@ impl Reader {
                     world.rng.random_range(0..VIEWS.len()),
                     world.rng.random_range(0..KEYS),
                 );
-                self.asked = self.only.unwrap_or(anything);
-                self.slots.clear();
+                self.question = self.only.unwrap_or(anything);
+                self.partition_states.clear();
                 self.counted = world.counted().to_vec();
-                if self.seen.is_none() || world.rng.random() {
+                if self.run_records.is_none() || world.rng.random() {
                     self.partitions = world.partitions();
                 }
-                let cached = self.seen.is_some() && world.rng.random_ratio(3, 10);
-                self.at = if cached { At::ReadSlots } else { At::ReadRuns };
+                let cached = self.run_records.is_some() && world.rng.random_ratio(3, 10);
+                self.at = if cached { At::ReadStates } else { At::ReadRuns };
             }
             At::ReadRuns => {
-                self.seen = Some((self.partitions, world.runs()));
-                self.at = At::ReadSlots;
+                self.run_records = Some((self.partitions, world.runs()));
+                self.at = At::ReadStates;
             }
-            At::ReadSlots => {
-                let (view, key) = self.asked;
-                self.slots.push(world.read(self.slots.len(), view, key));
-                if self.slots.len() >= self.slots_wanted(world) {
+            At::ReadStates => {
+                let (view, key) = self.question;
+                self.partition_states
+                    .push(world.read(self.partition_states.len(), view, key));
+                if self.partition_states.len() >= self.partitions_to_read(world) {
                     self.at = At::ReadRow;
                 }
             }
             At::ReadRow => {
-                let (view, key) = self.asked;
+                let (view, key) = self.question;
                 self.at = At::Answer(world.row(view, key));
             }
             At::Answer(row) => {
@@ -84,68 +85,74 @@ impl Reader {
         }
     }
 
-    fn slots_wanted(&self, world: &World) -> usize {
-        self.seen
+    fn partitions_to_read(&self, world: &World) -> usize {
+        self.run_records
             .as_ref()
-            .map_or(self.partitions, |(partitions, seen)| {
-                (world.rules.partitions)(*partitions, &seen.runs)
+            .map_or(self.partitions, |(partitions, run_records)| {
+                (world.rules.partitions)(*partitions, &run_records.runs)
             })
     }
 
-    /// The sum, or nothing if it could be wrong.
+    /// Computes the sum; `None` if it could be wrong.
     fn answer(&self, world: &mut World, row: Option<Option<Row>>) -> Option<i64> {
-        let (view, _) = self.asked;
-        let (_, seen) = self.seen.as_ref()?;
+        let (view, _) = self.question;
+        let (_, run_records) = self.run_records.as_ref()?;
         let latest = world.runs();
-        let seen = if world.rules.newest_first {
-            seen
+        let run_records = if world.rules.newest_first {
+            run_records
         } else {
             &latest
         };
-        if seen.newest[view].is_some() && row.is_none() && world.rules.needs_table {
+        if run_records.newest[view].is_some() && row.is_none() && world.rules.needs_table {
             return None;
         }
         let row = row.flatten();
-        let newest = seen.newest[view].unwrap_or(0);
+        let newest = run_records.newest[view].unwrap_or(0);
         let base = seam::base(row.map_or(0, |row| row.epoch), newest);
         let mut sum = row.and_then(|row| row.count).unwrap_or(0);
-        for (partition, read) in self.slots.iter().enumerate() {
-            let (slot, parts) = read.as_ref()?;
-            if !(world.rules.whole)(slot, partition, base, &seen.runs, VIEWS[view]) {
+        for (partition, read) in self.partition_states.iter().enumerate() {
+            let (partition_state, deltas) = read.as_ref()?;
+            if !(world.rules.is_readable)(
+                partition_state,
+                partition,
+                base,
+                &run_records.runs,
+                VIEWS[view],
+            ) {
                 return None;
             }
-            sum += parts
+            sum += deltas
                 .iter()
                 .filter(|(epoch, _)| *epoch > base)
                 .map(|(_, n)| n)
                 .sum::<i64>();
         }
         if base > newest {
-            world.note(Event::HalfLoaded);
+            world.count_event(Event::HalfLoaded);
         }
         Some(sum)
     }
 
     fn compare(&mut self, world: &mut World, answer: Option<i64>) {
-        let (view, key) = self.asked;
+        let (view, key) = self.question;
         self.answered = Some(answer.is_some());
         let Some(sum) = answer else {
-            world.note(Event::Refused);
+            world.count_event(Event::Refused);
             return;
         };
-        world.note(Event::Answered);
+        world.count_event(Event::Answered);
         let positions: Vec<Cut> = self
-            .slots
+            .partition_states
             .iter()
             .flatten()
-            .map(|(slot, _)| slot.position)
+            .map(|(partition_state, _)| partition_state.position)
             .collect();
         if positions
             .iter()
             .any(|position| *position != world.cut_at(position.next_offset))
         {
             let what = format!("a position with another last record: {positions:?}");
-            world.contradict(Law::Exact, what);
+            world.report_violation(Law::Exact, what);
         }
         let offsets: Vec<Offset> = positions
             .iter()
@@ -156,25 +163,25 @@ impl Reader {
         if sum != expected {
             let view = VIEWS[view];
             let what = format!("key {key} of {view} is {sum} at {offsets:?}, not {expected}");
-            world.contradict(Law::Exact, what);
+            world.report_violation(Law::Exact, what);
         }
     }
 
     fn compare_steady(&self, world: &mut World, offsets: &[Offset]) {
         if self
-            .slots
+            .partition_states
             .iter()
             .flatten()
-            .any(|(slot, _)| slot.is_replaying())
+            .any(|(partition_state, _)| partition_state.is_replaying())
         {
-            world.note(Event::Replaying);
+            world.count_event(Event::Replaying);
             return;
         }
         for (partition, (before, now)) in self.counted.iter().zip(world.counted()).enumerate() {
-            let fell_back = before.1 != now.1;
-            if !fell_back && offsets.get(partition).is_some_and(|at| *at < before.0) {
-                let what = format!("{offsets:?}, though partition {partition} stood at {before:?}");
-                return world.contradict(Law::Steady, what);
+            let reverted = before.1 != now.1;
+            if !reverted && offsets.get(partition).is_some_and(|at| *at < before.0) {
+                let what = format!("{offsets:?}, although partition {partition} was at {before:?}");
+                return world.report_violation(Law::Fresh, what);
             }
         }
     }

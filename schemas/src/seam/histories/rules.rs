@@ -1,91 +1,100 @@
-//! The rules that a history is driven by: the real ones, and the same with one of them broken.
+//! The rules of a history: the real ones, and mutants with one rule broken.
 
-use crate::seam::{self, Cut, Epoch, Fence, Moved, NewLife, Runs, Slot, Step};
+use crate::seam::{
+    self, Checkpoint, CheckpointMismatch, Cut, Epoch, GenerationStart, PartitionState, Runs,
+    WorkerStep,
+};
 
-type Apply = fn(&mut Slot, &Fence, Cut, &[&str]) -> Result<(), Moved>;
-type Heal = fn(Option<&Slot>, Option<Fence>, &NewLife) -> Result<Slot, Moved>;
+type Apply = fn(&mut PartitionState, &Checkpoint, Cut, &[&str]) -> Result<(), CheckpointMismatch>;
+type Rebuild = fn(
+    Option<&PartitionState>,
+    Option<Checkpoint>,
+    &GenerationStart,
+) -> Result<PartitionState, CheckpointMismatch>;
 
-/// What the actors of a history go by.
+/// The rules of the actors.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
     pub(super) apply: Apply,
-    pub(super) heal: Heal,
-    pub(super) next_step: fn(Option<&Slot>, usize, &Runs) -> Step,
-    pub(super) sealable: fn(Option<&Slot>, usize, Epoch, Cut, &Runs) -> bool,
-    pub(super) whole: fn(&Slot, usize, Epoch, &Runs, &str) -> bool,
-    /// How many slots a reader asks for, from what the log has and the run records.
+    pub(super) rebuild: Rebuild,
+    pub(super) next_step: fn(Option<&PartitionState>, usize, &Runs) -> WorkerStep,
+    pub(super) can_seal: fn(Option<&PartitionState>, usize, Epoch, Cut, &Runs) -> bool,
+    pub(super) is_readable: fn(&PartitionState, usize, Epoch, &Runs, &str) -> bool,
+    /// The number of partitions to read, from the log's partitions and the run records.
     pub(super) partitions: fn(usize, &Runs) -> usize,
-    /// The newest complete run is read before everything else, not after.
+    /// The newest complete run is read first, not last.
     pub(super) newest_first: bool,
-    /// A run rewrites what any result since the published one may have written.
+    /// A run rewrites rows that any result since the published one may have written.
     pub(super) rewrites: bool,
-    /// A view with a complete run and without a table is not read.
+    /// A view with a complete run but no table is not answered.
     pub(super) needs_table: bool,
 }
 
 pub(super) const REAL: Rules = Rules {
-    apply: Slot::apply,
-    heal: Slot::heal,
+    apply: PartitionState::apply,
+    rebuild: PartitionState::rebuild,
     next_step: seam::next_step,
-    sealable: seam::sealable,
-    whole: seam::whole,
+    can_seal: seam::can_seal,
+    is_readable: seam::is_readable,
     partitions: |log, runs| log.max(runs.partitions()),
     newest_first: true,
     rewrites: true,
     needs_table: true,
 };
 
-/// A fence that only must not lie behind.
+/// The checkpoint must only not be behind, instead of equal.
 pub(super) const GT: Rules = Rules {
-    apply: |slot, believed, next, views| {
-        let stands = slot.fence();
-        let ahead = next.next_offset > stands.next_offset;
-        if (stands.generation, stands.epoch) == (believed.generation, believed.epoch) && ahead {
-            slot.apply(&stands, next, views)
+    apply: |partition_state, expected, next, views| {
+        let actual = partition_state.checkpoint();
+        let ahead = next.next_offset > actual.next_offset;
+        if (actual.generation, actual.epoch) == (expected.generation, expected.epoch) && ahead {
+            partition_state.apply(&actual, next, views)
         } else {
-            Err(Moved { at: Some(stands) })
+            Err(CheckpointMismatch {
+                actual: Some(actual),
+            })
         }
     },
     ..REAL
 };
 
-/// Readers don't compare the boundary with the run's cut.
+/// Readers do not compare the boundary with the run's cut.
 pub(super) const NO_BOUND: Rules = Rules {
-    whole: |slot, partition, base, runs, view| {
-        let mut slot = slot.clone();
+    is_readable: |partition_state, partition, base, runs, view| {
+        let mut partition_state = partition_state.clone();
         if let Some(cut) = runs.cut(base, partition) {
-            slot.bounds.insert(base, cut);
+            partition_state.bounds.insert(base, cut);
         }
-        seam::whole(&slot, partition, base, runs, view)
+        seam::is_readable(&partition_state, partition, base, runs, view)
     },
     ..REAL
 };
 
-/// Readers don't look whether the epochs after the base are still kept.
+/// Readers do not check whether the epochs after the base are retained.
 pub(super) const NO_OLDEST: Rules = Rules {
-    whole: |slot, partition, base, runs, view| {
-        let mut slot = slot.clone();
-        slot.oldest = 0;
-        seam::whole(&slot, partition, base, runs, view)
+    is_readable: |partition_state, partition, base, runs, view| {
+        let mut partition_state = partition_state.clone();
+        partition_state.oldest = 0;
+        seam::is_readable(&partition_state, partition, base, runs, view)
     },
     ..REAL
 };
 
-/// Readers don't look since when the view has been counted.
+/// Readers do not check the offset since which the view has been counted.
 pub(super) const NO_SINCE: Rules = Rules {
-    whole: |slot, partition, base, runs, view| {
-        let mut slot = slot.clone();
-        slot.since.insert(view.to_owned(), 0);
-        seam::whole(&slot, partition, base, runs, view)
+    is_readable: |partition_state, partition, base, runs, view| {
+        let mut partition_state = partition_state.clone();
+        partition_state.since.insert(view.to_owned(), 0);
+        seam::is_readable(&partition_state, partition, base, runs, view)
     },
     ..REAL
 };
 
 /// Readers trust a cut that may still be replaced.
 pub(super) const PROPOSED: Rules = Rules {
-    whole: |slot, partition, base, runs, view| {
+    is_readable: |partition_state, partition, base, runs, view| {
         let sealed: Runs = runs.iter().cloned().map(super::world::sealed).collect();
-        seam::whole(slot, partition, base, &sealed, view)
+        seam::is_readable(partition_state, partition, base, &sealed, view)
     },
     ..REAL
 };
@@ -98,73 +107,97 @@ pub(super) const ORDER: Rules = Rules {
 
 /// Workers fold across recorded cuts.
 pub(super) const NO_SPLIT: Rules = Rules {
-    next_step: |slot, partition, runs| match seam::next_step(slot, partition, runs) {
-        Step::Heal => Step::Heal,
-        _ => Step::Fold { until: None },
+    next_step: |partition_state, partition, runs| match seam::next_step(
+        partition_state,
+        partition,
+        runs,
+    ) {
+        WorkerStep::Rebuild => WorkerStep::Rebuild,
+        _ => WorkerStep::Fold { until: None },
     },
     ..REAL
 };
 
-/// A slot that has passed the cut of the epoch it fills is healed only if no newer run is complete.
+/// A state that passed the cut of its epoch is rebuilt only if no newer run is complete.
 pub(super) const PASSED: Rules = Rules {
-    next_step: |slot, partition, runs| {
+    next_step: |partition_state, partition, runs| {
         let newest = runs.newest();
         let recent: Runs = runs
             .iter()
             .filter(|run| run.epoch >= newest)
             .cloned()
             .collect();
-        match (seam::next_step(slot, partition, runs), slot) {
-            (Step::Heal, Some(slot)) if !seam::broken(slot, partition, &recent) => Step::LookAgain,
+        match (
+            seam::next_step(partition_state, partition, runs),
+            partition_state,
+        ) {
+            (WorkerStep::Rebuild, Some(partition_state))
+                if !seam::needs_rebuild(partition_state, partition, &recent) =>
+            {
+                WorkerStep::Refresh
+            }
             (step, _) => step,
         }
     },
     ..REAL
 };
 
-/// A run is sealed without a second look at the slots.
+/// A run is sealed without verification of the partition states.
 pub(super) const NO_VERIFY: Rules = Rules {
-    sealable: |_, _, _, _, _| true,
+    can_seal: |_, _, _, _, _| true,
     ..REAL
 };
 
-/// The second look sees only whether the boundary stands, not whether the slot is right.
+/// Verification checks only the boundary, not whether the state needs a rebuild.
 pub(super) const BOUND_ONLY: Rules = Rules {
-    sealable: |slot, _, epoch, cut, _| {
-        let bound = slot.and_then(|slot| slot.bounds.get(&epoch));
+    can_seal: |partition_state, _, epoch, cut, _| {
+        let bound = partition_state.and_then(|partition_state| partition_state.bounds.get(&epoch));
         bound.is_some_and(|bound| bound.next_offset == cut.next_offset)
     },
     ..REAL
 };
 
-/// The number of a slot's life is used again after the slot was lost.
-pub(super) const NO_HINT: Rules = Rules {
-    heal: |slot, seen, life| Slot::heal(slot, seen, &NewLife { hint: 0, ..*life }),
-    ..REAL
-};
-
-/// A slot does not remember how much of the log there was when it began anew.
-pub(super) const NO_REPLAY: Rules = Rules {
-    heal: |slot, seen, life| {
-        let log_end = 0;
-        Slot::heal(slot, seen, &NewLife { log_end, ..*life })
+/// A generation number is reused after a partition state was lost.
+pub(super) const REUSED_GENERATION: Rules = Rules {
+    rebuild: |partition_state, expected, start| {
+        PartitionState::rebuild(
+            partition_state,
+            expected,
+            &GenerationStart {
+                generation_min: 0,
+                ..*start
+            },
+        )
     },
     ..REAL
 };
 
-/// Readers ask for the partitions that the log had when they looked, though runs hold more.
-pub(super) const FEW_SLOTS: Rules = Rules {
+/// A rebuilt state does not record the end of the log.
+pub(super) const NO_REPLAY: Rules = Rules {
+    rebuild: |partition_state, expected, start| {
+        let log_end = 0;
+        PartitionState::rebuild(
+            partition_state,
+            expected,
+            &GenerationStart { log_end, ..*start },
+        )
+    },
+    ..REAL
+};
+
+/// Readers read only the partitions of the log that they saw, although runs have more.
+pub(super) const FEW_PARTITIONS: Rules = Rules {
     partitions: |log, _| log,
     ..REAL
 };
 
-/// A run leaves rows alone that a run which was given up may have written.
+/// A run does not rewrite rows that an abandoned run may have written.
 pub(super) const NO_REWRITE: Rules = Rules {
     rewrites: false,
     ..REAL
 };
 
-/// A table that was deleted is read as one without rows.
+/// A deleted table is read as an empty one.
 pub(super) const NO_TABLE: Rules = Rules {
     needs_table: false,
     ..REAL

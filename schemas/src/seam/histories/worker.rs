@@ -1,11 +1,11 @@
-//! A worker of one partition: it looks around, then folds some micro-batches.
+//! A worker of one partition: refreshes its view of the state, then applies micro-batches.
 
 use std::rc::Rc;
 
 use rand::Rng;
 
-use super::world::{CATALOGS, RunsSeen, World};
-use crate::seam::{Fence, Offset, Slot, Step};
+use super::world::{CATALOGS, RunRecords, World};
+use crate::seam::{Checkpoint, Offset, PartitionState, WorkerStep};
 
 pub(super) struct Worker {
     partition: usize,
@@ -13,17 +13,17 @@ pub(super) struct Worker {
     at: At,
 }
 
-/// What comes next.
+/// The next operation.
 enum At {
-    ReadSlot,
-    ReadRuns(Option<Rc<Slot>>),
-    Act(Option<Fence>, RunsSeen, Step),
+    ReadState,
+    ReadRuns(Option<Rc<PartitionState>>),
+    Act(Option<Checkpoint>, RunRecords, WorkerStep),
     Fetch(Folding),
     Apply(Folding, Offset),
 }
 
 struct Folding {
-    fence: Fence,
+    checkpoint: Checkpoint,
     until: Option<Offset>,
     batches: u32,
 }
@@ -33,59 +33,67 @@ impl Worker {
         Self {
             partition,
             views: CATALOGS[world.catalog],
-            at: At::ReadSlot,
+            at: At::ReadState,
         }
     }
 
     pub(super) fn step(&mut self, world: &mut World) {
-        let at = std::mem::replace(&mut self.at, At::ReadSlot);
+        let at = std::mem::replace(&mut self.at, At::ReadState);
         self.at = match at {
-            At::ReadSlot => At::ReadRuns(world.slot(self.partition)),
-            At::ReadRuns(slot) => self.look(world, slot.as_deref()),
-            At::Act(seen, runs, step) => {
-                match (step, seen) {
-                    (Step::Heal, seen) => world.heal(self.partition, seen, &runs.runs),
-                    (Step::Impose, Some(fence)) => world.impose(self.partition, fence),
+            At::ReadState => At::ReadRuns(world.partition_state(self.partition)),
+            At::ReadRuns(partition_state) => self.choose_step(world, partition_state.as_deref()),
+            At::Act(expected, runs, step) => {
+                match (step, expected) {
+                    (WorkerStep::Rebuild, expected) => {
+                        world.rebuild(self.partition, expected, &runs.runs);
+                    }
+                    (WorkerStep::CloseEpoch, Some(checkpoint)) => {
+                        world.close_epoch(self.partition, checkpoint)
+                    }
                     _ => {}
                 }
-                At::ReadSlot
+                At::ReadState
             }
             At::Fetch(folding) => self.fetch(world, folding),
             At::Apply(folding, next) => self.apply(world, folding, next),
         };
     }
 
-    fn look(&self, world: &mut World, slot: Option<&Slot>) -> At {
-        let seen = world.runs();
-        let step = (world.rules.next_step)(slot, self.partition, &seen.runs);
-        match (step, slot) {
-            (Step::LookAgain, _) => At::ReadSlot,
-            (Step::Fold { until }, Some(slot)) => At::Fetch(Folding {
-                fence: slot.fence(),
+    fn choose_step(&self, world: &mut World, partition_state: Option<&PartitionState>) -> At {
+        let run_records = world.runs();
+        let step = (world.rules.next_step)(partition_state, self.partition, &run_records.runs);
+        match (step, partition_state) {
+            (WorkerStep::Refresh, _) => At::ReadState,
+            (WorkerStep::Fold { until }, Some(partition_state)) => At::Fetch(Folding {
+                checkpoint: partition_state.checkpoint(),
                 until,
                 batches: world.rng.random_range(1..6),
             }),
-            (step, slot) => At::Act(slot.map(Slot::fence), seen, step),
+            (step, partition_state) => At::Act(
+                partition_state.map(PartitionState::checkpoint),
+                run_records,
+                step,
+            ),
         }
     }
 
     fn fetch(&self, world: &mut World, folding: Folding) -> At {
-        let from = folding.fence.next_offset;
+        let from = folding.checkpoint.next_offset;
         let end = world
             .end(self.partition)
             .min(folding.until.unwrap_or(Offset::MAX));
         let next = end.min(from + world.rng.random_range(1..4));
         if next <= from || folding.batches == 0 {
-            return At::ReadSlot;
+            return At::ReadState;
         }
         At::Apply(folding, next)
     }
 
     fn apply(&self, world: &mut World, mut folding: Folding, next: Offset) -> At {
-        if !world.apply(self.partition, folding.fence, next, self.views) {
-            return At::ReadSlot;
+        if !world.apply(self.partition, folding.checkpoint, next, self.views) {
+            return At::ReadState;
         }
-        folding.fence.next_offset = next;
+        folding.checkpoint.next_offset = next;
         folding.batches -= 1;
         At::Fetch(folding)
     }

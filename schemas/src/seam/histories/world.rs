@@ -1,6 +1,6 @@
-//! What the actors of a history share: the log, live state, run records and rows.
+//! The state that the actors of a history share: the log, live state, run records and rows.
 //!
-//! Every method is one operation on a store, and atomic; between two of them anything may happen.
+//! Every method is one atomic operation on a store. Anything may happen between two of them.
 
 mod records;
 
@@ -9,44 +9,46 @@ use std::rc::Rc;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
+use super::events::{Event, EventCounts, Law};
 use super::rules::Rules;
-use super::tally::{Event, Law, Tally};
 
-use crate::seam::{Cut, Epoch, Fence, Generation, LastRecord, Offset, Run, RunState, Runs, Slot};
+use crate::seam::{
+    Checkpoint, Cut, Epoch, Generation, LastRecord, Offset, PartitionState, Run, RunState, Runs,
+};
 
 pub(super) const KEYS: usize = 2;
-/// The first is always there; the third takes the place of the second.
+/// The first view is always present. The third replaces the second.
 pub(super) const VIEWS: [&str; 3] = ["plain@1", "scaled@1", "scaled@2"];
-/// What an event adds to each view, so that none can be taken for another.
+/// The weight of an event in each view, so that views cannot be confused.
 const WEIGHTS: [i64; VIEWS.len()] = [1, 1000, 1_000_000];
-/// Deployments, one after the other: which views they have.
+/// The views of each deployment, in order.
 pub(super) const CATALOGS: [&[usize]; 3] = [&[0, 1], &[0, 1, 2], &[0, 2]];
 
 const PAST_MAX: usize = 12;
 const KEEP_BOUNDS: u64 = 1;
 
-/// A row that a run gives a key; nothing where no event gives one.
+/// The count of each key; `None` without events.
 pub(super) type Counts = [Option<i64>; KEYS];
 
-/// A record of the log: what it adds to a key, or nothing if it was a dead letter.
+/// A record of the log: a key and its increment, or `None` for a dead letter.
 pub(super) type Record = Option<(usize, i64)>;
 
-/// A partition of the log, with the sums below every offset.
+/// A log partition with the sums below every offset.
 #[derive(Default)]
 struct Partition {
     records: Vec<Record>,
     sums: Vec<Counts>,
 }
 
-/// The live state of a partition: the slot and its parts, which change together.
+/// The live state of a partition: the partition state and its deltas, which change together.
 #[derive(Clone, Default)]
 struct Live {
-    slot: Option<Rc<Slot>>,
-    parts: Vec<Part>,
+    partition_state: Option<Rc<PartitionState>>,
+    deltas: Vec<Delta>,
 }
 
 #[derive(Clone, Copy)]
-struct Part {
+struct Delta {
     generation: Generation,
     epoch: Epoch,
     key: usize,
@@ -61,9 +63,9 @@ pub(super) struct Row {
     stamp: i64,
 }
 
-/// The rows that a try of a run gives a view, written down before any of them is published.
+/// The rows of one try of a run for a view, recorded before any of them is published.
 #[derive(Clone, Copy)]
-pub(super) struct Outcome {
+pub(super) struct RunResult {
     pub(super) epoch: Epoch,
     pub(super) attempt: u64,
     pub(super) rows: Counts,
@@ -74,14 +76,14 @@ pub(super) struct Outcome {
 struct View {
     newest: Option<Epoch>,
     table: Option<[Option<Row>; KEYS]>,
-    outcomes: Vec<Outcome>,
+    results: Vec<RunResult>,
     published: Option<(Epoch, u64)>,
-    forgotten: bool,
+    deleted: bool,
 }
 
 /// The run records and the newest complete epochs, read in one step.
 #[derive(Clone)]
-pub(super) struct RunsSeen {
+pub(super) struct RunRecords {
     pub(super) runs: Rc<Runs>,
     pub(super) newest: [Option<Epoch>; VIEWS.len()],
 }
@@ -89,20 +91,20 @@ pub(super) struct RunsSeen {
 pub(super) struct World {
     pub(super) rules: Rules,
     pub(super) rng: SmallRng,
-    pub(super) tally: Tally,
-    /// The law that was broken first, and how.
-    pub(super) broken: Option<(Law, String)>,
-    /// The deployment that actors start with now.
+    pub(super) tally: EventCounts,
+    /// The first violation.
+    pub(super) violation: Option<(Law, String)>,
+    /// The current deployment, with which actors start.
     pub(super) catalog: usize,
-    /// Rows are refused once a newer run is recorded; else only their stamps decide.
+    /// If set, rows are refused once a newer run is recorded. Otherwise only stamps decide.
     strict: bool,
     now: u64,
-    /// How often live state was changed by an actor.
+    /// The number of changes of live state.
     pub(super) changes: u64,
     log: Vec<Partition>,
     live: Vec<Live>,
     past: Vec<Vec<Live>>,
-    /// By partition: up to where the log had been counted, and how often that was taken back.
+    /// By partition: the offset up to which the log was counted, and the number of reversions.
     counted: Vec<(Offset, u64)>,
     runs: Rc<Runs>,
     stamp: i64,
@@ -116,8 +118,8 @@ impl World {
         Self {
             rules,
             rng,
-            tally: Tally::default(),
-            broken: None,
+            tally: EventCounts::default(),
+            violation: None,
             catalog: 0,
             strict,
             now: 1,
@@ -146,13 +148,13 @@ impl World {
         self.now += 1;
     }
 
-    pub(super) fn note(&mut self, event: Event) {
+    pub(super) fn count_event(&mut self, event: Event) {
         self.tally.add(event);
     }
 
-    /// Notes what contradicts the protocol; the first such thing is told.
-    pub(super) fn contradict(&mut self, law: Law, what: String) {
-        self.broken.get_or_insert((law, what));
+    /// Records a violation. The first one is reported.
+    pub(super) fn report_violation(&mut self, law: Law, what: String) {
+        self.violation.get_or_insert((law, what));
     }
 
     // The log.
@@ -175,7 +177,7 @@ impl World {
         log.sums.push(sums);
     }
 
-    /// The position at an offset, with the record before it.
+    /// Returns the position at an offset, with the record before it.
     pub(super) fn cut_at(&self, next_offset: Offset) -> Cut {
         let last = (next_offset > 0).then(|| LastRecord {
             offset: next_offset - 1,
@@ -185,7 +187,7 @@ impl World {
         Cut { next_offset, last }
     }
 
-    /// What the records below the offsets give a key of a view.
+    /// Folds the records below the offsets for a key of a view.
     pub(super) fn fold(&self, view: usize, key: usize, offsets: &[Offset]) -> Option<i64> {
         let sums = self
             .log
@@ -197,64 +199,64 @@ impl World {
 
     // Live state.
 
-    /// By partition: up to where the log had been counted, and how often a slot fell back behind
-    /// that, which nobody can see.
+    /// Returns by partition the offset up to which the log was counted, and the number of
+    /// reversions, which actors cannot see.
     pub(super) fn counted(&self) -> &[(Offset, u64)] {
         &self.counted
     }
 
-    pub(super) fn slot(&self, partition: usize) -> Option<Rc<Slot>> {
-        self.live[partition].slot.clone()
+    pub(super) fn partition_state(&self, partition: usize) -> Option<Rc<PartitionState>> {
+        self.live[partition].partition_state.clone()
     }
 
-    /// A slot and by epoch the parts of a key, of the slot's generation and the epochs it keeps.
-    pub(super) fn read(&self, partition: usize, view: usize, key: usize) -> SlotRead {
+    /// Reads a partition state and the retained deltas of a key by epoch, in its generation.
+    pub(super) fn read(&self, partition: usize, view: usize, key: usize) -> StateRead {
         let live = &self.live[partition];
-        let slot = live.slot.clone()?;
-        let kept = |part: &&Part| {
-            part.generation == slot.generation
-                && part.epoch >= slot.oldest
-                && (part.view, part.key) == (view, key)
+        let partition_state = live.partition_state.clone()?;
+        let is_retained = |delta: &&Delta| {
+            delta.generation == partition_state.generation
+                && delta.epoch >= partition_state.oldest
+                && (delta.view, delta.key) == (view, key)
         };
-        let parts = live
-            .parts
+        let deltas = live
+            .deltas
             .iter()
-            .filter(kept)
-            .map(|part| (part.epoch, part.count))
+            .filter(is_retained)
+            .map(|delta| (delta.epoch, delta.count))
             .collect();
-        Some((slot, parts))
+        Some((partition_state, deltas))
     }
 
-    /// Folds the records from where the worker believes the slot to be up to `next`.
+    /// Applies the records from the expected checkpoint up to `next`.
     pub(super) fn apply(
         &mut self,
         partition: usize,
-        believed: Fence,
+        expected: Checkpoint,
         next: Offset,
         views: &[usize],
     ) -> bool {
         let names: Vec<&str> = views.iter().map(|view| VIEWS[*view]).collect();
         let next = self.cut_at(next);
         let live = &mut self.live[partition];
-        let Some(slot) = live.slot.as_mut().map(Rc::make_mut) else {
+        let Some(partition_state) = live.partition_state.as_mut().map(Rc::make_mut) else {
             return false;
         };
-        let known = slot.since.len();
-        if (self.rules.apply)(slot, &believed, next, &names).is_err() {
-            self.note(Event::Fenced);
+        let known = partition_state.since.len();
+        if (self.rules.apply)(partition_state, &expected, next, &names).is_err() {
+            self.count_event(Event::ApplyRefused);
             return false;
         }
-        let joined = known > 0 && slot.since.len() > known;
+        let joined = known > 0 && partition_state.since.len() > known;
         let records =
-            &self.log[partition].records[index(believed.next_offset)..index(next.next_offset)];
+            &self.log[partition].records[index(expected.next_offset)..index(next.next_offset)];
         for (key, count) in records.iter().flatten() {
             for view in views {
                 let count = count * WEIGHTS[*view];
-                add(&mut live.parts, believed, *view, *key, count);
+                add(&mut live.deltas, expected, *view, *key, count);
             }
         }
         if joined {
-            self.note(Event::Joined);
+            self.count_event(Event::Merged);
         }
         let (counted, _) = &mut self.counted[partition];
         *counted = next.next_offset.max(*counted);
@@ -262,48 +264,53 @@ impl World {
         true
     }
 
-    pub(super) fn impose(&mut self, partition: usize, believed: Fence) {
-        let slot = self.live[partition].slot.as_mut().map(Rc::make_mut);
-        if slot.is_some_and(|slot| slot.impose(&believed).is_ok()) {
-            self.note(Event::Imposed);
+    pub(super) fn close_epoch(&mut self, partition: usize, expected: Checkpoint) {
+        let partition_state = self.live[partition]
+            .partition_state
+            .as_mut()
+            .map(Rc::make_mut);
+        if partition_state
+            .is_some_and(|partition_state| partition_state.close_epoch(&expected).is_ok())
+        {
+            self.count_event(Event::EpochClosed);
             self.remember(partition);
         }
     }
 
-    pub(super) fn roll(&mut self, partition: usize, epoch: Epoch) -> Option<Cut> {
-        let slot = Rc::make_mut(self.live[partition].slot.as_mut()?);
-        let filling = slot.epoch;
-        let cut = slot.roll(epoch).ok()?;
-        if slot.epoch != filling {
+    pub(super) fn end_epoch(&mut self, partition: usize, epoch: Epoch) -> Option<Cut> {
+        let partition_state = Rc::make_mut(self.live[partition].partition_state.as_mut()?);
+        let filling = partition_state.epoch;
+        let cut = partition_state.end_epoch(epoch).ok()?;
+        if partition_state.epoch != filling {
             self.remember(partition);
         }
         Some(cut)
     }
 
-    /// Starts a new life at the newest complete run of `runs`.
-    pub(super) fn heal(&mut self, partition: usize, seen: Option<Fence>, runs: &Runs) {
-        let life = runs.new_life(partition, self.end(partition), self.now);
+    /// Starts a new generation at the newest complete run of `runs`.
+    pub(super) fn rebuild(&mut self, partition: usize, expected: Option<Checkpoint>, runs: &Runs) {
+        let start = runs.generation_start(partition, self.end(partition), self.now);
         let live = &mut self.live[partition];
-        let healed = (self.rules.heal)(live.slot.as_deref(), seen, &life);
-        if let Ok(slot) = healed {
-            live.slot = Some(Rc::new(slot));
-            self.note(Event::Healed);
+        let rebuilt = (self.rules.rebuild)(live.partition_state.as_deref(), expected, &start);
+        if let Ok(partition_state) = rebuilt {
+            live.partition_state = Some(Rc::new(partition_state));
+            self.count_event(Event::Rebuilt);
             self.remember(partition);
         }
     }
 
-    pub(super) fn drop_through(&mut self, partition: usize, epoch: Epoch, cut: Cut) {
+    pub(super) fn prune_through(&mut self, partition: usize, epoch: Epoch, cut: Cut) {
         let live = &mut self.live[partition];
-        let Some(slot) = live.slot.as_mut().map(Rc::make_mut) else {
+        let Some(partition_state) = live.partition_state.as_mut().map(Rc::make_mut) else {
             return;
         };
-        if slot.drop_through(epoch, cut, KEEP_BOUNDS) {
-            let (generation, oldest) = (slot.generation, slot.oldest);
+        if partition_state.prune_through(epoch, cut, KEEP_BOUNDS) {
+            let (generation, oldest) = (partition_state.generation, partition_state.oldest);
             if self.rng.random() {
-                live.parts
-                    .retain(|part| part.generation == generation && part.epoch >= oldest);
+                live.deltas
+                    .retain(|delta| delta.generation == generation && delta.epoch >= oldest);
             }
-            self.note(Event::Dropped);
+            self.count_event(Event::Pruned);
             self.remember(partition);
         }
     }
@@ -319,46 +326,49 @@ impl World {
         }
     }
 
-    /// A replica that had not seen the last writes takes over.
+    /// Fails over to a replica that lacks the last writes.
     pub(super) fn fail_over(&mut self, partition: usize) {
         let past = &mut self.past[partition];
         let live = past.swap_remove(self.rng.random_range(0..past.len()));
         past.clear();
         past.push(live.clone());
-        let stands = |slot: &Rc<Slot>| slot.position.next_offset;
-        let (counted, taken_back) = &mut self.counted[partition];
-        *counted = live.slot.as_ref().map_or(0, stands);
-        *taken_back += 1;
+        let next_offset =
+            |partition_state: &Rc<PartitionState>| partition_state.position.next_offset;
+        let (counted, reversions) = &mut self.counted[partition];
+        *counted = live.partition_state.as_ref().map_or(0, next_offset);
+        *reversions += 1;
         self.live[partition] = live;
-        self.note(Event::FailedOver);
+        self.count_event(Event::FailedOver);
     }
 
-    /// The slot vanishes, its parts with it or not.
+    /// Deletes a partition state, with or without its deltas.
     pub(super) fn lose(&mut self, partition: usize) {
         let live = &mut self.live[partition];
-        live.slot = None;
+        live.partition_state = None;
         if self.rng.random() {
-            live.parts.clear();
+            live.deltas.clear();
         }
-        self.note(Event::Lost);
+        self.count_event(Event::Lost);
     }
 
-    /// A replica takes over that had seen everything but the end of an epoch that no run has
-    /// recorded yet, or only proposed, if the slot stands like that.
-    pub(super) fn undo_roll(&mut self, partition: usize, proposed: bool) {
+    /// Fails over to a replica that lacks only the end of an epoch, if that was the last change. No
+    /// run has recorded this end, or a run has only proposed it.
+    pub(super) fn undo_epoch_end(&mut self, partition: usize, proposed: bool) {
         let epoch = match (self.last_run(), self.runs.open()) {
             (_, Some(open)) if proposed && open.state == RunState::Proposed => open.epoch,
             (Some(last), _) => last.epoch + 1,
             (None, _) => 1,
         };
-        let Some(slot) = &mut self.live[partition].slot else {
+        let Some(partition_state) = &mut self.live[partition].partition_state else {
             return;
         };
-        if slot.epoch == epoch + 1 && slot.bounds.get(&epoch) == Some(&slot.position) {
-            let slot = Rc::make_mut(slot);
-            slot.bounds.remove(&epoch);
-            slot.epoch = epoch;
-            self.note(Event::FailedOver);
+        if partition_state.epoch == epoch + 1
+            && partition_state.bounds.get(&epoch) == Some(&partition_state.position)
+        {
+            let partition_state = Rc::make_mut(partition_state);
+            partition_state.bounds.remove(&epoch);
+            partition_state.epoch = epoch;
+            self.count_event(Event::FailedOver);
         }
     }
 }
@@ -373,10 +383,10 @@ impl Row {
     }
 }
 
-/// A slot and by epoch the parts of a key.
-pub(super) type SlotRead = Option<(Rc<Slot>, Vec<(Epoch, i64)>)>;
+/// A partition state with the deltas of a key by epoch.
+pub(super) type StateRead = Option<(Rc<PartitionState>, Vec<(Epoch, i64)>)>;
 
-/// A run as it is once it can't be replaced any more.
+/// Returns a run as sealed.
 pub(super) fn sealed(run: Run) -> Run {
     match run.state {
         RunState::Proposed => Run {
@@ -387,16 +397,16 @@ pub(super) fn sealed(run: Run) -> Run {
     }
 }
 
-fn add(parts: &mut Vec<Part>, fence: Fence, view: usize, key: usize, count: i64) {
-    let Fence {
+fn add(deltas: &mut Vec<Delta>, checkpoint: Checkpoint, view: usize, key: usize, count: i64) {
+    let Checkpoint {
         generation, epoch, ..
-    } = fence;
-    let same = |part: &&mut Part| {
-        (part.generation, part.epoch, part.view, part.key) == (generation, epoch, view, key)
+    } = checkpoint;
+    let same = |delta: &&mut Delta| {
+        (delta.generation, delta.epoch, delta.view, delta.key) == (generation, epoch, view, key)
     };
-    match parts.iter_mut().find(same) {
-        Some(part) => part.count += count,
-        None => parts.push(Part {
+    match deltas.iter_mut().find(same) {
+        Some(delta) => delta.count += count,
+        None => deltas.push(Delta {
             generation,
             epoch,
             key,

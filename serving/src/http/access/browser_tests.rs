@@ -1,13 +1,13 @@
-//! What requests say of their host, of the page that they come from, and of themselves.
+//! Checks of the headers `Host`, `Origin`, `Sec-Fetch-Site` and `X-Request-Id`.
 
 use super::*;
 
 #[tokio::test]
-async fn a_host_that_is_not_named_once_is_not_served_without_a_key() {
+async fn without_a_key_host_must_be_sent_once_and_be_local() {
     let (serving, world) = service(options());
     let uri = "/api/v1/applications/7";
-    let of_hosts = |uri: &str, hosts: &[&[u8]]| {
-        let mut request = asked("GET", uri, None, HERE);
+    let request_to = |uri: &str, hosts: &[&[u8]]| {
+        let mut request = request_from("GET", uri, None, HERE);
         request.headers_mut().remove("host");
         for host in hosts {
             let host = HeaderValue::from_bytes(host).unwrap();
@@ -28,36 +28,36 @@ async fn a_host_that_is_not_named_once_is_not_served_without_a_key() {
         (uri, &[b"evil.example.org\xff"], false),
         (foreign, &[b"localhost"], false),
     ];
-    for (uri, hosts, is_let_in) in &cases {
-        let (status, body) = answer(&serving, of_hosts(uri, hosts)).await;
-        let expected = if *is_let_in { 200 } else { 403 };
+    for (uri, hosts, is_accepted) in &cases {
+        let (status, body) = answer(&serving, request_to(uri, hosts)).await;
+        let expected = if *is_accepted { 200 } else { 403 };
         assert_eq!(status, expected, "{uri} {hosts:?}: {body}");
     }
-    // With a key the host decides nothing.
-    let key = world.keys.make("read:*", None);
-    let mut request = of_hosts(uri, &[]);
+    // With a key the host does not matter.
+    let key = world.keys.create("read:*", None);
+    let mut request = request_to(uri, &[]);
     let sent = format!("Bearer {}", key.reveal()).parse().unwrap();
     request.headers_mut().insert("authorization", sent);
     assert_eq!(answer(&serving, request).await.0, 200);
 }
 
 #[tokio::test]
-async fn pages_of_other_sites_write_nothing_also_without_an_origin() {
-    let named = "https://app.example.org";
+async fn refuses_cross_site_writes_without_an_origin() {
+    let allowed = "https://app.example.org";
     let (serving, _) = service(ServingOptions {
-        cors_origins: vec![named.to_owned()],
+        cors_origins: vec![allowed.to_owned()],
         ..options()
     });
     let own = "http://localhost";
     for (method, site, origin, expected) in [
         ("PATCH", "cross-site", None, 403),
         ("PATCH", "cross-site", Some(own), 403),
-        ("PATCH", "cross-site", Some(named), 200),
+        ("PATCH", "cross-site", Some(allowed), 200),
         ("PATCH", "same-origin", Some(own), 200),
         ("PATCH", "none", None, 200),
         ("GET", "cross-site", None, 200),
     ] {
-        let mut request = asked(method, "/api/v1/applications/7", None, HERE);
+        let mut request = request_from(method, "/api/v1/applications/7", None, HERE);
         let headers = request.headers_mut();
         headers.insert("sec-fetch-site", site.parse().unwrap());
         if let Some(origin) = origin {
@@ -69,19 +69,19 @@ async fn pages_of_other_sites_write_nothing_also_without_an_origin() {
 }
 
 #[tokio::test]
-async fn an_origin_has_the_scheme_too() {
+async fn an_origin_includes_the_scheme() {
     let (serving, world) = service(options());
-    let admin = world.keys.make("admin", None);
+    let admin = world.keys.create("admin", None);
     for (proto, origin, expected) in [
         ("https", "https://localhost", 200),
         ("https", "http://localhost", 403),
         ("http", "http://localhost", 200),
-        // A proxy may not say that the client reached it over TLS.
+        // A proxy may terminate TLS without a header that says so.
         ("http", "https://localhost", 200),
         ("HTTPS, http", "http://localhost", 403),
     ] {
         let uri = "/api/v1/applications/7";
-        let mut request = asked("PATCH", uri, Some(admin.reveal()), OUTSIDE);
+        let mut request = request_from("PATCH", uri, Some(admin.reveal()), OUTSIDE);
         let headers = request.headers_mut();
         headers.insert("x-forwarded-proto", proto.parse().unwrap());
         headers.insert("origin", origin.parse().unwrap());
@@ -91,7 +91,7 @@ async fn an_origin_has_the_scheme_too() {
 }
 
 #[tokio::test]
-async fn an_id_of_a_request_is_short_and_plain_or_replaced() {
+async fn replaces_request_ids_that_are_long_or_not_plain() {
     let (serving, _) = service(options());
     let longest = "a".repeat(128);
     let too_long = "a".repeat(129);
@@ -107,7 +107,7 @@ async fn an_id_of_a_request_is_short_and_plain_or_replaced() {
         (&["a", "b"], false),
     ];
     for (ids, is_used) in cases {
-        let mut request = asked("GET", "/nowhere", None, HERE);
+        let mut request = request_from("GET", "/nowhere", None, HERE);
         for id in ids {
             let headers = request.headers_mut();
             headers.append("x-request-id", id.parse().unwrap());

@@ -1,4 +1,4 @@
-//! How often may be asked: by one key, and by one address that is not known to have one.
+//! Rate limits of requests, by key and by client address.
 
 use std::fmt;
 use std::hash::Hash;
@@ -14,16 +14,16 @@ use governor::{Quota, RateLimiter};
 
 use crate::options::ServingOptions;
 
-/// After so many requests those are forgotten who have not asked for long.
-const TIDY_EVERY: u64 = 10_000;
-/// How many seconds' requests may come at once.
+/// Number of requests after which idle senders are removed.
+const CLEANUP_INTERVAL: u64 = 10_000;
+/// A burst may hold the requests of this many seconds.
 const BURST_SECONDS: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
 
-/// A limit of requests for each of many askers; none where it is 0.
+/// A rate limit for each sender `K`. 0 disables it.
 pub(crate) struct Limit<K: Clone + Hash + Eq, C: Clock = DefaultClock> {
     limiter: Option<Limiter<K, C>>,
     clock: C,
-    asked: AtomicU64,
+    requests_seen: AtomicU64,
 }
 
 type Limiter<K, C> =
@@ -39,21 +39,23 @@ impl<K: Clone + Hash + Eq, C: Clock + Clone> Limit<K, C> {
         Self {
             limiter,
             clock,
-            asked: AtomicU64::new(0),
+            requests_seen: AtomicU64::new(0),
         }
     }
 
-    /// Whether one more request is within the limit; if not, after how long it is.
-    pub(crate) fn take(&self, asker: &K) -> Result<(), Duration> {
+    /// Counts a request. Returns the time to wait if it exceeds the limit.
+    pub(crate) fn check(&self, sender: &K) -> Result<(), Duration> {
         let Some(limiter) = &self.limiter else {
             return Ok(());
         };
-        if self.asked.fetch_add(1, Ordering::Relaxed) % TIDY_EVERY == TIDY_EVERY - 1 {
+        if self.requests_seen.fetch_add(1, Ordering::Relaxed) % CLEANUP_INTERVAL
+            == CLEANUP_INTERVAL - 1
+        {
             limiter.retain_recent();
             limiter.shrink_to_fit();
         }
-        let taken = limiter.check_key(asker);
-        taken.map_err(|until| until.wait_time_from(self.clock.now()))
+        let permitted = limiter.check_key(sender);
+        permitted.map_err(|until| until.wait_time_from(self.clock.now()))
     }
 }
 
@@ -63,23 +65,20 @@ impl<K: Clone + Hash + Eq, C: Clock> fmt::Debug for Limit<K, C> {
     }
 }
 
-/// All limits.
+/// The rate limits of the service.
 #[derive(Debug)]
 pub(crate) struct Limits {
-    /// By the id of a key.
-    pub(crate) of_keys: Limit<String>,
-    /// By the address of who is not known to have a key.
-    pub(crate) of_strangers: Limit<IpAddr>,
+    /// By id of the key.
+    pub(crate) keys: Limit<String>,
+    /// By network of clients without a known key.
+    pub(crate) addresses: Limit<IpAddr>,
 }
 
 impl Limits {
     pub(crate) fn new(options: &ServingOptions) -> Self {
         Self {
-            of_keys: Limit::per_second(
-                options.key_requests_per_second_max,
-                DefaultClock::default(),
-            ),
-            of_strangers: Limit::per_second(
+            keys: Limit::per_second(options.key_requests_per_second_max, DefaultClock::default()),
+            addresses: Limit::per_second(
                 options.stranger_requests_per_second_max,
                 DefaultClock::default(),
             ),
@@ -87,7 +86,8 @@ impl Limits {
     }
 }
 
-/// What stands for an address: of IPv6 the network that one customer has.
+/// Returns the unit by which clients are limited: the IPv4 address, or the /64 network of an IPv6
+/// address, which one customer usually has.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
@@ -105,28 +105,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_asker_has_a_limit_of_its_own() {
+    fn each_sender_has_its_own_limit() {
         let clock = FakeRelativeClock::default();
         let limit = Limit::per_second(1, clock.clone());
         for _ in 0..BURST_SECONDS.get() {
-            assert_eq!(limit.take(&"a"), Ok(()));
+            assert_eq!(limit.check(&"a"), Ok(()));
         }
         let second = Duration::from_secs(1);
-        assert_eq!(limit.take(&"a"), Err(second));
-        assert_eq!(limit.take(&"b"), Ok(()));
+        assert_eq!(limit.check(&"a"), Err(second));
+        assert_eq!(limit.check(&"b"), Ok(()));
         clock.advance(second);
-        assert_eq!(limit.take(&"a"), Ok(()));
-        assert_eq!(limit.take(&"a"), Err(second));
-        let none = Limit::per_second(0, clock);
-        assert!((0..1_000).all(|_| none.take(&"a").is_ok()));
+        assert_eq!(limit.check(&"a"), Ok(()));
+        assert_eq!(limit.check(&"a"), Err(second));
+        let unlimited = Limit::per_second(0, clock);
+        assert!((0..1_000).all(|_| unlimited.check(&"a").is_ok()));
     }
 
     #[test]
-    fn addresses_of_one_network_are_one_asker() {
-        let of = |text: &str| network(text.parse().expect("an address"));
-        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:1"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
-        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
-        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+    fn addresses_of_one_network_share_a_limit() {
+        let network_of = |text: &str| network(text.parse().expect("an address"));
+        assert_eq!(network_of("2001:db8::1"), network_of("2001:db8::ffff:0:1"));
+        assert_ne!(network_of("2001:db8::1"), network_of("2001:db8:0:1::1"));
+        assert_eq!(network_of("::ffff:10.0.0.1"), network_of("10.0.0.1"));
+        assert_ne!(network_of("10.0.0.1"), network_of("10.0.0.2"));
     }
 }

@@ -1,79 +1,81 @@
-//! What each route needs, as it says where it is made. One that does not is served to nobody.
+//! Required scopes of routes. Requests to an unregistered route are refused.
 
 use std::collections::HashMap;
 
 use axum::http::Method;
 
-/// What a key must permit for a request.
+/// The scope that a request requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// Nothing, however often: it costs nothing, and whether the process lives is told whatever else happens.
-    Free,
-    /// Nothing: it is for who has no key, too, and a key is not looked at.
-    Nothing,
-    /// Nothing; who is known is told more.
-    Open,
-    /// To read all, or what one owner has, whom this parameter names.
-    Owner(&'static str),
-    /// To read all, or what one owner has, whose the application in the path is.
-    Application,
-    /// To ask for something for an application: by its owner, whom the key has to name, or by administrators.
-    Asking,
-    /// To read all.
-    Read,
-    /// To write events or rows of the source in the path.
+pub(crate) enum RequiredScope {
+    /// None, and no limit applies. For routes that are cheap and must answer always, such as
+    /// liveness.
+    AlwaysOpen,
+    /// None. A key is ignored.
+    Public,
+    /// None. With a key the response has more details.
+    OptionalKey,
+    /// `read:*`, or the scope of the owner that this parameter names.
+    ReadOwner(&'static str),
+    /// `read:*`, or the scope of the owner of the application in the path.
+    ReadApplication,
+    /// `admin`, or the scope of the owner of the application in the path.
+    RequestCapacity,
+    /// `read:*`.
+    ReadAll,
+    /// `ingest`, or the scope of the source in the path.
     Ingest,
-    /// To write authorizations: connecting athletes, and disconnecting them.
+    /// The scope of the source `authorizations`.
     Connect,
-    /// To administer.
+    /// `admin`.
     Admin,
-    /// To read something: what a page shows it asks for as who looks at it.
-    Page,
-    /// As a page needs; who may not is told so, and led nowhere.
-    Following,
+    /// Any read scope. The requests that a page makes are checked with the scopes of its visitor.
+    /// Without a key the visitor is redirected to the sign-in page.
+    ViewPage,
+    /// Any read scope. Without a key the response is an error, not a redirect.
+    LiveUpdates,
 }
 
-impl Need {
-    /// Whether a key is needed, once there is one.
+impl RequiredScope {
+    /// Returns whether a key is required, once a key exists.
     pub(crate) const fn takes_key(self) -> bool {
-        !matches!(self, Self::Free | Self::Nothing | Self::Open)
+        !matches!(self, Self::AlwaysOpen | Self::Public | Self::OptionalKey)
     }
 }
 
-/// What each route needs, by path and method. HEAD is as GET.
+/// Required scopes by path and method. HEAD counts as GET.
 #[derive(Debug, Default)]
-pub(crate) struct Needs(HashMap<String, Vec<(Method, Need)>>);
+pub(crate) struct RouteScopes(HashMap<String, Vec<(Method, RequiredScope)>>);
 
-/// What is known of a route.
+/// The result of a lookup by path and method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Known<'a> {
-    /// What it needs.
-    Needs(Need),
-    /// The path is served, by other methods: these.
-    OtherMethods(&'a [(Method, Need)]),
-    /// Nobody has said what it needs.
-    Forgotten,
+pub(crate) enum RouteLookup<'a> {
+    /// The required scope.
+    Registered(RequiredScope),
+    /// The path is served with these methods only.
+    OtherMethods(&'a [(Method, RequiredScope)]),
+    /// The path has no required scope.
+    Unregistered,
 }
 
-impl Needs {
-    /// Notes what a route needs.
-    pub(crate) fn add(&mut self, path: &str, method: Method, need: Need) {
+impl RouteScopes {
+    /// Registers the required scope of a route.
+    pub(crate) fn add(&mut self, path: &str, method: Method, scope: RequiredScope) {
         let methods = self.0.entry(path.to_owned()).or_default();
-        methods.push((method, need));
+        methods.push((method, scope));
     }
 
-    /// What a route needs.
-    pub(crate) fn of(&self, method: &Method, path: &str) -> Known<'_> {
+    /// Looks up the required scope of a route.
+    pub(crate) fn find(&self, method: &Method, path: &str) -> RouteLookup<'_> {
         let method = match *method {
             Method::HEAD => &Method::GET,
             _ => method,
         };
         let Some(methods) = self.0.get(path) else {
-            return Known::Forgotten;
+            return RouteLookup::Unregistered;
         };
-        let found = methods.iter().find(|(of, _)| of == method);
-        found.map_or(Known::OtherMethods(methods), |(_, need)| {
-            Known::Needs(*need)
+        let found = methods.iter().find(|(served, _)| served == method);
+        found.map_or(RouteLookup::OtherMethods(methods), |(_, scope)| {
+            RouteLookup::Registered(*scope)
         })
     }
 }
@@ -83,16 +85,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_forgotten() {
-        let mut needs = Needs::default();
-        needs.add("/livez", Method::GET, Need::Free);
-        needs.add("/pages", Method::GET, Need::Page);
-        needs.add("/pages", Method::POST, Need::Admin);
-        assert_eq!(needs.of(&Method::HEAD, "/livez"), Known::Needs(Need::Free));
-        let other = needs.of(&Method::POST, "/livez");
-        assert!(matches!(other, Known::OtherMethods([_])), "{other:?}");
-        assert_eq!(needs.of(&Method::GET, "/new"), Known::Forgotten);
-        let change = needs.of(&Method::POST, "/pages");
-        assert_eq!(change, Known::Needs(Need::Admin));
+    fn looks_up_scopes_by_path_and_method() {
+        let mut scopes = RouteScopes::default();
+        scopes.add("/livez", Method::GET, RequiredScope::AlwaysOpen);
+        scopes.add("/pages", Method::GET, RequiredScope::ViewPage);
+        scopes.add("/pages", Method::POST, RequiredScope::Admin);
+        let head = scopes.find(&Method::HEAD, "/livez");
+        assert_eq!(head, RouteLookup::Registered(RequiredScope::AlwaysOpen));
+        let other = scopes.find(&Method::POST, "/livez");
+        assert!(matches!(other, RouteLookup::OtherMethods([_])), "{other:?}");
+        assert_eq!(scopes.find(&Method::GET, "/new"), RouteLookup::Unregistered);
+        let change = scopes.find(&Method::POST, "/pages");
+        assert_eq!(change, RouteLookup::Registered(RequiredScope::Admin));
     }
 }

@@ -1,4 +1,4 @@
-//! Who is let in where: by scopes, by route, by owner; and what becomes of keys that are over.
+//! Access by scope, route and owner, key expiry, rate limits, and requests without a key.
 
 use std::sync::atomic::Ordering;
 
@@ -44,7 +44,7 @@ fn service(options: ServingOptions) -> (Serving, Arc<World>) {
     (serving, world)
 }
 
-fn asked(method: &str, uri: &str, key: Option<&str>, from: &str) -> Request<Body> {
+fn request_from(method: &str, uri: &str, key: Option<&str>, from: &str) -> Request<Body> {
     let peer: SocketAddr = from.parse().unwrap();
     let mut request = Request::builder()
         .method(method)
@@ -67,11 +67,11 @@ async fn answer(serving: &Serving, request: Request<Body>) -> (StatusCode, Strin
 }
 
 async fn status(serving: &Serving, method: &str, uri: &str, key: Option<&str>) -> u16 {
-    let (status, _) = answer(serving, asked(method, uri, key, OUTSIDE)).await;
+    let (status, _) = answer(serving, request_from(method, uri, key, OUTSIDE)).await;
     status.as_u16()
 }
 
-/// Every route that there is: those that are described, and those that are not.
+/// All routes, including the one that the OpenAPI document leaves out.
 fn routes(serving: &Serving) -> Vec<(String, String)> {
     let text = serving.openapi();
     let document: Value = serde_json::from_str(&text).unwrap();
@@ -88,7 +88,7 @@ fn routes(serving: &Serving) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn the_description_says_what_needs_a_key() {
+async fn the_openapi_document_says_which_routes_need_a_key() {
     let (serving, _) = service(options());
     let document: Value = serde_json::from_str(&serving.openapi()).unwrap();
     let schemes = &document["components"]["securitySchemes"];
@@ -98,7 +98,7 @@ async fn the_description_says_what_needs_a_key() {
     for (method, path) in routes(&serving) {
         let operation = &document["paths"][&path][&method];
         match operation["security"].as_array() {
-            Some(either) => assert_eq!(either.len(), 2, "{path}"),
+            Some(schemes) => assert_eq!(schemes.len(), 2, "{path}"),
             None if operation.is_object() => without.push(path),
             None => {}
         }
@@ -113,9 +113,9 @@ async fn the_description_says_what_needs_a_key() {
     assert_eq!(without, expected);
 }
 
-/// One route stands in `routes` by hand: the description has all others but it.
+/// `routes` lists one route by hand. The OpenAPI document must have all others.
 #[test]
-fn every_route_but_one_is_described() {
+fn only_one_route_is_not_described() {
     let by_hand = include_str!("../mod.rs").matches(".route(").count();
     assert_eq!(
         by_hand, 1,
@@ -124,15 +124,22 @@ fn every_route_but_one_is_described() {
 }
 
 #[tokio::test]
-async fn nobody_is_let_in_without_a_key_once_there_is_one() {
+async fn requests_need_a_key_once_one_exists() {
     let (serving, world) = service(options());
     assert_eq!(
         status(&serving, "GET", "/api/v1/applications", None).await,
         401
     );
-    let (here, _) = answer(&serving, asked("GET", "/api/v1/applications", None, HERE)).await;
-    assert_eq!(here, 200, "this machine is served while there is no key");
-    world.keys.make("read:*", None);
+    let (here, _) = answer(
+        &serving,
+        request_from("GET", "/api/v1/applications", None, HERE),
+    )
+    .await;
+    assert_eq!(
+        here, 200,
+        "loopback requests are accepted until a key exists"
+    );
+    world.keys.create("read:*", None);
     let document: Value = serde_json::from_str(&serving.openapi()).unwrap();
     for (method, path) in routes(&serving) {
         let operation = &document["paths"][&path][&method];
@@ -149,7 +156,7 @@ async fn nobody_is_let_in_without_a_key_once_there_is_one() {
         for from in [OUTSIDE, HERE] {
             for key in [None, Some("bsk_0123456789ab_x"), Some("nonsense")] {
                 let method = method.to_ascii_uppercase();
-                let (status, body) = answer(&serving, asked(&method, &uri, key, from)).await;
+                let (status, body) = answer(&serving, request_from(&method, &uri, key, from)).await;
                 assert_eq!(
                     status != 401,
                     is_open,
@@ -161,9 +168,9 @@ async fn nobody_is_let_in_without_a_key_once_there_is_one() {
     }
 }
 
-/// By method and path, who is let in: R reads all, O reads owner 1, W writes, P writes plays, C writes authorizations, N reads
-/// owner 3, A administers.
-const LET_IN: [(&str, &str, &str); 36] = [
+/// The keys that are accepted, by method and path. R: `read:*`, O: owner 1, W: `ingest`, P:
+/// `ingest:plays`, C: `ingest:authorizations`, N: owner 3, A: `admin`.
+const ACCEPTED: [(&str, &str, &str); 36] = [
     ("GET", "/api/v1/stats/plays/total?owner_id=1", "ROA"),
     ("GET", "/api/v1/stats/plays/total?owner_id=01", "ROA"),
     (
@@ -219,9 +226,9 @@ const LET_IN: [(&str, &str, &str); 36] = [
 ];
 
 #[tokio::test]
-async fn a_key_permits_what_its_scopes_say() {
+async fn a_key_permits_what_its_scopes_allow() {
     let (serving, world) = service(options());
-    let key = |scopes: &str| world.keys.make(scopes, None).reveal().to_owned();
+    let key = |scopes: &str| world.keys.create(scopes, None).reveal().to_owned();
     let owner = key("read:owner:1");
     let keys = [
         ('R', key("read:*")),
@@ -232,28 +239,33 @@ async fn a_key_permits_what_its_scopes_say() {
         ('N', key("read:owner:3")),
         ('A', key("admin")),
     ];
-    for (method, uri, let_in) in LET_IN {
+    for (method, uri, accepted) in ACCEPTED {
         for (who, key) in &keys {
-            let (status, body) = answer(&serving, asked(method, uri, Some(key), OUTSIDE)).await;
+            let (status, body) =
+                answer(&serving, request_from(method, uri, Some(key), OUTSIDE)).await;
             let is_refused = status == 403;
-            let told = format!("{method} {uri} {who}: {status} {body}");
-            assert_eq!(is_refused, !let_in.contains(*who), "{told}");
-            assert!(status != 401, "{told}");
-            let says_why = method == "HEAD" || body.contains("/problems/not-permitted");
-            assert!(!is_refused || says_why, "{told}");
+            let context = format!("{method} {uri} {who}: {status} {body}");
+            assert_eq!(is_refused, !accepted.contains(*who), "{context}");
+            assert!(status != 401, "{context}");
+            let has_problem = method == "HEAD" || body.contains("/problems/not-permitted");
+            assert!(!is_refused || has_problem, "{context}");
         }
     }
-    // What is nowhere is nowhere for everybody, and what is not served by a method says so.
+    // Unknown paths and unsupported methods do not depend on the scope.
     assert_eq!(status(&serving, "GET", "/nowhere", None).await, 404);
     assert_eq!(status(&serving, "PUT", "/livez", Some(&owner)).await, 405);
 }
 
 #[tokio::test]
-async fn the_answer_of_an_owner_holds_nothing_of_another() {
+async fn an_owner_key_lists_only_its_own_applications() {
     let (serving, world) = service(options());
-    let key = world.keys.make("read:owner:1", None);
+    let key = world.keys.create("read:owner:1", None);
     let uri = "/api/v1/applications?owner=1";
-    let (status, body) = answer(&serving, asked("GET", uri, Some(key.reveal()), OUTSIDE)).await;
+    let (status, body) = answer(
+        &serving,
+        request_from("GET", uri, Some(key.reveal()), OUTSIDE),
+    )
+    .await;
     assert_eq!(status, 200, "{body}");
     let found: Value = serde_json::from_str(&body).unwrap();
     let ids: Vec<_> = found["applications"].as_array().unwrap().iter().collect();
@@ -261,38 +273,42 @@ async fn the_answer_of_an_owner_holds_nothing_of_another() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_over_is_refused() {
+async fn refuses_expired_and_revoked_keys() {
     let (serving, world) = service(options());
     let now_ms = crate::world::NOW_MS;
     let uri = "/api/v1/applications/7";
-    let expired = world.keys.make("read:*", Some(now_ms));
-    let expires = world.keys.make("read:*", Some(now_ms + 1));
+    let expired = world.keys.create("read:*", Some(now_ms));
+    let expires = world.keys.create("read:*", Some(now_ms + 1));
     let of = |token: &Token| token.reveal().to_owned();
     assert_eq!(status(&serving, "GET", uri, Some(&of(&expired))).await, 401);
     assert_eq!(status(&serving, "GET", uri, Some(&of(&expires))).await, 200);
     let revoked = world.keys.revoke_key(expires.id(), "me", now_ms).await;
     assert!(revoked.unwrap().is_some());
-    let (status, body) = answer(&serving, asked("GET", uri, Some(expires.reveal()), OUTSIDE)).await;
+    let (status, body) = answer(
+        &serving,
+        request_from("GET", uri, Some(expires.reveal()), OUTSIDE),
+    )
+    .await;
     assert_eq!(status, 401);
-    assert!(body.contains("taken back"), "{body}");
+    assert!(body.contains("was revoked"), "{body}");
     assert!(!body.contains(expires.reveal()), "{body}");
-    // The id alone, with another secret, is nothing.
-    let other = world.keys.make("admin", None);
+    // An id with another secret is refused.
+    let other = world.keys.create("admin", None);
     let secret = expired.reveal().rsplit_once('_').unwrap().1;
     let forged = format!("bsk_{}_{secret}", other.id());
-    let (status, body) = answer(&serving, asked("GET", uri, Some(&forged), OUTSIDE)).await;
+    let (status, body) = answer(&serving, request_from("GET", uri, Some(&forged), OUTSIDE)).await;
     assert_eq!((status.as_u16(), body.contains("no such key")), (401, true));
 }
 
 #[tokio::test]
-async fn keys_are_kept_for_a_while_and_longer_where_their_store_is_down() {
-    let kept = ServingOptions {
+async fn caches_keys_and_uses_stale_ones_while_the_store_is_down() {
+    let caching = ServingOptions {
         keys_kept_ms: 60_000,
         ..options()
     };
-    for (options, reads) in [(kept, 1), (options(), 6)] {
+    for (options, reads) in [(caching, 1), (options(), 6)] {
         let (serving, world) = service(options);
-        let key = world.keys.make("read:*", None).reveal().to_owned();
+        let key = world.keys.create("read:*", None).reveal().to_owned();
         let uri = "/api/v1/applications/7";
         for _ in 0..5 {
             assert_eq!(status(&serving, "GET", uri, Some(&key)).await, 200);
@@ -303,8 +319,8 @@ async fn keys_are_kept_for_a_while_and_longer_where_their_store_is_down() {
             world.keys.reads.load(Ordering::Relaxed).min(5),
             reads.min(5)
         );
-        // One that was never seen can't be told from one that is wrong.
-        let unseen = Token::draw();
+        // An unknown key cannot be checked without the store.
+        let unseen = Token::generate();
         assert_eq!(
             status(&serving, "GET", uri, Some(unseen.reveal())).await,
             503
@@ -312,23 +328,23 @@ async fn keys_are_kept_for_a_while_and_longer_where_their_store_is_down() {
     }
     let (serving, world) = service(options());
     world.keys.is_down.store(true, Ordering::Relaxed);
-    let (status, _) = answer(&serving, asked("GET", "/livez", None, HERE)).await;
-    assert_eq!(status, 200, "whether it lives depends on nothing");
-    let (status, _) = answer(&serving, asked("GET", "/metrics", None, HERE)).await;
-    assert_eq!(status, 503, "whether a key is needed is not known");
+    let (status, _) = answer(&serving, request_from("GET", "/livez", None, HERE)).await;
+    assert_eq!(status, 200, "liveness does not depend on the key store");
+    let (status, _) = answer(&serving, request_from("GET", "/metrics", None, HERE)).await;
+    assert_eq!(status, 503, "it is unknown whether a key is required");
 }
 
 #[tokio::test]
-async fn who_asks_too_often_waits() {
+async fn limits_the_rate_of_keys_and_addresses() {
     let (serving, world) = service(ServingOptions {
         key_requests_per_second_max: 2,
         stranger_requests_per_second_max: 2,
         keys_kept_ms: 60_000,
         ..options()
     });
-    let keys = [0, 1].map(|_| world.keys.make("read:*", None).reveal().to_owned());
+    let keys = [0, 1].map(|_| world.keys.create("read:*", None).reveal().to_owned());
     let uri = "/api/v1/applications/7";
-    // However slow the machine is, some requests come within one second.
+    // Even on a slow machine some requests arrive within one second.
     let until_refused = async |key: &dyn Fn() -> Option<String>| {
         let mut statuses = Vec::new();
         while statuses.last() != Some(&429) && statuses.len() < 1_000 {
@@ -343,7 +359,7 @@ async fn who_asks_too_often_waits() {
     }
     let reads = || world.keys.reads.load(Ordering::Relaxed);
     let before = reads();
-    let statuses = until_refused(&|| Some(Token::draw().reveal().to_owned())).await;
+    let statuses = until_refused(&|| Some(Token::generate().reveal().to_owned())).await;
     let (last, looked_up) = statuses.split_last().unwrap();
     assert_eq!((*last, looked_up.len()), (429, reads() - before));
     assert!(
@@ -352,19 +368,19 @@ async fn who_asks_too_often_waits() {
     );
     let statuses = until_refused(&|| None).await;
     assert_eq!(statuses.last(), Some(&429));
-    let (other, _) = answer(&serving, asked("GET", uri, None, "203.0.113.10:1")).await;
+    let (other, _) = answer(&serving, request_from("GET", uri, None, "203.0.113.10:1")).await;
     assert_eq!(other, 401, "another address has its own limit");
 }
 
 #[tokio::test]
-async fn what_administrators_ask_for_is_recorded_before_it_is_done() {
+async fn records_writes_of_administrators() {
     let (serving, world) = service(options());
-    let admin = world.keys.make("admin", None);
+    let admin = world.keys.create("admin", None);
     let uri = "/api/v1/applications/7";
     let key = Some(admin.reveal());
     assert_eq!(status(&serving, "GET", uri, key).await, 200);
     assert_eq!(status(&serving, "PATCH", uri, key).await, 200);
-    let done = world.keys.done.lock().unwrap().clone();
+    let done = world.keys.actions.lock().unwrap().clone();
     assert_eq!(done.len(), 1, "{done:?}");
     assert_eq!(
         (done[0].action.as_str(), done[0].target.as_str()),
@@ -375,32 +391,32 @@ async fn what_administrators_ask_for_is_recorded_before_it_is_done() {
 }
 
 #[tokio::test]
-async fn what_a_key_ingests_is_recorded_with_its_name() {
+async fn records_the_name_of_an_ingesting_key() {
     let (serving, world) = service(options());
     let row = r#"{"id":7,"name":"Pacer","owner":42,"athlete_capacity":1000}"#;
     let ingest = |key: Option<&str>, from| {
         let uri = "/api/v1/ingest/applications";
-        asked("POST", uri, key, from).map(|_| Body::from(row))
+        request_from("POST", uri, key, from).map(|_| Body::from(row))
     };
     let (status, body) = answer(&serving, ingest(None, HERE)).await;
     assert_eq!(status, 200, "{body}");
     let mut expected = vec!["ingest".to_owned()];
     for scope in ["ingest", "ingest:applications", "admin"] {
-        let key = world.keys.make(scope, None);
+        let key = world.keys.create(scope, None);
         let (status, body) = answer(&serving, ingest(Some(key.reveal()), OUTSIDE)).await;
         assert_eq!(status, 200, "{body}");
         expected.push(format!("ingest, of {scope} (key {})", key.id()));
     }
     assert_eq!(*world.actors.lock().unwrap(), expected);
-    let plays = world.keys.make("ingest:plays", None);
+    let plays = world.keys.create("ingest:plays", None);
     let (status, body) = answer(&serving, ingest(Some(plays.reveal()), OUTSIDE)).await;
     assert_eq!(status, 403, "{body}");
-    assert!(body.contains("ingest: and the source's name"), "{body}");
+    assert!(body.contains("ingest:SOURCE"), "{body}");
     assert_eq!(*world.actors.lock().unwrap(), expected);
 }
 
 #[tokio::test]
-async fn nobody_may_claim_to_be_a_line() {
+async fn refuses_the_reserved_actor_of_ingested_lines() {
     let (serving, _) = service(options());
     for (by, expected) in [
         ("ingest", 400),
@@ -409,25 +425,25 @@ async fn nobody_may_claim_to_be_a_line() {
         ("ingestion team", 200),
     ] {
         let body = serde_json::json!({"athlete_capacity": 9, "by": by}).to_string();
-        let request = asked("PATCH", "/api/v1/applications/7", None, HERE);
+        let request = request_from("PATCH", "/api/v1/applications/7", None, HERE);
         let (status, body) = answer(&serving, request.map(|_| Body::from(body))).await;
         assert_eq!(status, expected, "{by}: {body}");
     }
 }
 
-/// The client's address by the header `X-Forwarded-For` of a request from a peer.
-fn client(serving: &Serving, said: &str, from: &str) -> IpAddr {
-    let mut request = asked("GET", "/", None, from);
+/// Returns the client's address of a request with the header `X-Forwarded-For`.
+fn client(serving: &Serving, forwarded_for: &str, from: &str) -> IpAddr {
+    let mut request = request_from("GET", "/", None, from);
     let headers = request.headers_mut();
-    headers.insert("x-forwarded-for", said.parse().unwrap());
-    peer(serving.api(), request.headers(), request.extensions()).unwrap()
+    headers.insert("x-forwarded-for", forwarded_for.parse().unwrap());
+    client_ip(serving.api(), request.headers(), request.extensions()).unwrap()
 }
 
 #[tokio::test]
-async fn a_proxy_that_is_trusted_says_who_is_asking() {
+async fn believes_the_client_address_of_a_trusted_proxy() {
     let proxy: Network = "203.0.113.9".parse().unwrap();
     let net: Network = "203.0.113.0/24".parse().unwrap();
-    for (trusted, said, expected) in [
+    for (trusted, forwarded_for, expected) in [
         (vec![proxy], "198.51.100.1", "198.51.100.1"),
         (vec![net], "198.51.100.1, 203.0.113.77", "198.51.100.1"),
         (vec![net], "198.51.100.1, 203.0.114.1", "203.0.114.1"),
@@ -443,13 +459,13 @@ async fn a_proxy_that_is_trusted_says_who_is_asking() {
             trusted_proxies: trusted,
             ..options()
         });
-        let found = client(&serving, said, OUTSIDE).to_string();
-        assert_eq!(found, expected, "{said}");
+        let found = client(&serving, forwarded_for, OUTSIDE).to_string();
+        assert_eq!(found, expected, "{forwarded_for}");
     }
 }
 
-/// The headers that say of a request that a proxy passed it on.
-const FROM_PROXIES: [&str; 12] = [
+/// Headers that show that a proxy forwarded a request.
+const PROXY_HEADER_NAMES: [&str; 12] = [
     "Forwarded",
     "Via",
     "X-Forwarded-For",
@@ -465,14 +481,14 @@ const FROM_PROXIES: [&str; 12] = [
 ];
 
 #[tokio::test]
-async fn an_address_in_a_header_is_never_this_machine() {
+async fn a_loopback_address_in_a_header_is_not_believed() {
     let proxies = ["203.0.113.9", "127.0.0.1"];
     for (proxy, from) in proxies.into_iter().zip([OUTSIDE, HERE]) {
         let (serving, _) = service(ServingOptions {
             trusted_proxies: vec![proxy.parse().unwrap()],
             ..options()
         });
-        for said in [
+        for forwarded_for in [
             "127.0.0.2",
             "::1",
             "[::1]:80",
@@ -483,135 +499,149 @@ async fn an_address_in_a_header_is_never_this_machine() {
                 ("POST", "/api/v1/ingest/plays"),
                 ("GET", "/api/v1/dead-letters"),
             ] {
-                let mut request = asked(method, uri, None, from);
+                let mut request = request_from(method, uri, None, from);
                 let headers = request.headers_mut();
-                headers.insert("x-forwarded-for", said.parse().unwrap());
+                headers.insert("x-forwarded-for", forwarded_for.parse().unwrap());
                 let (status, body) = answer(&serving, request).await;
-                assert_eq!(status, 401, "{said} {uri} from {from}: {body}");
+                assert_eq!(status, 401, "{forwarded_for} {uri} from {from}: {body}");
             }
-            // This machine has no share of the requests at once, and no limit; a stranger must not claim to be it.
-            assert!(!client(&serving, said, from).is_loopback(), "{said}");
-            let mut request = asked("GET", "/", None, from);
+            // Requests of this machine have no limits, so a client must not pretend to be it.
+            assert!(
+                !client(&serving, forwarded_for, from).is_loopback(),
+                "{forwarded_for}"
+            );
+            let mut request = request_from("GET", "/", None, from);
             let headers = request.headers_mut();
-            headers.insert("x-forwarded-for", said.parse().unwrap());
-            assert!(asking(serving.api(), &request).is_some(), "{said}");
+            headers.insert("x-forwarded-for", forwarded_for.parse().unwrap());
+            assert!(
+                client_network(serving.api(), &request).is_some(),
+                "{forwarded_for}"
+            );
         }
     }
 }
 
 #[tokio::test]
-async fn without_a_key_nothing_is_served_that_came_through_a_proxy() {
+async fn without_a_key_refuses_proxied_requests() {
     let here: Network = "127.0.0.1".parse().unwrap();
-    let elsewhere: Network = "203.0.113.9".parse().unwrap();
-    let all = FROM_PROXIES.into_iter().map(Some);
-    for trusted in [vec![], vec![elsewhere], vec![here]] {
+    let other: Network = "203.0.113.9".parse().unwrap();
+    let all = PROXY_HEADER_NAMES.into_iter().map(Some);
+    for trusted in [vec![], vec![other], vec![here]] {
         for header in std::iter::once(None).chain(all.clone()) {
-            // A proxy that is trusted asks for others, also where it does not say so.
-            let is_let_in = header.is_none() && trusted != [here];
+            // A trusted proxy forwards requests of others, even without a header that says so.
+            let is_accepted = header.is_none() && trusted != [here];
             let (serving, _) = service(ServingOptions {
                 trusted_proxies: trusted.clone(),
                 ..options()
             });
-            let mut request = asked("GET", "/api/v1/applications/7", None, HERE);
+            let mut request = request_from("GET", "/api/v1/applications/7", None, HERE);
             if let Some(header) = header {
                 let value = "127.0.0.1".parse().unwrap();
                 let name: HeaderName = header.parse().unwrap();
                 request.headers_mut().insert(name, value);
             }
             let (status, body) = answer(&serving, request).await;
-            let expected = if is_let_in { 200 } else { 401 };
+            let expected = if is_accepted { 200 } else { 401 };
             assert_eq!(status, expected, "{trusted:?} {header:?}: {body}");
         }
     }
 }
 
-/// nginx forwards so unless it is configured otherwise, with the address of this service as `Host`.
+/// By default nginx forwards with HTTP/1.0 and the address of this service as `Host`.
 #[tokio::test]
-async fn without_a_key_requests_by_http_1_0_are_refused() {
+async fn without_a_key_refuses_http_1_0() {
     let (serving, world) = service(options());
     let by = async |version, key: Option<&str>| {
-        let mut request = asked("GET", "/api/v1/applications/7", key, HERE);
+        let mut request = request_from("GET", "/api/v1/applications/7", key, HERE);
         *request.version_mut() = version;
         answer(&serving, request).await.0
     };
     assert_eq!(by(Version::HTTP_10, None).await, 401);
     assert_eq!(by(Version::HTTP_11, None).await, 200);
-    let key = world.keys.make("read:*", None);
+    let key = world.keys.create("read:*", None);
     assert_eq!(by(Version::HTTP_10, Some(key.reveal())).await, 200);
 }
 
 #[tokio::test]
-async fn that_there_is_no_key_is_believed_for_a_second() {
+async fn the_absence_of_keys_is_cached_for_a_second() {
     let (serving, world) = service(ServingOptions {
         keys_kept_ms: 600_000,
         ..options()
     });
     let uri = "/api/v1/applications/7";
-    let here = async || answer(&serving, asked("GET", uri, None, HERE)).await.0;
+    let here = async || {
+        answer(&serving, request_from("GET", uri, None, HERE))
+            .await
+            .0
+    };
     assert_eq!(here().await, 200);
-    world.keys.make("read:*", None);
+    world.keys.create("read:*", None);
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     assert_eq!(here().await, 401);
 }
 
 #[tokio::test]
-async fn a_store_of_keys_that_hangs_stops_nobody_who_is_known() {
+async fn a_hanging_key_store_does_not_block_known_keys() {
     let (serving, world) = service(ServingOptions {
         keys_kept_ms: 1_000,
         keys_kept_stale_ms: 600_000,
         ..options()
     });
     let uri = "/api/v1/applications/7";
-    let of_here = |uri| asked("GET", uri, None, HERE);
-    assert_eq!(answer(&serving, of_here(uri)).await.0, 200);
+    let from_here = |uri| request_from("GET", uri, None, HERE);
+    assert_eq!(answer(&serving, from_here(uri)).await.0, 200);
     world.keys.hangs.store(true, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     let begun = tokio::time::Instant::now();
     for _ in 0..5 {
-        assert_eq!(answer(&serving, of_here(uri)).await.0, 200);
+        assert_eq!(answer(&serving, from_here(uri)).await.0, 200);
     }
     assert!(begun.elapsed().as_secs() < 3, "{:?}", begun.elapsed());
-    // From when there is a key on.
+    // The same once a key exists.
     world.keys.hangs.store(false, Ordering::Relaxed);
-    let key = world.keys.make("read:*", None);
+    let key = world.keys.create("read:*", None);
     tokio::time::sleep(Duration::from_millis(1_100)).await;
-    let known = Some(key.reveal());
-    assert_eq!(status(&serving, "GET", uri, known).await, 200);
+    let cached_key = Some(key.reveal());
+    assert_eq!(status(&serving, "GET", uri, cached_key).await, 200);
     world.keys.hangs.store(true, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     let begun = tokio::time::Instant::now();
     for _ in 0..5 {
-        assert_eq!(status(&serving, "GET", uri, known).await, 200);
+        assert_eq!(status(&serving, "GET", uri, cached_key).await, 200);
     }
     assert!(begun.elapsed().as_secs() < 3, "{:?}", begun.elapsed());
-    // One that may be made up is not waited for long.
+    // The lookup of an unknown key has a short time limit.
     let begun = tokio::time::Instant::now();
-    let other = Token::draw();
-    let (refused, body) = answer(&serving, asked("GET", uri, Some(other.reveal()), OUTSIDE)).await;
+    let other = Token::generate();
+    let (refused, body) = answer(
+        &serving,
+        request_from("GET", uri, Some(other.reveal()), OUTSIDE),
+    )
+    .await;
     assert_eq!(refused, 503, "{body}");
     assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
-    let (live, _) = answer(&serving, asked("GET", "/livez", None, OUTSIDE)).await;
+    let (live, _) = answer(&serving, request_from("GET", "/livez", None, OUTSIDE)).await;
     assert_eq!(live, 200);
 }
 
 #[tokio::test]
-async fn a_key_that_is_over_has_a_limit_too() {
+async fn limits_the_rate_of_revoked_keys() {
     let (serving, world) = service(ServingOptions {
         keys_kept_ms: 60_000,
         key_requests_per_second_max: 2,
         ..options()
     });
-    let key = world.keys.make("read:*", None);
+    let key = world.keys.create("read:*", None);
     let revoked = world.keys.revoke_key(key.id(), "me", 1).await;
     assert!(revoked.unwrap().is_some());
-    // All at once: on a slow machine one after the other is no more than is let through.
-    let asked = (0..40).map(|_| status(&serving, "GET", "/api/v1/overview", Some(key.reveal())));
-    let said = futures::future::join_all(asked).await;
-    assert!(said.contains(&429), "{said:?}");
+    // Concurrent requests: on a slow machine sequential ones would stay below the limit.
+    let requests = (0..40).map(|_| status(&serving, "GET", "/api/v1/overview", Some(key.reveal())));
+    let statuses = futures::future::join_all(requests).await;
+    assert!(statuses.contains(&429), "{statuses:?}");
 }
 
 #[tokio::test]
-async fn pages_of_others_write_nothing() {
+async fn refuses_writes_from_pages_of_other_origins() {
     let (serving, _) = service(ServingOptions {
         cors_origins: vec!["https://app.example.org".to_owned()],
         ..options()
@@ -625,7 +655,7 @@ async fn pages_of_others_write_nothing() {
         (Some("https://localhost:8080"), "localhost:8080", 403),
         (Some("null"), "localhost:8080", 403),
     ] {
-        let mut request = asked("PATCH", "/api/v1/applications/7", None, HERE);
+        let mut request = request_from("PATCH", "/api/v1/applications/7", None, HERE);
         let headers = request.headers_mut();
         headers.insert("host", host.parse().unwrap());
         if let Some(origin) = origin {
@@ -637,12 +667,12 @@ async fn pages_of_others_write_nothing() {
 }
 
 #[tokio::test]
-async fn a_name_that_was_made_to_lead_here_is_not_served_without_a_key() {
+async fn without_a_key_refuses_host_names_of_other_sites() {
     let (serving, _) = service(ServingOptions {
         hosts: vec!["stats.example.org".to_owned()],
         ..options()
     });
-    for (host, is_let_in) in [
+    for (host, is_accepted) in [
         ("localhost", true),
         ("LOCALHOST:8080", true),
         ("127.0.0.1:8080", true),
@@ -654,29 +684,29 @@ async fn a_name_that_was_made_to_lead_here_is_not_served_without_a_key() {
         ("10.0.0.1", false),
         ("a@localhost:b", false),
     ] {
-        let mut request = asked("GET", "/api/v1/applications/7", None, HERE);
+        let mut request = request_from("GET", "/api/v1/applications/7", None, HERE);
         request.headers_mut().insert("host", host.parse().unwrap());
         let (status, body) = answer(&serving, request).await;
-        assert_eq!(status == 200, is_let_in, "{host}: {status} {body}");
+        assert_eq!(status == 200, is_accepted, "{host}: {status} {body}");
     }
 }
 
 #[tokio::test]
-async fn other_origins_read_nothing_unless_they_are_named() {
-    let named = "https://app.example.org";
-    for (origins, is_let_in) in [(vec![], false), (vec![named.to_owned()], true)] {
+async fn allows_cross_origin_reads_of_configured_origins_only() {
+    let configured = "https://app.example.org";
+    for (origins, is_accepted) in [(vec![], false), (vec![configured.to_owned()], true)] {
         let (serving, _) = service(ServingOptions {
             cors_origins: origins,
             ..options()
         });
-        for (origin, is_named) in [(named, true), ("https://evil.example.org", false)] {
-            let mut request = asked("GET", "/livez", None, HERE);
+        for (origin, is_configured) in [(configured, true), ("https://evil.example.org", false)] {
+            let mut request = request_from("GET", "/livez", None, HERE);
             request
                 .headers_mut()
                 .insert("origin", origin.parse().unwrap());
             let response = serving.router().oneshot(request).await.unwrap();
             let allowed = response.headers().get("access-control-allow-origin");
-            assert_eq!(allowed.is_some(), is_let_in && is_named, "{origin}");
+            assert_eq!(allowed.is_some(), is_accepted && is_configured, "{origin}");
             let policy = response.headers()["content-security-policy"]
                 .to_str()
                 .unwrap();
@@ -686,26 +716,26 @@ async fn other_origins_read_nothing_unless_they_are_named() {
 }
 
 #[tokio::test]
-async fn more_at_once_than_may_be_are_asked_to_come_again() {
+async fn refuses_requests_beyond_the_concurrency_limit() {
     let (serving, _) = service(options());
     let api = serving.api();
     let status = async |uri: &str| {
-        let asked = asked("GET", uri, None, HERE);
-        answer(&serving, asked).await.0.as_u16()
+        let request = request_from("GET", uri, None, HERE);
+        answer(&serving, request).await.0.as_u16()
     };
     let all: Vec<_> = (0..4_096)
-        .map(|_| api.requests.take(None).unwrap())
+        .map(|_| api.request_permits.acquire(None).unwrap())
         .collect();
     let uri = "/openapi.json";
     assert_eq!(status(uri).await, 503);
-    // That the process lives is told however busy it is.
+    // That the process lives is context however busy it is.
     assert_eq!(status("/livez").await, 200);
     drop(all);
     assert_eq!(status(uri).await, 200);
 }
 
 #[tokio::test]
-async fn while_there_is_no_key_others_are_served_nothing() {
+async fn until_a_key_exists_refuses_remote_requests() {
     let (serving, _) = service(options());
     for uri in [
         "/openapi.json",
@@ -714,7 +744,7 @@ async fn while_there_is_no_key_others_are_served_nothing() {
         "/api/v1/applications/7/limit",
     ] {
         assert_eq!(status(&serving, "GET", uri, None).await, 401, "{uri}");
-        let here = answer(&serving, asked("GET", uri, None, HERE)).await;
+        let here = answer(&serving, request_from("GET", uri, None, HERE)).await;
         assert_eq!(here.0.as_u16(), 200, "{uri}");
     }
     assert_eq!(status(&serving, "GET", "/livez", None).await, 200);

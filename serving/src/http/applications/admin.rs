@@ -1,4 +1,4 @@
-//! Changing how many athletes may connect, and what was changed.
+//! Changes of an application's capacity, and the history of changes.
 
 use std::sync::Arc;
 
@@ -8,134 +8,144 @@ use axum::response::Response;
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stores::admin::{self, AuditEntry, By, Changed, INGEST, TEXT_BYTES_MAX, is_reserved};
+use stores::admin::{
+    self, AuditContext, AuditEntry, AuditedChange, INGEST, TEXT_BYTES_MAX, is_reserved_actor,
+};
 use utoipa::ToSchema;
 
 use super::{
-    ApplicationShown, CANONICAL, CAPACITY_MAX, Canonical, one, refused, unknown, usage_of,
+    ApplicationResponse, CANONICAL, CAPACITY_MAX, EntityProvenance, application_response,
+    find_usage, unknown_application, write_problem,
 };
-use crate::answer::shown_ms;
-use crate::http::boards::id;
-use crate::http::layers::in_time;
+use crate::answer::format_ms;
+use crate::http::boards::parse_id;
+use crate::http::layers::with_timeout;
 use crate::http::params::{PageQuery, Params, Path};
-use crate::http::problem::{Kind, Problem, ProblemShape};
+use crate::http::problem::{Problem, ProblemKind, ProblemShape};
 use crate::http::{Api, Caller, body, csv, cursor};
 
-/// Who changes something where nobody says who it is.
-const SOMEBODY: &str = "http";
+/// The default actor.
+const DEFAULT_ACTOR: &str = "http";
 
-/// What can be changed of an application: at least one of the first two.
+/// The body of a change. At least one of the first two fields is required.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Change {
-    /// How many athletes may be connected at once, from 0 on. Those that are connected stay.
+pub(crate) struct ApplicationChangeBody {
+    /// The new capacity, from 0. Connected athletes stay connected.
     athlete_capacity: Option<i64>,
-    /// Whether no more athletes are let in than that.
+    /// True to enforce the capacity.
     enforced: Option<bool>,
-    /// Why, for the record: at most 1,024 bytes.
+    /// The reason for the record, at most 1,024 bytes.
     reason: Option<String>,
-    /// Who, for the record: at most 1,024 bytes; "http" if left out.
+    /// The actor for the record, at most 1,024 bytes; default "http".
     by: Option<String>,
 }
 
-/// What can be changed, as it was set.
+/// The value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Setting {
-    /// How many athletes may be connected.
+    /// The capacity.
     Capacity(i64),
-    /// Whether that is enforced.
+    /// True if the capacity is enforced.
     Enforced(bool),
-    /// The owner; one that is a number is an integer, as a capacity is.
+    /// The owner. A numeric owner is an integer.
     #[schema(value_type = String)]
     Owner(Value),
 }
 
 /// The record of a change.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub(crate) struct EntryShown {
-    /// Its number, which rises.
+pub(crate) struct AuditEntryResponse {
+    /// The id, which increases with each change.
     id: i64,
-    /// When, in UTC.
+    /// Time of the change, in UTC.
     at: String,
-    /// Who: as it was given; "ingest" for a line that was ingested, with a key "ingest, NAME (key ID)".
+    /// The actor of the request. "ingest" for an ingested line, or "ingest, NAME (key ID)" with a
+    /// key.
     by: String,
     /// capacity, enforced or owner.
     changed: &'static str,
     before: Setting,
     after: Setting,
-    /// Why, if that was said.
+    /// The reason, if any.
     reason: Option<String>,
-    /// The request that was granted by it.
+    /// The capacity request that the change granted.
     request_id: Option<i64>,
 }
 
-/// What was changed of an application.
+/// The changes of an application.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Audit {
     application_id: i64,
     /// Newest first.
-    entries: Vec<EntryShown>,
-    /// Where the next page begins; null on the last one.
+    entries: Vec<AuditEntryResponse>,
+    /// The cursor of the next page; null on the last one.
     cursor: Option<String>,
-    provenance: Canonical,
+    provenance: EntityProvenance,
 }
 
-/// Sets how many athletes may be connected to an application and whether that is enforced, and keeps a
-/// record of it. The capacity stays until it is set again or a line of the application is ingested, which says its
-/// capacity too.
+/// Sets the capacity of an application and whether it is enforced, with a record of the change. An
+/// ingested line of the application also sets its capacity.
 #[utoipa::path(
     patch,
     path = "/api/v1/applications/{id}",
     tag = "applications",
     params(("id" = i64, Path, description = "The application")),
-    request_body = Change,
+    request_body = ApplicationChangeBody,
     responses(
-        (status = 200, description = "The application as it is now", body = ApplicationShown),
-        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 409, description = "Applications are a view of an app's own table: change it there", body = ProblemShape, content_type = "application/problem+json")
+        (status = 200, description = "The changed application", body = ApplicationResponse),
+        (status = 404, description = "Unknown application", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 409, description = "Applications are managed in another database: change the application there", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn change(
+pub(crate) async fn change_application(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
     Path(application): Path<String>,
     uri: Uri,
     request: Request,
-) -> Result<Json<ApplicationShown>, Problem> {
+) -> Result<Json<ApplicationResponse>, Problem> {
     Params::read(&uri, &[])?;
-    let application = id("id", &application)?;
-    let asked: Change = body::object(&api, request, "{\"athlete_capacity\": 100}").await?;
-    if asked.athlete_capacity.is_none() && asked.enforced.is_none() {
-        let detail = "nothing is to be changed: send athlete_capacity, enforced or both";
-        return Err(Kind::BadBody.with_detail(detail));
+    let application = parse_id("id", &application)?;
+    let body: ApplicationChangeBody =
+        body::object(&api, request, "{\"athlete_capacity\": 100}").await?;
+    if body.athlete_capacity.is_none() && body.enforced.is_none() {
+        let detail = "the body changes nothing: send athlete_capacity, enforced or both";
+        return Err(ProblemKind::BadBody.with_detail(detail));
     }
-    if let Some(capacity) = asked.athlete_capacity {
+    if let Some(capacity) = body.athlete_capacity {
         in_range("athlete_capacity", capacity)?;
     }
-    let by = by(&caller, asked.by, ("reason", asked.reason))?;
-    let canon = &api.ports.canon;
-    // What is answered is read before: if that fails nothing has changed.
-    let read = async {
-        let mut found = usage_of(&api, application).await?;
-        // The capacity decides how its athletes are counted.
-        let before = found.application.athlete_capacity;
-        found.application.athlete_capacity = asked.athlete_capacity.unwrap_or(before);
-        one(&api, found).await
+    let reason = TextField {
+        name: "reason",
+        text: body.reason,
     };
-    let shown = in_time(&api, read).await??;
-    let change = admin::Change {
-        athlete_capacity: asked.athlete_capacity,
-        is_enforced: asked.enforced,
+    let by = recorded_by(&caller, body.by, reason)?;
+    let entities = &api.ports.entities;
+    // The response is read before the change, so a failure to read it changes nothing.
+    let read = async {
+        let mut found = find_usage(&api, application).await?;
+        // The class of the new capacity decides how the athletes are counted.
+        let before = found.application.athlete_capacity;
+        found.application.athlete_capacity = body.athlete_capacity.unwrap_or(before);
+        application_response(&api, found).await
+    };
+    let response = with_timeout(&api, read).await??;
+    let change = admin::ApplicationChange {
+        athlete_capacity: body.athlete_capacity,
+        is_enforced: body.enforced,
     };
     let now_ms = api.ports.clock.now_ms();
-    let changed = canon.change(application, change, &by, now_ms).await;
-    let changed = changed.map_err(refused)?;
-    let changed = changed.ok_or_else(|| unknown(application))?;
-    Ok(Json(shown.now(changed)))
+    let changed = entities
+        .change_application(application, change, &by, now_ms)
+        .await;
+    let changed = changed.map_err(write_problem)?;
+    let changed = changed.ok_or_else(|| unknown_application(application))?;
+    Ok(Json(response.updated(changed)))
 }
 
-/// What was changed of an application: by whom, when and why.
+/// The changes of an application, with actor, time and reason.
 #[utoipa::path(
     get,
     path = "/api/v1/applications/{id}/audit",
@@ -146,56 +156,61 @@ pub(crate) async fn change(
     ),
     responses(
         (status = 200, description = "Changes, newest first", body = Audit),
-        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "Unknown application", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn audit(
+pub(crate) async fn list_changes(
     State(api): State<Arc<Api>>,
     Path(application): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let (_, query) = PageQuery::read(&uri, &[])?;
-    let application = id("id", &application)?;
+    let application = parse_id("id", &application)?;
     let fingerprint = cursor::fingerprint(&format!("audit of {application}"));
-    let before = query.start(fingerprint, cursor::last)?;
+    let before = query.decode_start(fingerprint, cursor::decode)?;
     let limit = query.limit;
-    let canon = &api.ports.canon;
-    let mut found = canon.audit(application, before, limit + 1).await?;
+    let entities = &api.ports.entities;
+    let mut found = entities
+        .audit_entries(application, before, limit + 1)
+        .await?;
     if found.is_empty() {
-        usage_of(&api, application).await?;
+        find_usage(&api, application).await?;
     }
-    let after = |last: &AuditEntry| cursor::after(fingerprint, &last.id);
-    let next = cursor::page(&mut found, limit, after);
+    let after = |last: &AuditEntry| cursor::encode(fingerprint, &last.id);
+    let next = cursor::truncate_page(&mut found, limit, after);
     let page = Audit {
         application_id: application,
-        entries: found.into_iter().map(EntryShown::of).collect(),
+        entries: found
+            .into_iter()
+            .map(AuditEntryResponse::from_entry)
+            .collect(),
         cursor: next.clone(),
         provenance: CANONICAL,
     };
-    Ok(query.answer(&uri, next.as_deref(), page, |page| {
+    Ok(query.respond(&uri, next.as_deref(), page, |page| {
         let header = "id,at,by,changed,before,after,reason,request_id";
-        csv::objects(header, page.entries, None)
+        csv::write_objects(header, page.entries, None)
     }))
 }
 
-impl EntryShown {
-    fn of(entry: AuditEntry) -> Self {
+impl AuditEntryResponse {
+    fn from_entry(entry: AuditEntry) -> Self {
         let (changed, before, after) = match entry.changed {
-            Changed::Capacity { before, after } => {
+            AuditedChange::Capacity { before, after } => {
                 let (before, after) = (Setting::Capacity(before), Setting::Capacity(after));
                 ("capacity", before, after)
             }
-            Changed::Enforcement { before, after } => {
+            AuditedChange::Enforcement { before, after } => {
                 let (before, after) = (Setting::Enforced(before), Setting::Enforced(after));
                 ("enforced", before, after)
             }
-            Changed::Owner { before, after } => {
+            AuditedChange::Owner { before, after } => {
                 ("owner", Setting::Owner(before), Setting::Owner(after))
             }
         };
         Self {
             id: entry.id,
-            at: shown_ms(entry.at_ms),
+            at: format_ms(entry.at_ms),
             by: entry.actor,
             changed,
             before,
@@ -210,33 +225,39 @@ pub(super) fn in_range(name: &str, capacity: i64) -> Result<(), Problem> {
     if (0..=CAPACITY_MAX).contains(&capacity) {
         return Ok(());
     }
-    let detail = format!("{name}: {capacity} is not from 0 to {CAPACITY_MAX}");
-    Err(Kind::BadBody.with_detail(detail))
+    let detail = format!("{name}: {capacity} is not a number from 0 to {CAPACITY_MAX}");
+    Err(ProblemKind::BadBody.with_detail(detail))
 }
 
-/// Who does something and why, as a body says it; whose key it was is said beside it.
-pub(super) fn by(
+/// A text field of a body, with its name for messages.
+pub(super) struct TextField {
+    pub(super) name: &'static str,
+    pub(super) text: Option<String>,
+}
+
+/// Returns actor and reason for the record. Adds the caller's key to the actor.
+pub(super) fn recorded_by(
     caller: &Caller,
     actor: Option<String>,
-    (why, reason): (&str, Option<String>),
-) -> Result<By, Problem> {
-    for (name, text) in [("by", &actor), (why, &reason)] {
+    reason: TextField,
+) -> Result<AuditContext, Problem> {
+    for (name, text) in [("by", &actor), (reason.name, &reason.text)] {
         let Some(text) = text else { continue };
         if text.len() > TEXT_BYTES_MAX {
             let detail = format!(
-                "{name}: {} bytes are more than the {TEXT_BYTES_MAX} that are kept",
+                "{name}: the text has {} bytes; send at most {TEXT_BYTES_MAX}",
                 text.len()
             );
-            return Err(Kind::BadBody.with_detail(detail));
+            return Err(ProblemKind::BadBody.with_detail(detail));
         }
         if text.contains('\0') {
-            let detail = format!("{name}: holds U+0000, which is not kept; leave it out");
-            return Err(Kind::BadBody.with_detail(detail));
+            let detail = format!("{name}: the text contains U+0000; remove it");
+            return Err(ProblemKind::BadBody.with_detail(detail));
         }
     }
-    if actor.as_deref().is_some_and(is_reserved) {
-        let detail = format!("by: {INGEST:?} stands for lines that are ingested; write who it is");
-        return Err(Kind::BadBody.with_detail(detail));
+    if actor.as_deref().is_some_and(is_reserved_actor) {
+        let detail = format!("by: {INGEST:?} is reserved for ingested lines; send another name");
+        return Err(ProblemKind::BadBody.with_detail(detail));
     }
     let actor = actor.filter(|actor| !actor.trim().is_empty());
     let actor = match (actor, caller.actor()) {
@@ -247,7 +268,10 @@ pub(super) fn by(
         }
         (Some(actor), None) => actor,
         (None, Some(key)) => key,
-        (None, None) => SOMEBODY.to_owned(),
+        (None, None) => DEFAULT_ACTOR.to_owned(),
     };
-    Ok(By { actor, reason })
+    Ok(AuditContext {
+        actor,
+        reason: reason.text,
+    })
 }

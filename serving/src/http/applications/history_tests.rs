@@ -5,7 +5,7 @@ use axum::http::{Request, StatusCode};
 use schemas::entities::Application;
 use schemas::key::KeyValue;
 use serde_json::{Value, json};
-use stores::counts::{Counted, Day, DayRow, RUNS, day_of_date};
+use stores::counts::{Day, DayRow, RUNS_KEY, RunCount, day_of_date};
 use tower::ServiceExt;
 
 use crate::laws::get;
@@ -15,8 +15,7 @@ use crate::{Serving, ServingOptions};
 
 const HISTORY: &str = "/api/v1/applications/7/history";
 
-/// An application with rows of days before the clock's: `(days ago, run, count)`, the run 0 for the
-/// rows of runs themselves.
+/// An application with rows of earlier days: `(days ago, run, count)`.
 fn with_days(rows: &[(i32, u64, u64)]) -> (Serving, Arc<World>) {
     let (serving, world) = boards::serving(ServingOptions::default());
     {
@@ -32,17 +31,17 @@ fn with_days(rows: &[(i32, u64, u64)]) -> (Serving, Arc<World>) {
     let job = boards::job("applications");
     let key = job.key().encode_values(&[KeyValue::Int(7)]).unwrap();
     for (ago, epoch, count) in rows {
-        put(&world, &key, *ago, (*epoch, *count));
-        put(&world, RUNS, *ago, (*epoch, 0));
+        put(&world, &key, *ago, *epoch, *count);
+        put(&world, RUNS_KEY, *ago, *epoch, 0);
     }
     (serving, world)
 }
 
-fn put(world: &World, key: &[u8], ago: i32, (epoch, count): (u64, u64)) {
+fn put(world: &World, key: &[u8], ago: i32, epoch: u64, count: u64) {
     let day = today() - ago;
     let row = DayRow {
         day,
-        now: Counted { epoch, count },
+        now: RunCount { epoch, count },
         before: None,
     };
     let mut boards = world.boards.lock().unwrap();
@@ -64,10 +63,9 @@ fn expected(days: &[(&str, u64)]) -> Vec<(String, u64)> {
     days.iter().map(|(d, n)| ((*d).to_owned(), *n)).collect()
 }
 
-/// Gaps have what the day before has; what is not published is not there; days after the newest run
-/// are not known.
+/// Gaps repeat the day before. Unpublished runs and days after the newest run are left out.
 #[tokio::test]
-async fn days_come_without_a_gap() {
+async fn fills_gaps_between_days() {
     let (serving, _) = with_days(&[(5, EPOCH - 1, 3), (2, EPOCH, 4), (1, EPOCH + 1, 9)]);
     let (status, page) = get(&serving, HISTORY).await;
     assert_eq!(status, StatusCode::OK, "{page}");
@@ -91,26 +89,26 @@ async fn days_come_without_a_gap() {
     assert_eq!(counts(&page), expected(&all[1..3]));
     let uri = format!("{HISTORY}?from=0001-01-01&to=9999-12-31");
     assert_eq!(counts(&get(&serving, &uri).await.1), expected(&all));
-    for none in [
+    for empty in [
         "from=2026-07-13",
         "to=2026-07-09",
         "from=9999-01-01&to=9999-12-31",
     ] {
-        let (status, page) = get(&serving, &format!("{HISTORY}?{none}")).await;
-        assert_eq!((status, counts(&page)), (StatusCode::OK, vec![]), "{none}");
+        let (status, page) = get(&serving, &format!("{HISTORY}?{empty}")).await;
+        assert_eq!((status, counts(&page)), (StatusCode::OK, vec![]), "{empty}");
     }
 }
 
 #[tokio::test]
-async fn pages_follow_each_other() {
+async fn follows_the_pages_of_a_history() {
     let (serving, _) = with_days(&[(8, EPOCH - 1, 3), (2, EPOCH, 4)]);
     let (_, whole) = get(&serving, HISTORY).await;
     assert_eq!(counts(&whole).len(), 7);
     for limit in [1, 2, 3, 7, 3660] {
         let mut uri = Some(format!("{HISTORY}?limit={limit}"));
         let mut found = Vec::new();
-        while let Some(asked) = uri {
-            let (_, page) = get(&serving, &asked).await;
+        while let Some(next) = uri {
+            let (_, page) = get(&serving, &next).await;
             let days = counts(&page);
             assert!(days.len() <= limit);
             found.extend(days);
@@ -132,7 +130,7 @@ async fn pages_follow_each_other() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_asked_is_named() {
+async fn refuses_invalid_parameters() {
     let (serving, _) = with_days(&[]);
     for (query, words) in [
         ("from=yesterday", "from=\"yesterday\" is not a date"),
@@ -142,7 +140,7 @@ async fn what_can_not_be_asked_is_named() {
             "from=2026-07-10&to=2026-07-10",
             "is not before to=2026-07-10",
         ),
-        ("from=2026-07-15", "tomorrow if left out"),
+        ("from=2026-07-15", "defaults to tomorrow"),
         ("limit=3661", "from 1 to 3660"),
         ("limit=0", "from 1 to 3660"),
         ("cursor=x", "cursor"),

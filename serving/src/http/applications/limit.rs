@@ -1,4 +1,5 @@
-//! The page for people whose athlete is not let in: whether there is room, and what to do if not.
+//! The page for people that an application cannot connect. It shows whether capacity is left, and
+//! what to do if not.
 
 use std::sync::Arc;
 
@@ -7,22 +8,22 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
 use jiff::Timestamp;
-use stores::admin::Usage;
+use stores::admin::ApplicationUsage;
 
-use super::usage_of;
+use super::find_usage;
 use crate::http::Api;
-use crate::http::boards::id;
+use crate::http::boards::parse_id;
 use crate::http::params::{Params, Path};
 use crate::http::problem::{Problem, ProblemShape};
-use crate::pages::{number, rendered};
+use crate::pages::{number, render};
 
-/// The page of an application for people whose athlete is not let in.
+/// Data of the page.
 #[derive(Debug, Template)]
 #[template(path = "limit.html")]
 struct LimitPage<'a> {
     nonce: &'a str,
     name: &'a str,
-    usage: &'a Usage,
+    usage: &'a ApplicationUsage,
     capacity: i64,
     connected: i64,
     has_room: bool,
@@ -47,8 +48,8 @@ fn athletes(count: i64) -> String {
     }
 }
 
-/// How many athletes are connected to an application, how many may be, and what to do when it is full: a
-/// page to which an app may send somebody whom it can't connect.
+/// A page with an application's connected athletes and capacity, and what to do when the capacity
+/// is reached. Applications may redirect people to it that they cannot connect.
 #[utoipa::path(
     get,
     path = "/api/v1/applications/{id}/limit",
@@ -56,23 +57,27 @@ fn athletes(count: i64) -> String {
     params(("id" = i64, Path, description = "The application")),
     responses(
         (status = 200, description = "The page", content_type = "text/html"),
-        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "Unknown application", body = ProblemShape, content_type = "application/problem+json"),
         (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn limit(
+pub(crate) async fn show_limit_page(
     State(api): State<Arc<Api>>,
     Path(application): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
     Params::read(&uri, &[])?;
-    let application = id("id", &application)?;
-    let usage = usage_of(&api, application).await?;
-    Ok(page(StatusCode::OK, &usage, api.ports.clock.now_ms()))
+    let application = parse_id("id", &application)?;
+    let usage = find_usage(&api, application).await?;
+    Ok(render_page(
+        StatusCode::OK,
+        &usage,
+        api.ports.clock.now_ms(),
+    ))
 }
 
-/// The page of an application. Connected athletes and capacity are those of the counter that decides.
-pub(super) fn page(status: StatusCode, usage: &Usage, now_ms: i64) -> Response {
+/// Renders the page. It shows the numbers that decide whether an athlete may connect.
+pub(super) fn render_page(status: StatusCode, usage: &ApplicationUsage, now_ms: i64) -> Response {
     let nonce = uuid::Uuid::new_v4().simple().to_string();
     let capacity = usage.application.athlete_capacity;
     let connected = usage.connected.unwrap_or_default();
@@ -91,11 +96,11 @@ pub(super) fn page(status: StatusCode, usage: &Usage, now_ms: i64) -> Response {
         capacity,
         connected,
         has_room: connected < capacity || !usage.is_enforced,
-        now: instant(now_ms),
+        now: format_instant(now_ms),
     };
-    let mut response = rendered(status, &page);
+    let mut response = render(status, &page);
     let headers = response.headers_mut();
-    // The page may use its own style, and nothing else.
+    // The page may use only its own style.
     if let Ok(policy) = HeaderValue::try_from(policy) {
         headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     }
@@ -105,15 +110,15 @@ pub(super) fn page(status: StatusCode, usage: &Usage, now_ms: i64) -> Response {
     response
 }
 
-/// A moment as people read it.
-fn instant(at_ms: i64) -> String {
+/// Formats a time for people.
+fn format_instant(at_ms: i64) -> String {
     let at = Timestamp::from_millisecond(at_ms).unwrap_or_default();
     at.strftime("%-d %b %Y, %H:%M:%S UTC").to_string()
 }
 
-/// Whether somebody would rather read a page than JSON: a browser says so.
+/// Returns whether the client prefers an HTML page to JSON, as browsers do.
 pub(crate) fn wants_page(headers: &HeaderMap) -> bool {
-    let weight = |wanted: &str| {
+    let weight = |media_type: &str| {
         let lines = headers.get_all(header::ACCEPT).iter();
         let ranges = lines
             .filter_map(|line| line.to_str().ok())
@@ -124,7 +129,7 @@ pub(crate) fn wants_page(headers: &HeaderMap) -> bool {
                 let kind = parts.next().unwrap_or_default();
                 let quality = parts.find_map(|part| part.strip_prefix("q="));
                 let quality = quality.map_or(Some(1.0), |text| text.parse::<f32>().ok())?;
-                kind.eq_ignore_ascii_case(wanted).then_some(quality)
+                kind.eq_ignore_ascii_case(media_type).then_some(quality)
             })
             .fold(0.0, f32::max)
     };
@@ -137,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn browsers_get_pages() {
+    fn browsers_prefer_pages() {
         let wants = |accept: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for line in accept {
@@ -163,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_are_told_apart() {
+    fn separates_thousands() {
         let shown = [0_i64, 999, 1_000, 12_345_678, -1_234].map(number);
         assert_eq!(shown, ["0", "999", "1,000", "12,345,678", "\u{2212}1,234"]);
     }

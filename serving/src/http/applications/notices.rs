@@ -1,4 +1,4 @@
-//! Which thresholds of capacities were reached, and who was told.
+//! Notices of reached capacity thresholds, and their delivery.
 
 use std::sync::Arc;
 
@@ -9,50 +9,50 @@ use serde::Serialize;
 use stores::notices::Notice;
 use utoipa::ToSchema;
 
-use super::{CANONICAL, Canonical, usage_of};
-use crate::answer::shown_ms;
-use crate::http::boards::id;
+use super::{CANONICAL, EntityProvenance, find_usage};
+use crate::answer::format_ms;
+use crate::http::boards::parse_id;
 use crate::http::params::{PageQuery, Path};
 use crate::http::problem::{Problem, ProblemShape};
 use crate::http::{Api, csv, cursor};
 
-/// That so much of a capacity came in use: told once for each threshold and capacity.
+/// A notice that a capacity threshold was reached. There is one for each threshold and capacity.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub(crate) struct NoticeShown {
-    /// Its number, which rises.
+pub(crate) struct NoticeResponse {
+    /// The id, which increases with each notice.
     id: i64,
     application_id: i64,
     /// 80, 90 or 100.
     threshold_percent: i64,
-    /// The athletes who were connected.
+    /// Number of connected athletes at that time.
     connected_athletes: i64,
-    /// The capacity then.
+    /// The capacity at that time.
     athlete_capacity: i64,
-    /// When it was reached, in UTC.
+    /// When the threshold was reached, in UTC.
     at: String,
-    /// Since when it is in the log, in UTC; null while it waits.
+    /// When the notice was written to the log, in UTC; null before that.
     logged_at: Option<String>,
-    /// When the webhook took it, in UTC; null while it waits, or where there is none.
+    /// When the webhook accepted the notice, in UTC; null before that, or without a webhook.
     delivered_at: Option<String>,
-    /// When delivery to the webhook was given up, in UTC.
+    /// When delivery to the webhook was abandoned, in UTC.
     failed_at: Option<String>,
-    /// How often delivery to the webhook was tried.
+    /// Number of attempts to deliver to the webhook.
     tries: i64,
-    /// Why the last try failed.
+    /// The error of the last attempt.
     error: Option<String>,
 }
 
 /// A page of notices.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub(crate) struct NoticesShown {
+pub(crate) struct NoticesResponse {
     /// Newest first.
-    notices: Vec<NoticeShown>,
-    /// Where the next page begins; null on the last one.
+    notices: Vec<NoticeResponse>,
+    /// The cursor of the next page; null on the last one.
     cursor: Option<String>,
-    provenance: Canonical,
+    provenance: EntityProvenance,
 }
 
-impl From<Notice> for NoticeShown {
+impl From<Notice> for NoticeResponse {
     fn from(notice: Notice) -> Self {
         Self {
             id: notice.id,
@@ -60,10 +60,10 @@ impl From<Notice> for NoticeShown {
             threshold_percent: notice.threshold,
             connected_athletes: notice.connected,
             athlete_capacity: notice.athlete_capacity,
-            at: shown_ms(notice.made_at_ms),
-            logged_at: notice.topic_at_ms.map(shown_ms),
-            delivered_at: notice.webhook_at_ms.map(shown_ms),
-            failed_at: notice.failed_at_ms.map(shown_ms),
+            at: format_ms(notice.made_at_ms),
+            logged_at: notice.topic_at_ms.map(format_ms),
+            delivered_at: notice.webhook_at_ms.map(format_ms),
+            failed_at: notice.failed_at_ms.map(format_ms),
             tries: notice.tries,
             error: notice.last_error,
         }
@@ -79,11 +79,14 @@ impl From<Notice> for NoticeShown {
         PageQuery
     ),
     responses(
-        (status = 200, description = "Notices, newest first", body = NoticesShown)
+        (status = 200, description = "Notices, newest first", body = NoticesResponse)
     )
 )]
-pub(crate) async fn all(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
-    listed(&api, &uri, None).await
+pub(crate) async fn list_capacity_notices(
+    State(api): State<Arc<Api>>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    list_page(&api, &uri, None).await
 }
 
 /// Notices of an application.
@@ -96,42 +99,42 @@ pub(crate) async fn all(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respons
         PageQuery
     ),
     responses(
-        (status = 200, description = "Notices, newest first", body = NoticesShown),
-        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json")
+        (status = 200, description = "Notices, newest first", body = NoticesResponse),
+        (status = 404, description = "Unknown application", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn of_application(
+pub(crate) async fn list_application_notices(
     State(api): State<Arc<Api>>,
     Path(application): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let application = id("id", &application)?;
-    listed(&api, &uri, Some(application)).await
+    let application = parse_id("id", &application)?;
+    list_page(&api, &uri, Some(application)).await
 }
 
-async fn listed(
+async fn list_page(
     api: &Arc<Api>,
     uri: &Uri,
     application_id: Option<i64>,
 ) -> Result<Response, Problem> {
     let (_, query) = PageQuery::read(uri, &[])?;
     let fingerprint = cursor::fingerprint(&format!("notices of {application_id:?}"));
-    let before = query.start(fingerprint, cursor::last)?;
+    let before = query.decode_start(fingerprint, cursor::decode)?;
     let limit = query.limit;
-    let canon = &api.ports.canon;
-    let mut found = canon.notices(application_id, before, limit + 1).await?;
+    let entities = &api.ports.entities;
+    let mut found = entities.notices(application_id, before, limit + 1).await?;
     if let (Some(application), true) = (application_id, found.is_empty()) {
-        usage_of(api, application).await?;
+        find_usage(api, application).await?;
     }
-    let after = |last: &Notice| cursor::after(fingerprint, &last.id);
-    let next = cursor::page(&mut found, limit, after);
-    let page = NoticesShown {
-        notices: found.into_iter().map(NoticeShown::from).collect(),
+    let after = |last: &Notice| cursor::encode(fingerprint, &last.id);
+    let next = cursor::truncate_page(&mut found, limit, after);
+    let page = NoticesResponse {
+        notices: found.into_iter().map(NoticeResponse::from).collect(),
         cursor: next.clone(),
         provenance: CANONICAL,
     };
-    Ok(query.answer(uri, next.as_deref(), page, |page| {
+    Ok(query.respond(uri, next.as_deref(), page, |page| {
         let header = "id,application_id,threshold_percent,connected_athletes,athlete_capacity,at,logged_at,delivered_at,failed_at,tries,error";
-        csv::objects(header, page.notices, None)
+        csv::write_objects(header, page.notices, None)
     }))
 }

@@ -1,4 +1,4 @@
-//! What developers ask for, and what becomes of it.
+//! Requests for a higher capacity, and decisions on them.
 
 use std::sync::Arc;
 
@@ -7,50 +7,53 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
-use stores::admin::{By, CapacityRequest, Decided, Decision, RequestState, Requested, RequestsOf};
+use stores::admin::{
+    AuditContext, CapacityRequest, CapacityRequestFilter, CapacityRequestOutcome, DecisionOutcome,
+    RequestDecision, RequestState,
+};
 use utoipa::ToSchema;
 
-use super::admin::{by, in_range};
-use super::{CANONICAL, Canonical, refused, unknown, usage_of};
-use crate::answer::shown_ms;
-use crate::http::boards::id;
+use super::admin::{TextField, in_range, recorded_by};
+use super::{CANONICAL, EntityProvenance, find_usage, unknown_application, write_problem};
+use crate::answer::format_ms;
+use crate::http::boards::parse_id;
 use crate::http::params::{PageQuery, Params, Path};
-use crate::http::problem::{Kind, Problem, ProblemShape};
+use crate::http::problem::{Problem, ProblemKind, ProblemShape};
 use crate::http::{Api, Caller, body, csv, cursor};
 
-/// What is asked for.
+/// The body of a request for capacity.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Ask {
-    /// How many athletes the application would like to connect at once: more than it may now.
+pub(crate) struct CapacityRequestBody {
+    /// The requested capacity, which exceeds the present one.
     athlete_capacity: i64,
-    /// Why: at most 1,024 bytes.
+    /// The reason, at most 1,024 bytes.
     reason: Option<String>,
-    /// Who asks: at most 1,024 bytes; "http" if left out.
+    /// The requester, at most 1,024 bytes; default "http".
     by: Option<String>,
 }
 
-/// What is decided.
+/// The body of a decision.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Decide {
+pub(crate) struct DecisionBody {
     /// granted or refused.
     state: String,
-    /// The capacity that is granted, where it is not the one that was asked for.
+    /// The granted capacity, if it differs from the requested one.
     athlete_capacity: Option<i64>,
-    /// For who asked: at most 1,024 bytes.
+    /// The answer to the requester, at most 1,024 bytes.
     answer: Option<String>,
-    /// Who decides: at most 1,024 bytes; "http" if left out.
+    /// The person who decides, at most 1,024 bytes; default "http".
     by: Option<String>,
 }
 
 /// A request for a higher capacity.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub(crate) struct RequestShown {
-    /// Its number, which rises.
+pub(crate) struct CapacityRequestResponse {
+    /// The id, which increases with each request.
     id: i64,
     application_id: i64,
-    /// The capacity that is asked for.
+    /// The requested capacity.
     athlete_capacity: i64,
     reason: Option<String>,
     asked_by: String,
@@ -58,7 +61,7 @@ pub(crate) struct RequestShown {
     asked_at: String,
     /// open, granted or refused.
     state: &'static str,
-    /// The capacity that the application had from then on, where it was granted.
+    /// The capacity after the request was granted.
     granted_capacity: Option<i64>,
     decided_by: Option<String>,
     /// In UTC.
@@ -70,49 +73,49 @@ pub(crate) struct RequestShown {
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Requests {
     /// Newest first.
-    requests: Vec<RequestShown>,
-    /// Where the next page begins; null on the last one.
+    requests: Vec<CapacityRequestResponse>,
+    /// The cursor of the next page; null on the last one.
     cursor: Option<String>,
-    provenance: Canonical,
+    provenance: EntityProvenance,
 }
 
-impl From<CapacityRequest> for RequestShown {
+impl From<CapacityRequest> for CapacityRequestResponse {
     fn from(request: CapacityRequest) -> Self {
-        let (decided_by, answer) = match request.decided {
-            Some(By { actor, reason }) => (Some(actor), reason),
+        let (decided_by, answer) = match request.decided_by {
+            Some(AuditContext { actor, reason }) => (Some(actor), reason),
             None => (None, None),
         };
         Self {
             id: request.id,
             application_id: request.application_id,
             athlete_capacity: request.athlete_capacity,
-            reason: request.asked.reason,
-            asked_by: request.asked.actor,
-            asked_at: shown_ms(request.asked_at_ms),
+            reason: request.requested_by.reason,
+            asked_by: request.requested_by.actor,
+            asked_at: format_ms(request.requested_at_ms),
             state: request.state.name(),
             granted_capacity: request.granted_capacity,
             decided_by,
-            decided_at: request.decided_at_ms.map(shown_ms),
+            decided_at: request.decided_at_ms.map(format_ms),
             answer,
         }
     }
 }
 
-/// Asks for a higher capacity. Of an application one request is open at most.
+/// Requests a higher capacity. An application has at most one open request.
 #[utoipa::path(
     post,
     path = "/api/v1/applications/{id}/capacity-requests",
     tag = "applications",
     params(("id" = i64, Path, description = "The application")),
-    request_body = Ask,
+    request_body = CapacityRequestBody,
     responses(
-        (status = 201, description = "Written down", body = RequestShown),
-        (status = 400, description = "The body can't be used, or asks for no more than there is", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 409, description = "There is an open one, which stands in the problem as `request`", body = ProblemShape, content_type = "application/problem+json")
+        (status = 201, description = "The new request", body = CapacityRequestResponse),
+        (status = 400, description = "The body is invalid, or the requested capacity does not exceed the present one", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "Unknown application", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 409, description = "A request is already open; the field `request` of the problem has it", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn ask(
+pub(crate) async fn request_capacity(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
     Path(application): Path<String>,
@@ -120,177 +123,196 @@ pub(crate) async fn ask(
     request: Request,
 ) -> Result<Response, Problem> {
     Params::read(&uri, &[])?;
-    let application = id("id", &application)?;
+    let application = parse_id("id", &application)?;
     let example = "{\"athlete_capacity\": 100, \"reason\": \"we launch in May\"}";
-    let asked: Ask = body::object(&api, request, example).await?;
-    in_range("athlete_capacity", asked.athlete_capacity)?;
-    let by = by(&caller, asked.by, ("reason", asked.reason))?;
+    let body: CapacityRequestBody = body::object(&api, request, example).await?;
+    in_range("athlete_capacity", body.athlete_capacity)?;
+    let reason = TextField {
+        name: "reason",
+        text: body.reason,
+    };
+    let by = recorded_by(&caller, body.by, reason)?;
     let now_ms = api.ports.clock.now_ms();
-    let canon = &api.ports.canon;
-    let made = canon.request_capacity(application, asked.athlete_capacity, &by, now_ms);
-    match made.await? {
-        Requested::New(request) => {
-            Ok((StatusCode::CREATED, Json(RequestShown::from(request))).into_response())
+    let entities = &api.ports.entities;
+    let result = entities.request_capacity(application, body.athlete_capacity, &by, now_ms);
+    match result.await? {
+        CapacityRequestOutcome::Created(request) => {
+            Ok((StatusCode::CREATED, Json(CapacityRequestResponse::from(request))).into_response())
         }
-        Requested::Open(request) => {
+        CapacityRequestOutcome::AlreadyOpen(request) => {
             let detail = format!(
-                "application {application} asked for a capacity of {} already, and nobody has decided: wait for it",
+                "application {application} already has an open request for a capacity of {}: wait for the decision",
                 request.athlete_capacity
             );
             Err(with_request(
-                Kind::RequestOpen.with_detail(detail),
+                ProblemKind::RequestOpen.with_detail(detail),
                 request,
             ))
         }
-        Requested::Enough { athlete_capacity } => Err(Kind::BadBody.with_detail(format!(
-                "athlete_capacity: application {application} has a capacity of {athlete_capacity} already; ask for more than that"
+        CapacityRequestOutcome::AlreadySufficient { athlete_capacity } => Err(ProblemKind::BadBody.with_detail(format!(
+                "athlete_capacity: application {application} already has a capacity of {athlete_capacity}: request more"
             ))),
-        Requested::UnknownApplication => Err(unknown(application)),
+        CapacityRequestOutcome::UnknownApplication => Err(unknown_application(application)),
     }
 }
 
-/// The problem with the request that it is about.
+/// Adds the capacity request that a problem is about.
 fn with_request(problem: Problem, request: CapacityRequest) -> Problem {
-    let shown = serde_json::to_value(RequestShown::from(request));
+    let shown = serde_json::to_value(CapacityRequestResponse::from(request));
     problem.with("request", shown.unwrap_or_default())
 }
 
-/// Requests of all applications for a higher capacity.
+/// Capacity requests of all applications.
 #[utoipa::path(
     get,
     path = "/api/v1/capacity-requests",
     tag = "applications",
     params(
-        ("state" = Option<String>, Query, description = "open, granted or refused; all if left out"),
+        ("state" = Option<String>, Query, description = "open, granted or refused; default all"),
         PageQuery
     ),
     responses(
         (status = 200, description = "Requests, newest first", body = Requests)
     )
 )]
-pub(crate) async fn all(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
-    listed(&api, &uri, None).await
+pub(crate) async fn list_capacity_requests(
+    State(api): State<Arc<Api>>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    list_page(&api, &uri, None).await
 }
 
-/// Requests of an application for a higher capacity.
+/// Capacity requests of an application.
 #[utoipa::path(
     get,
     path = "/api/v1/applications/{id}/capacity-requests",
     tag = "applications",
     params(
         ("id" = i64, Path, description = "The application"),
-        ("state" = Option<String>, Query, description = "open, granted or refused; all if left out"),
+        ("state" = Option<String>, Query, description = "open, granted or refused; default all"),
         PageQuery
     ),
     responses(
         (status = 200, description = "Requests, newest first", body = Requests),
-        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json")
+        (status = 404, description = "Unknown application", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn of_application(
+pub(crate) async fn list_application_capacity_requests(
     State(api): State<Arc<Api>>,
     Path(application): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let application = id("id", &application)?;
-    listed(&api, &uri, Some(application)).await
+    let application = parse_id("id", &application)?;
+    list_page(&api, &uri, Some(application)).await
 }
 
-async fn listed(
+async fn list_page(
     api: &Arc<Api>,
     uri: &Uri,
     application_id: Option<i64>,
 ) -> Result<Response, Problem> {
     let (params, query) = PageQuery::read(uri, &["state"])?;
     let states = RequestState::ALL.map(|state| (state.name(), state));
-    let of = RequestsOf {
+    let filter = CapacityRequestFilter {
         application_id,
         state: params.choice("state", &states)?,
     };
     let question = format!("requests of {application_id:?}?{}", params.question());
     let fingerprint = cursor::fingerprint(&question);
-    let before = query.start(fingerprint, cursor::last)?;
+    let before = query.decode_start(fingerprint, cursor::decode)?;
     let limit = query.limit;
-    let canon = &api.ports.canon;
-    let mut found = canon.capacity_requests(of, before, limit + 1).await?;
+    let entities = &api.ports.entities;
+    let mut found = entities
+        .capacity_requests(filter, before, limit + 1)
+        .await?;
     if let (Some(application), true) = (application_id, found.is_empty()) {
-        usage_of(api, application).await?;
+        find_usage(api, application).await?;
     }
-    let after = |last: &CapacityRequest| cursor::after(fingerprint, &last.id);
-    let next = cursor::page(&mut found, limit, after);
+    let after = |last: &CapacityRequest| cursor::encode(fingerprint, &last.id);
+    let next = cursor::truncate_page(&mut found, limit, after);
     let page = Requests {
-        requests: found.into_iter().map(RequestShown::from).collect(),
+        requests: found
+            .into_iter()
+            .map(CapacityRequestResponse::from)
+            .collect(),
         cursor: next.clone(),
         provenance: CANONICAL,
     };
-    Ok(query.answer(uri, next.as_deref(), page, |page| {
+    Ok(query.respond(uri, next.as_deref(), page, |page| {
         let header = "id,application_id,athlete_capacity,reason,asked_by,asked_at,state,granted_capacity,decided_by,decided_at,answer";
-        csv::objects(header, page.requests, None)
+        csv::write_objects(header, page.requests, None)
     }))
 }
 
-/// Grants a request or refuses it. What is granted is the application's capacity from then on, with a record
-/// of it; a capacity that is higher already stays.
+/// Grants or refuses a request. Granting sets the application's capacity, with a record of the
+/// change. A capacity that is already higher stays.
 #[utoipa::path(
     patch,
     path = "/api/v1/capacity-requests/{id}",
     tag = "applications",
     params(("id" = i64, Path, description = "The request")),
-    request_body = Decide,
+    request_body = DecisionBody,
     responses(
-        (status = 200, description = "The request as it is now", body = RequestShown),
-        (status = 400, description = "The body can't be used, or grants less than there is", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such request, or its application is gone", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 409, description = "Somebody has decided already, as `request` in the problem says; or applications are a view of an app's own table", body = ProblemShape, content_type = "application/problem+json")
+        (status = 200, description = "The decided request", body = CapacityRequestResponse),
+        (status = 400, description = "The body is invalid, or grants less than the present capacity", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "Unknown request, or its application no longer exists", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 409, description = "The request is already decided, see the field `request` of the problem; or applications are managed in another database", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn decide(
+pub(crate) async fn decide_capacity_request(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
     Path(request_id): Path<String>,
     uri: Uri,
     request: Request,
-) -> Result<Json<RequestShown>, Problem> {
+) -> Result<Json<CapacityRequestResponse>, Problem> {
     Params::read(&uri, &[])?;
-    let request_id = id("id", &request_id)?;
+    let request_id = parse_id("id", &request_id)?;
     let example = "{\"state\": \"granted\", \"answer\": \"good luck\"}";
-    let asked: Decide = body::object(&api, request, example).await?;
-    if let Some(capacity) = asked.athlete_capacity {
+    let body: DecisionBody = body::object(&api, request, example).await?;
+    if let Some(capacity) = body.athlete_capacity {
         in_range("athlete_capacity", capacity)?;
     }
-    let decision = match (RequestState::of_name(&asked.state), asked.athlete_capacity) {
-        (Some(RequestState::Granted), capacity) => Decision::Grant(capacity),
-        (Some(RequestState::Refused), None) => Decision::Refuse,
+    let decision = match (RequestState::from_name(&body.state), body.athlete_capacity) {
+        (Some(RequestState::Granted), capacity) => RequestDecision::Grant(capacity),
+        (Some(RequestState::Refused), None) => RequestDecision::Refuse,
         (Some(RequestState::Refused), Some(_)) => {
-            let detail = "athlete_capacity: nothing is granted by a refusal; leave it out";
-            return Err(Kind::BadBody.with_detail(detail));
+            let detail = "athlete_capacity: a refusal grants nothing; leave the field out";
+            return Err(ProblemKind::BadBody.with_detail(detail));
         }
         (Some(RequestState::Open) | None, _) => {
-            let detail = format!("state: {:?} is not granted or refused", asked.state);
-            return Err(Kind::BadBody.with_detail(detail));
+            let detail = format!("state: {:?} is neither granted nor refused", body.state);
+            return Err(ProblemKind::BadBody.with_detail(detail));
         }
     };
-    let by = by(&caller, asked.by, ("answer", asked.answer))?;
+    let answer = TextField {
+        name: "answer",
+        text: body.answer,
+    };
+    let by = recorded_by(&caller, body.by, answer)?;
     let now_ms = api.ports.clock.now_ms();
-    let decided = api.ports.canon.decide(request_id, decision, &by, now_ms);
-    match decided.await.map_err(refused)? {
-        Decided::Done { request, .. } => Ok(Json(request.into())),
-        Decided::Already(request) => {
+    let decided = api
+        .ports
+        .entities
+        .decide_request(request_id, decision, &by, now_ms);
+    match decided.await.map_err(write_problem)? {
+        DecisionOutcome::Done { request, .. } => Ok(Json(request.into())),
+        DecisionOutcome::AlreadyDecided(request) => {
             let detail = format!(
-                "request {request_id} is {} already: see `request`",
+                "request {request_id} is already {}: see the field `request`",
                 request.state.name()
             );
             Err(with_request(
-                Kind::AlreadyDecided.with_detail(detail),
+                ProblemKind::AlreadyDecided.with_detail(detail),
                 request,
             ))
         }
-        Decided::Lowers { athlete_capacity } => Err(Kind::BadBody.with_detail(format!(
-                "athlete_capacity: the application has a capacity of {athlete_capacity} already, and request {request_id} is still open: grant at least that, or refuse it"
+        DecisionOutcome::WouldLower { athlete_capacity } => Err(ProblemKind::BadBody.with_detail(format!(
+                "athlete_capacity: the application already has a capacity of {athlete_capacity}: grant at least that, or refuse request {request_id}"
             ))),
-        Decided::Unknown => {
-            let detail = format!("there is no request {request_id}, or its application is gone");
-            Err(Kind::UnknownRequest.with_detail(detail))
+        DecisionOutcome::Unknown => {
+            let detail = format!("unknown request {request_id}, or its application no longer exists");
+            Err(ProblemKind::UnknownRequest.with_detail(detail))
         }
     }
 }

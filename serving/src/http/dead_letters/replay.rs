@@ -1,98 +1,98 @@
-//! Dead letters are taken once more, after what was wrong has been put right.
+//! Replays of dead letters, for use after the cause of the rejection is fixed.
 
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::{Extension, Json};
-use schemas::dead_letter::{LetterId, NoLetterId};
+use schemas::dead_letter::{DeadLetterId, DeadLetterIdError};
 use serde::{Deserialize, Serialize};
-use stores::dead_letters::{Letter, Oldest, Replay, find};
+use stores::dead_letters::{OldestDeadLetters, Reprocessor, StoredDeadLetter, find};
 use utoipa::ToSchema;
 
-use super::{asked, unknown};
-use crate::http::ingest::{intake, place};
-use crate::http::layers::in_time;
+use super::{letter_filter, unknown_dead_letter};
+use crate::http::ingest::{acquire_permit, open_intake};
+use crate::http::layers::with_timeout;
 use crate::http::params::Params;
-use crate::http::problem::{Kind, Problem, ProblemShape};
+use crate::http::problem::{Problem, ProblemKind, ProblemShape};
 use crate::http::{Api, Caller};
 
-/// Letters that one request takes, and their bytes: all are read before the first is taken.
+/// Maximum number and bytes of letters per request. All are read before the first is ingested.
 const LETTERS_MAX: usize = 10_000;
 const BYTES_MAX: usize = 16 << 20;
-/// Letters that are taken in one step.
+/// Number of letters per step.
 const STEP: usize = 1_000;
 
-/// What became of letters that were taken once more.
+/// The result of a replay.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct LettersReplayed {
-    /// Whether this is only what would become of them.
+pub(crate) struct ReplayResponse {
+    /// True if nothing was ingested.
     pub(crate) dry_run: bool,
-    /// Letters that are good now, and were taken. An event that was taken before counts once all the same.
+    /// Number of valid letters that were ingested. A repeated event still counts once.
     pub(crate) accepted: u64,
-    /// Letters that are good now, and were left out: a row with the same version is stored.
+    /// Number of valid letters that were skipped because a row with the same version is stored.
     pub(crate) superseded: u64,
-    /// Letters that are good now, and were left out: they are of athletes who were erased.
+    /// Number of valid letters that were skipped because they concern erased athletes.
     pub(crate) erased: u64,
-    /// Letters that still can't be taken.
+    /// Number of letters that are still rejected.
     pub(crate) still_bad: u64,
-    /// Records among the letters that are none.
+    /// Number of records that are not dead letters.
     pub(crate) broken: u64,
-    /// The first of those that still can't be taken: where it came from and why.
+    /// Origin and reason of the first letter that is still rejected.
     pub(crate) first: Option<String>,
-    /// The id of that one.
+    /// The id of that letter.
     pub(crate) first_id: Option<String>,
 }
 
-/// Takes dead letters once more: one by its id, or those that are asked for as in a list, each partition's from the oldest on, at most
-/// 10,000. What is good now is taken; what is still bad stays a dead letter. After an error some may be taken: asking again is
-/// safe.
+/// Ingests dead letters again: one by its id, or those that match the filters, oldest first in each
+/// partition, at most 10,000. Letters that are still invalid remain dead letters. After an error
+/// some may have been ingested; it is safe to repeat the request.
 #[utoipa::path(
     post,
     path = "/api/v1/dead-letters/replay",
     tag = "dead-letters",
     params(
-        ("id" = Option<String>, Query, description = "This letter alone: TOPIC/PARTITION@OFFSET"),
-        ("source" = Option<String>, Query, description = "plays, efforts, authorizations, athletes, clubs, follows or applications; all if left out"),
-        ("reason" = Option<String>, Query, description = "Only those in whose reason, or the kind of it, this text is found"),
-        ("since" = Option<String>, Query, description = "Only those that were set aside then or later: an instant such as 2026-11-21T00:00:00Z, or a date in UTC"),
-        ("dry_run" = Option<bool>, Query, description = "true: nothing is taken, the answer says what would be")
+        ("id" = Option<String>, Query, description = "Only this dead letter: TOPIC/PARTITION@OFFSET"),
+        ("source" = Option<String>, Query, description = "plays, efforts, authorizations, athletes, clubs, follows or applications; default all"),
+        ("reason" = Option<String>, Query, description = "Only those with this text in their reason or its kind"),
+        ("since" = Option<String>, Query, description = "Only those rejected at this time or later: an instant such as 2026-11-21T00:00:00Z, or a date in UTC"),
+        ("dry_run" = Option<bool>, Query, description = "true: ingest nothing, and report what would happen")
     ),
     responses(
-        (status = 200, description = "What became of them", body = LettersReplayed),
-        (status = 400, description = "A parameter can't be used, or more letters are asked for than are taken at once", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 404, description = "No such letter, or the log holds it no more", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 429, description = "Letters are being taken already, or too many are writing at once: come again after Retry-After seconds", body = ProblemShape, content_type = "application/problem+json")
+        (status = 200, description = "The result", body = ReplayResponse),
+        (status = 400, description = "A parameter is invalid, or more letters match than one request may replay", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "Unknown id, or the record has expired", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 429, description = "Another replay is running, or there are too many concurrent writers: retry after Retry-After seconds", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn replay(
+pub(crate) async fn replay_dead_letters(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
     request: Request,
-) -> Result<Json<LettersReplayed>, Problem> {
+) -> Result<Json<ReplayResponse>, Problem> {
     let uri = request.uri();
     let params = Params::read(uri, &["id", "source", "reason", "since", "dry_run"])?;
     let is_dry = params.flag("dry_run")?;
-    let _only = api.replays.try_acquire().map_err(|_| {
-        let detail = "letters are being taken already: ask again when they are";
-        Kind::TooManyWriters.with_detail(detail)
+    let _replay_permit = api.replays.try_acquire().map_err(|_| {
+        let detail = "another replay is running: retry when it has ended";
+        ProblemKind::TooManyWriters.with_detail(detail)
     })?;
     let read = async {
-        let _turn = api.letter_reads.acquire().await;
-        wanted(&api, &params).await
+        let _permit = api.dead_letter_reads.acquire().await;
+        selected_letters(&api, &params).await
     };
-    let letters = in_time(&api, read).await??;
-    let _place = place(&api, &caller)?;
-    let mut replay = Replay::new(&*api.ports.schemas, is_dry);
-    for some in letters.chunk_by(|one, next| one.id.source == next.id.source) {
-        if let Some(source) = some.first().map(|letter| letter.id.source) {
-            let intake = intake(&api, source, &caller).await?;
-            for step in some.chunks(STEP) {
-                replay.take((source, &intake), step).await?;
+    let letters = with_timeout(&api, read).await??;
+    let _permit = acquire_permit(&api, &caller)?;
+    let mut replay = Reprocessor::new(&*api.ports.schemas, is_dry);
+    for group in letters.chunk_by(|one, next| one.id.source == next.id.source) {
+        if let Some(source) = group.first().map(|letter| letter.id.source) {
+            let intake = open_intake(&api, source, &caller).await?;
+            for step in group.chunks(STEP) {
+                replay.reprocess(source, &intake, step).await?;
             }
         }
     }
-    let done = replay.end();
-    Ok(Json(LettersReplayed {
+    let done = replay.finish();
+    Ok(Json(ReplayResponse {
         dry_run: done.dry_run,
         accepted: done.accepted,
         superseded: done.superseded,
@@ -104,35 +104,37 @@ pub(crate) async fn replay(
     }))
 }
 
-/// The letters that are asked for.
-async fn wanted(api: &Api, params: &Params) -> Result<Vec<Letter>, Problem> {
+/// Reads the letters that match the parameters.
+async fn selected_letters(api: &Api, params: &Params) -> Result<Vec<StoredDeadLetter>, Problem> {
     let log = &*api.ports.log;
     if let Some(id) = params.get("id") {
         if let Some(other) = ["source", "reason", "since"]
             .into_iter()
             .find(|name| params.get(name).is_some())
         {
-            let detail = format!("id and {other} can't be asked for together: id names one letter");
+            let detail = format!("id and {other} exclude each other: id names one letter");
             return Err(Problem::parameter(detail));
         }
-        let id: LetterId = id
+        let id: DeadLetterId = id
             .parse()
-            .map_err(|error: NoLetterId| Problem::parameter(format!("id: {error}")))?;
-        let letter = find(log, id).await?.ok_or_else(|| unknown(id))?;
+            .map_err(|error: DeadLetterIdError| Problem::parameter(format!("id: {error}")))?;
+        let letter = find(log, id)
+            .await?
+            .ok_or_else(|| unknown_dead_letter(id))?;
         return Ok(vec![letter]);
     }
-    let mut oldest = Oldest::open(log, asked(params)?).await?;
+    let mut oldest = OldestDeadLetters::open(log, letter_filter(params)?).await?;
     let (mut letters, mut bytes) = (Vec::new(), 0_usize);
     loop {
-        let more = oldest.more().await?;
-        if more.is_empty() {
+        let batch = oldest.next_batch().await?;
+        if batch.is_empty() {
             return Ok(letters);
         }
-        bytes += more.iter().map(Letter::bytes).sum::<usize>();
-        letters.extend(more);
+        bytes += batch.iter().map(StoredDeadLetter::bytes).sum::<usize>();
+        letters.extend(batch);
         if letters.len() > LETTERS_MAX || bytes > BYTES_MAX {
             return Err(Problem::parameter(format!(
-                "more than {LETTERS_MAX} letters or {} MiB are asked for, and nothing was taken: say less by source, reason or since, or use `backstitch dead-letters replay`",
+                "more than {LETTERS_MAX} letters or {} MiB match, and nothing was ingested: restrict source, reason or since, or use `backstitch dead-letters replay`",
                 BYTES_MAX >> 20
             )));
         }

@@ -1,4 +1,4 @@
--- Erasures and the key of their hashes become records.
+-- Moves erasures and the key of their hashes into records.
 CREATE TABLE records (
     scope TEXT NOT NULL,
     name TEXT NOT NULL,

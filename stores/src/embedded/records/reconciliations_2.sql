@@ -1,4 +1,4 @@
--- Comparisons, their numbers and the notes beside them become records.
+-- Moves comparisons, their numbers and the notes into records.
 ALTER TABLE notes RENAME TO records;
 INSERT INTO records (scope, name, version, value)
     SELECT printf('reconciliations %s %010d', source, number / 1000), printf('%010d', number), 1,

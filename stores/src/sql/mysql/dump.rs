@@ -1,9 +1,7 @@
-//! Dumps from MySQL and MariaDB: one connection, whose transaction shows one moment, reads ranges of
-//! keys one after the other.
+//! Dumps from MySQL and MariaDB: one connection reads ranges of keys one after the other, in one snapshot transaction.
 //!
-//! A table that is read as a whole in the order of keys would be sorted as a whole, in a file of the
-//! server. A range is found through the index of groups, and its rows come in its order. Where ranges
-//! end is looked up in the index. The server sends rows as fast as they are taken.
+//! The server would sort a whole table in a temporary file. A range is found through the index of groups, and its rows are in
+//! the order of the index. The ends of ranges are looked up in the index. The server sends rows as fast as they are received.
 
 use std::time::Duration;
 
@@ -12,36 +10,36 @@ use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::SNAPSHOT;
-use crate::sql::connection::{Dialect, OwnedConnection, Sql, in_time};
-use crate::sql::decode::Grouped;
-use crate::sql::dump::{ALL, Begun, KEYS_AT_ONCE, Part, Parts, Sink};
+use crate::sql::connection::{Dialect, OwnedConnection, Sql, with_timeout};
+use crate::sql::decode::GroupedSource;
+use crate::sql::dump::{ALL_KEYS, DumpSnapshot, KEYS_PER_PART, Part, PartSink, Parts};
 
-/// Begins the transaction of a dump, which holds the moment.
+/// Begins the snapshot transaction of a dump, and plans the parts.
 pub(crate) async fn begin(
     mut connection: MySqlConnection,
-    of: Grouped,
+    source: GroupedSource,
     keys: Option<&[i64]>,
     range_rows: u64,
-) -> Sql<Begun> {
+) -> Sql<DumpSnapshot> {
     let parts = match keys {
         Some(keys) => {
-            let parts = keys.chunks(KEYS_AT_ONCE);
-            Parts::these(parts.map(|keys| Part::Keys(keys.to_vec())).collect())
+            let parts = keys.chunks(KEYS_PER_PART);
+            Parts::from_list(parts.map(|keys| Part::Keys(keys.to_vec())).collect())
         }
-        None if is_indexed(&mut connection, of.table(), of.key()).await? => Parts::Walk {
+        None if is_indexed(&mut connection, source.table(), source.key()).await? => Parts::Scan {
             from: None,
             rows: range_rows.max(1),
         },
-        None => Parts::these(vec![ALL]),
+        None => Parts::from_list(vec![ALL_KEYS]),
     };
     sqlx::raw_sql(SNAPSHOT).execute(&mut connection).await?;
-    Ok(Begun {
+    Ok(DumpSnapshot {
         connections: vec![OwnedConnection::MySql(connection)],
         parts,
     })
 }
 
-/// Whether rows of a table, or of a view in its place, are found by this column through an index.
+/// Returns whether the rows of a table, or of a view in its place, can be found by a column through an index.
 pub(crate) async fn is_indexed(
     connection: &mut MySqlConnection,
     table: &str,
@@ -53,46 +51,46 @@ pub(crate) async fn is_indexed(
         .fetch_all(connection)
         .await?;
     for step in steps {
-        let way: Option<String> = step.try_get("type")?;
-        let possible: Option<String> = step.try_get("possible_keys")?;
-        if way.as_deref() == Some("ALL") && possible.is_none() {
+        let access_type: Option<String> = step.try_get("type")?;
+        let possible_keys: Option<String> = step.try_get("possible_keys")?;
+        if access_type.as_deref() == Some("ALL") && possible_keys.is_none() {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-/// The key of the row that stands so many rows after the first one with a key that is not smaller than
-/// `from`; nothing if there are not so many.
+/// The key of the row that follows `rows` rows after the first one with a key of at least `from`. `None` if there are fewer
+/// rows.
 pub(crate) async fn key_after(
     connection: &mut MySqlConnection,
-    of: Grouped,
+    source: GroupedSource,
     from: Option<i64>,
     rows: u64,
-    wait_ms: u64,
+    timeout_ms: u64,
 ) -> Sql<Option<i64>> {
     let statement = format!(
         "SELECT CAST(e.{key} AS SIGNED) FROM {table} e WHERE e.{key} >= {from}
          ORDER BY e.{key} LIMIT 1 OFFSET {rows}",
-        table = of.table(),
-        key = of.key(),
+        table = source.table(),
+        key = source.key(),
         from = from.unwrap_or(i64::MIN),
     );
-    let asking = sqlx::query_scalar(AssertSqlSafe(statement))
+    let query = sqlx::query_scalar(AssertSqlSafe(statement))
         .persistent(false)
         .fetch_optional(connection);
-    in_time(Duration::from_millis(wait_ms), asking).await
+    with_timeout(Duration::from_millis(timeout_ms), query).await
 }
 
 /// The statement that reads a part.
-fn reading(of: Grouped, is_view: bool, part: &Part) -> String {
-    let key = of.key();
+fn part_statement(source: GroupedSource, is_view: bool, part: &Part) -> String {
+    let key = source.key();
     let condition = match part {
         Part::Keys(keys) => {
             let keys: Vec<String> = keys.iter().map(i64::to_string).collect();
             format!("e.{key} IN ({})", keys.join(","))
         }
-        // One end is said always: the order of a whole index is not used, that of a range is.
+        // Always has a lower bound, because MySQL uses the order of the index only for a range.
         Part::Range { from, before } => {
             let from = from.unwrap_or(i64::MIN);
             let before = before.map(|before| format!(" AND e.{key} < {before}"));
@@ -102,26 +100,26 @@ fn reading(of: Grouped, is_view: bool, part: &Part) -> String {
     format!(
         "SELECT {columns} FROM {table} e {hint} {join} WHERE {condition}
          ORDER BY e.{key}, e.athlete_id, e.id",
-        hint = if is_view { "" } else { of.hint() },
-        columns = of.columns(Dialect::MySql),
-        table = of.table(),
-        join = Grouped::JOIN,
+        hint = if is_view { "" } else { source.hint() },
+        columns = source.columns(Dialect::MySql),
+        table = source.table(),
+        join = GroupedSource::JOIN,
     )
 }
 
-/// Brings the rows of a part to where they go.
-pub(crate) async fn pour(
+/// Reads the rows of a part, and sends them to the sink.
+pub(crate) async fn read_part(
     connection: &mut MySqlConnection,
-    of: Grouped,
+    source: GroupedSource,
     is_view: bool,
     part: &Part,
-    sink: &mut Sink,
-    wait_ms: u64,
+    sink: &mut PartSink,
+    timeout_ms: u64,
 ) -> Sql<()> {
-    let wait = Duration::from_millis(wait_ms);
-    let query = sqlx::query(AssertSqlSafe(reading(of, is_view, part))).persistent(false);
+    let timeout = Duration::from_millis(timeout_ms);
+    let query = sqlx::query(AssertSqlSafe(part_statement(source, is_view, part))).persistent(false);
     let mut rows = query.fetch(connection);
-    while let Some(row) = in_time(wait, rows.try_next()).await? {
+    while let Some(row) = with_timeout(timeout, rows.try_next()).await? {
         if !sink.push(&row).await? {
             break;
         }

@@ -1,8 +1,7 @@
-//! The entity store's dialect of MySQL and MariaDB.
+//! The dialect of MySQL and MariaDB.
 //!
-//! Rows are written by statements with one of a few numbers of them, so that few are prepared. Writing
-//! runs at READ COMMITTED, where no gaps between rows are locked; a dump, and groups that have to be
-//! counted before they are read, see one snapshot.
+//! Statements write one of a few numbers of rows, so that few statements are prepared. Writes run at READ COMMITTED, which locks
+//! no gaps between rows. Dumps, and reads that count groups first, run in one snapshot.
 
 pub(crate) mod dump;
 
@@ -14,15 +13,15 @@ use schemas::source::Source;
 use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
-use crate::canon::{FirstGroups, NOTIFICATIONS_MAX};
+use crate::entities::{FirstGroups, NOTIFICATIONS_MAX};
 use crate::sql::connection::{Dialect, Sql};
-use crate::sql::decode::{Columns, Grouped};
-use crate::sql::outbox::{AT_ONCE, Row as Told};
+use crate::sql::decode::{GroupedSource, RowBuilder};
+use crate::sql::outbox::{IDS_PER_STATEMENT, OutboxRow};
 use crate::sql::rows::{Column, Conflict, Rows};
-use crate::sql::view_columns::Kind;
-use crate::sql::{Meaning, Migration, Purpose, SqlOptions, SqlTls, migrations};
+use crate::sql::view_columns::ColumnKind;
+use crate::sql::{ConnectionPurpose, ErrorClass, Migration, SqlOptions, SqlTls, migrations};
 
-/// The migrations, in their order.
+/// The migrations, in order.
 pub(crate) const MIGRATIONS: &[Migration] = migrations![
     "0001_tables",
     "0002_triggers",
@@ -37,85 +36,88 @@ pub(crate) const MIGRATIONS: &[Migration] = migrations![
     "0011_call_tokens",
 ];
 
-/// The names of this schema that are views.
+/// Selects the views of the schema.
 pub(crate) const VIEWS: &str = "SELECT CAST(table_name AS CHAR) FROM information_schema.tables
     WHERE table_schema = DATABASE() AND table_type = 'VIEW'";
 
-/// The columns of what is in this schema, as `view_columns::There`.
+/// Selects the columns of the schema as `view_columns::ViewColumn`.
 pub(crate) const COLUMNS: &str = "SELECT CAST(table_name AS CHAR), CAST(column_name AS CHAR),
         CAST(column_type AS CHAR), LOWER(CAST(data_type AS CHAR))
     FROM information_schema.columns WHERE table_schema = DATABASE()";
 
-/// Whether a column of a type holds what it has to.
-pub(crate) fn fits(kind: Kind, is: &str) -> bool {
-    let is_whole = matches!(is, "tinyint" | "smallint" | "mediumint" | "int" | "bigint");
+/// Returns whether a column type can represent a kind of values.
+pub(crate) fn fits(kind: ColumnKind, column_type: &str) -> bool {
+    let is_integer = matches!(
+        column_type,
+        "tinyint" | "smallint" | "mediumint" | "int" | "bigint"
+    );
     match kind {
-        Kind::Number | Kind::Micros | Kind::Boolean => is_whole,
-        Kind::Fraction => matches!(is, "double" | "float" | "decimal"),
-        Kind::Text => matches!(
-            is,
+        ColumnKind::Integer | ColumnKind::TimestampUs | ColumnKind::Boolean => is_integer,
+        ColumnKind::Fraction => matches!(column_type, "double" | "float" | "decimal"),
+        ColumnKind::Text => matches!(
+            column_type,
             "varchar" | "char" | "tinytext" | "text" | "mediumtext" | "longtext" | "enum"
         ),
     }
 }
 
-/// A moment that stands still for all statements up to the commit.
+/// Begins a read-only transaction that sees one snapshot.
 const SNAPSHOT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
     START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
 
-/// A free connection is closed by the server after this time; we close it sooner.
-const WAIT_S: u64 = 600;
+/// The server closes a connection that is idle for longer. The pool closes it earlier.
+const IDLE_TIMEOUT_S: u64 = 600;
 
-/// A dump may wait so long for whoever takes it.
-const DUMP_WRITE_S: u64 = 86_400;
+/// How long the server waits for the receiver of a dump.
+const DUMP_WRITE_TIMEOUT_S: u64 = 86_400;
 
-/// What a column of a view has to be, and how the view says it.
-pub(crate) const fn expected(kind: Kind) -> &'static str {
+/// Describes a kind of values, and the expression that converts to it.
+pub(crate) const fn expected(kind: ColumnKind) -> &'static str {
     match kind {
-        Kind::Number => "a whole number: an integer type, or CAST(… AS SIGNED)",
-        Kind::Micros => {
-            "microseconds since 1970 as a whole number: TIMESTAMPDIFF(MICROSECOND, '1970-01-01', …)"
+        ColumnKind::Integer => "an integer: an integer type, or CAST(… AS SIGNED)",
+        ColumnKind::TimestampUs => {
+            "microseconds since 1970 as an integer: TIMESTAMPDIFF(MICROSECOND, '1970-01-01', …)"
         }
-        Kind::Fraction => "a number: DOUBLE, FLOAT or DECIMAL",
-        Kind::Text => "text: VARCHAR, CHAR, TEXT or ENUM; or CAST(… AS CHAR)",
-        Kind::Boolean => "a boolean: 0 or 1 as a whole number",
+        ColumnKind::Fraction => "a number: DOUBLE, FLOAT or DECIMAL",
+        ColumnKind::Text => "text: VARCHAR, CHAR, TEXT or ENUM; or CAST(… AS CHAR)",
+        ColumnKind::Boolean => "a boolean: 0 or 1 as an integer",
     }
 }
 
-/// What an error says.
-pub(crate) const fn meaning(number: u16) -> Meaning {
+/// The class of an error number.
+pub(crate) const fn classify_number(number: u16) -> ErrorClass {
     match number {
-        // Deadlock, a lock or an answer that took too long, somebody else's insert, and a server that
-        // is going, coming, full of connections, or a replica for now.
+        // Deadlock, lock timeout, statement timeout, duplicate key of a concurrent insert; server starting, stopping, out of
+        // connections, or temporarily a replica.
         1213 | 1205 | 3024 | 1969 | 1317 | 1062 | 1040 | 1053 | 1079 | 1203 | 1290 | 1836
-        | 1927 | 4031 => Meaning::Later,
-        1049 | 1146 | 1054 | 1305 => Meaning::NoSchema,
-        1045 | 1130 | 1698 => Meaning::NotLetIn,
-        1044 | 1142 | 1143 | 1227 | 1370 | 1419 => Meaning::NoRight,
-        _ => Meaning::Other,
+        | 1927 | 4031 => ErrorClass::Retryable,
+        1049 | 1146 | 1054 | 1305 => ErrorClass::MissingSchema,
+        1045 | 1130 | 1698 => ErrorClass::Unauthenticated,
+        1044 | 1142 | 1143 | 1227 | 1370 | 1419 => ErrorClass::PermissionDenied,
+        _ => ErrorClass::Other,
     }
 }
 
-/// A new connection.
+/// Opens a connection, and sets its session variables.
 pub(crate) async fn connect(
     options: &SqlOptions,
     trusted: Option<&[u8]>,
     schema: &str,
-    purpose: Purpose,
+    purpose: ConnectionPurpose,
 ) -> Sql<MySqlConnection> {
-    let mut to = to(options, trusted);
-    if purpose != Purpose::Migrate {
-        to = to.database(schema);
+    let mut connect_options = connect_options(options, trusted);
+    if purpose != ConnectionPurpose::Migrate {
+        connect_options = connect_options.database(schema);
     }
-    let mut connection = MySqlConnection::connect_with(&to).await?;
+    let mut connection = MySqlConnection::connect_with(&connect_options).await?;
     let version: String = sqlx::query_scalar("SELECT VERSION()")
         .fetch_one(&mut connection)
         .await?;
     let statement_ms = match purpose {
-        Purpose::Calls => options.statement_timeout_ms,
-        Purpose::Dump | Purpose::Migrate => 0,
+        ConnectionPurpose::Calls => options.statement_timeout_ms,
+        ConnectionPurpose::Dump | ConnectionPurpose::Migrate => 0,
     };
-    // Seconds on one, milliseconds and only for reading on the other.
+    // MariaDB's limit is in seconds. MySQL's is in milliseconds, and applies only to SELECT.
     let statement_max = if is_mariadb(&version) {
         format!("max_statement_time = {}", statement_ms.div_ceil(1000))
     } else {
@@ -123,15 +125,15 @@ pub(crate) async fn connect(
     };
     let lock_s = options.lock_timeout_ms.div_ceil(1000).max(1);
     let more = match purpose {
-        Purpose::Dump => format!(", net_write_timeout = {DUMP_WRITE_S}"),
-        Purpose::Calls | Purpose::Migrate => String::new(),
+        ConnectionPurpose::Dump => format!(", net_write_timeout = {DUMP_WRITE_TIMEOUT_S}"),
+        ConnectionPurpose::Calls | ConnectionPurpose::Migrate => String::new(),
     };
     let settings = format!(
         "SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION';
          SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
          SET @backstitch_tells = 'no';
          SET SESSION {statement_max}, innodb_lock_wait_timeout = {lock_s},
-             wait_timeout = {WAIT_S}{more};"
+             wait_timeout = {IDLE_TIMEOUT_S}{more};"
     );
     sqlx::raw_sql(AssertSqlSafe(settings))
         .execute(&mut connection)
@@ -143,8 +145,8 @@ fn is_mariadb(version: &str) -> bool {
     version.to_ascii_lowercase().contains("mariadb")
 }
 
-fn to(options: &SqlOptions, trusted: Option<&[u8]>) -> MySqlConnectOptions {
-    let mut to = MySqlConnectOptions::new()
+fn connect_options(options: &SqlOptions, trusted: Option<&[u8]>) -> MySqlConnectOptions {
+    let mut connect_options = MySqlConnectOptions::new()
         .host(options.host())
         .port(options.port())
         .charset("utf8mb4")
@@ -161,36 +163,35 @@ fn to(options: &SqlOptions, trusted: Option<&[u8]>) -> MySqlConnectOptions {
         })
         .disable_statement_logging();
     if !options.user.is_empty() {
-        to = to.username(&options.user);
+        connect_options = connect_options.username(&options.user);
     }
     if !options.password.is_empty() {
-        to = to.password(options.password.reveal());
+        connect_options = connect_options.password(options.password.reveal());
     }
     if let Some(trusted) = trusted {
-        to = to.ssl_ca_from_pem(trusted.to_vec());
+        connect_options = connect_options.ssl_ca_from_pem(trusted.to_vec());
     }
-    to
+    connect_options
 }
 
-/// Puts groups and those of athletes into the outbox; answers the first of them, at most one more than
-/// may be told.
-pub(crate) async fn tell(
+/// Inserts notifications for `groups` and for all groups of `athletes`. Returns the first `NOTIFICATIONS_MAX + 1` of them.
+pub(crate) async fn enqueue_notifications(
     connection: &mut MySqlConnection,
     groups: &[(Source, Group)],
     athletes: &[i64],
     now_ms: i64,
-) -> Sql<Vec<Told>> {
+) -> Sql<Vec<OutboxRow>> {
     let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
     let made_by = random.cast_signed();
     let rows = Rows::notifications(groups, now_ms)
-        .with("made_by", Column::Ints(vec![Some(made_by); groups.len()]));
+        .with_column("made_by", Column::Ints(vec![Some(made_by); groups.len()]));
     let mut first = None;
     for insert in rows.insert_statements(Dialect::MySql, Conflict::Fail) {
         let query = sqlx::query_with(insert.statement(), insert.arguments::<MySqlArguments>()?);
         let done = query.execute(&mut *connection).await?;
         first = first.or(Some(done.last_insert_id()).filter(|id| *id > 0));
     }
-    for athletes in athletes.chunks(AT_ONCE) {
+    for athletes in athletes.chunks(IDS_PER_STATEMENT) {
         let athletes: Vec<String> = athletes.iter().map(i64::to_string).collect();
         let statement = format!(
             "INSERT INTO outbox (source, group_key, member, made_at_ms, made_by)
@@ -219,8 +220,8 @@ pub(crate) async fn tell(
     .await
 }
 
-/// Groups as the text of a JSON array, which the server reads as a table `g`.
-fn asked(groups: &[Group]) -> String {
+/// Formats groups as a JSON array, for [`REQUESTED_GROUPS`].
+fn groups_json(groups: &[Group]) -> String {
     let groups: Vec<String> = groups
         .iter()
         .map(|group| format!("[{},{}]", group.key, group.member))
@@ -228,31 +229,32 @@ fn asked(groups: &[Group]) -> String {
     format!("[{}]", groups.join(","))
 }
 
-const ASKED: &str = "JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY,
+/// Reads a JSON array of groups as the table `g`.
+const REQUESTED_GROUPS: &str = "JSON_TABLE(?, '$[*]' COLUMNS (group_index FOR ORDINALITY,
     group_key BIGINT PATH '$[0]', member BIGINT PATH '$[1]')) AS g";
 
-/// All rows of the first of some groups. If all of them are wanted, one statement reads them; else
-/// groups are counted first, in the same snapshot.
+/// Reads all rows of the first groups, up to `rows_max` rows but at least one group. Without a limit, one statement reads them;
+/// otherwise the groups are counted first, in the same snapshot.
 pub(crate) async fn first_groups(
     connection: &mut MySqlConnection,
-    of: Grouped,
+    source: GroupedSource,
     groups: &[Group],
     rows_max: usize,
 ) -> Sql<FirstGroups> {
     let rows_max = i64::try_from(rows_max).unwrap_or(i64::MAX);
     if rows_max == i64::MAX || groups.len() <= 1 {
-        return rows_of(connection, of, groups).await;
+        return rows_of(connection, source, groups).await;
     }
     sqlx::raw_sql(SNAPSHOT).execute(&mut *connection).await?;
     let statement = format!(
         "SELECT (SELECT count(*) FROM {table} e
              WHERE e.{key} = g.group_key AND e.athlete_id = g.member)
-         FROM {ASKED} ORDER BY g.place",
-        table = of.table(),
-        key = of.key(),
+         FROM {REQUESTED_GROUPS} ORDER BY g.group_index",
+        table = source.table(),
+        key = source.key(),
     );
     let sizes: Vec<i64> = sqlx::query_scalar(AssertSqlSafe(statement))
-        .bind(asked(groups))
+        .bind(groups_json(groups))
         .fetch_all(&mut *connection)
         .await?;
     let (mut fitting, mut total) = (0, 0_i64);
@@ -264,29 +266,29 @@ pub(crate) async fn first_groups(
         fitting += 1;
     }
     let fitting = groups.get(..fitting).unwrap_or(groups);
-    let found = rows_of(connection, of, fitting).await?;
+    let found = rows_of(connection, source, fitting).await?;
     sqlx::raw_sql("COMMIT").execute(connection).await?;
     Ok(found)
 }
 
-/// All rows of some groups.
+/// Reads all rows of some groups.
 async fn rows_of(
     connection: &mut MySqlConnection,
-    of: Grouped,
+    source: GroupedSource,
     groups: &[Group],
 ) -> Sql<FirstGroups> {
-    let mut columns = Columns::new(of);
+    let mut columns = RowBuilder::new(source);
     if !groups.is_empty() {
         let statement = format!(
-            "SELECT {columns} FROM {ASKED}
+            "SELECT {columns} FROM {REQUESTED_GROUPS}
              STRAIGHT_JOIN {table} e ON e.{key} = g.group_key AND e.athlete_id = g.member
              {join} ORDER BY e.{key}, e.athlete_id, e.id",
-            columns = of.columns(Dialect::MySql),
-            table = of.table(),
-            key = of.key(),
-            join = Grouped::JOIN,
+            columns = source.columns(Dialect::MySql),
+            table = source.table(),
+            key = source.key(),
+            join = GroupedSource::JOIN,
         );
-        let query = sqlx::query(AssertSqlSafe(statement)).bind(asked(groups));
+        let query = sqlx::query(AssertSqlSafe(statement)).bind(groups_json(groups));
         let mut rows = query.fetch(connection);
         while let Some(row) = rows.try_next().await? {
             columns.push(&row)?;
@@ -298,79 +300,79 @@ async fn rows_of(
     })
 }
 
-/// Holds the schema for one who makes tables, until the connection ends, and forgets a migration that
-/// was broken off: it will be run again. MariaDB takes no negative
-/// time for "as long as it takes", which the driver would give it.
+/// Locks the schema for migrations until the connection ends, and forgets an aborted migration, so that it runs again.
+///
+/// The driver's own lock waits with a negative timeout, which MariaDB rejects.
 pub(crate) async fn lock_schema(
     connection: &mut MySqlConnection,
     schema: &str,
-    wait: Duration,
+    timeout: Duration,
 ) -> Sql<()> {
-    let held: Option<i64> = sqlx::query_scalar("SELECT GET_LOCK(?, ?)")
+    let locked: Option<i64> = sqlx::query_scalar("SELECT GET_LOCK(?, ?)")
         .bind(schema)
-        .bind(i64::try_from(wait.as_secs()).unwrap_or(i64::MAX))
+        .bind(i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX))
         .fetch_one(&mut *connection)
         .await?;
-    if held != Some(1) {
+    if locked != Some(1) {
         return Err(sqlx::Error::PoolTimedOut);
     }
-    let forgetting = "DELETE FROM _sqlx_migrations WHERE success = FALSE";
-    match sqlx::raw_sql(forgetting).execute(connection).await {
-        // The table is not there at first.
+    let statement = "DELETE FROM _sqlx_migrations WHERE success = FALSE";
+    match sqlx::raw_sql(statement).execute(connection).await {
+        // The first migration creates the table.
         Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("42S02") => Ok(()),
-        done => done.map(drop),
+        outcome => outcome.map(drop),
     }
 }
 
-/// What is wrong with the server itself.
-pub(crate) async fn flaws(connection: &mut MySqlConnection) -> Sql<Vec<String>> {
+/// Diagnoses the settings of the server.
+pub(crate) async fn diagnose(connection: &mut MySqlConnection) -> Sql<Vec<String>> {
     let (version, mode, collation, is_read_only): (String, String, String, bool) = sqlx::query_as(
         "SELECT VERSION(), @@SESSION.sql_mode, @@collation_database, @@GLOBAL.read_only",
     )
     .fetch_one(&mut *connection)
     .await?;
-    let mut flaws = Vec::new();
+    let mut problems = Vec::new();
     let oldest = if is_mariadb(&version) {
         [10, 6, 0]
     } else {
         [8, 0, 19]
     };
     if !is_new_enough(&version, oldest) {
-        flaws.push(format!(
-            "it is version {version}; MySQL 8.0.19 or MariaDB 10.6 or newer is needed"
+        problems.push(format!(
+            "the server's version is {version}; MySQL 8.0.19 or MariaDB 10.6 or newer is required"
         ));
     }
     if !mode.contains("STRICT_ALL_TABLES") {
-        flaws.push(format!(
-            "sql_mode is {mode}; values that don't fit would be cut: let sessions set STRICT_ALL_TABLES"
+        problems.push(format!(
+            "sql_mode is {mode}, so values that do not fit would be truncated; allow sessions to set STRICT_ALL_TABLES"
         ));
     }
     if collation != "utf8mb4_bin" {
-        flaws.push(format!(
-            "the database's collation is {collation}; texts that differ would be taken as the same: run ALTER DATABASE … COLLATE utf8mb4_bin"
+        problems.push(format!(
+            "the database's collation is {collation}, so different texts may compare as equal; run ALTER DATABASE … COLLATE utf8mb4_bin"
         ));
     }
     if is_read_only {
-        flaws.push("it is read only; name the primary".to_owned());
+        problems.push("the server is read-only; configure the primary".to_owned());
     }
-    let odd: Vec<(String,)> = sqlx::query_as(
+    let not_transactional: Vec<(String,)> = sqlx::query_as(
         "SELECT CAST(table_name AS CHAR) FROM information_schema.tables
          WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND engine <> 'InnoDB'",
     )
     .fetch_all(connection)
     .await?;
-    for (table,) in odd {
-        flaws.push(format!(
-            "the table {table} has no transactions; run ALTER TABLE {table} ENGINE = InnoDB"
+    for (table,) in not_transactional {
+        problems.push(format!(
+            "the table {table} does not support transactions; run ALTER TABLE {table} ENGINE = InnoDB"
         ));
     }
-    Ok(flaws)
+    Ok(problems)
 }
 
-/// Whether a version such as `10.11.19-MariaDB` is not older than another.
+/// Returns whether a version such as `10.11.19-MariaDB` is at least `oldest`.
 fn is_new_enough(version: &str, oldest: [u32; 3]) -> bool {
     let numbers = version
-        .split(|sign: char| !sign.is_ascii_digit())
+        .split(|character: char| !character.is_ascii_digit())
         .map_while(|part| part.parse::<u32>().ok());
     numbers.take(3).ge(oldest)
 }
@@ -380,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_compared_by_their_numbers() {
+    fn compares_versions_by_their_numbers() {
         for (version, is_new) in [
             ("10.11.19-MariaDB-0+deb12u1", true),
             ("10.5.8-MariaDB", false),

@@ -1,65 +1,63 @@
-//! Dumps from PostgreSQL: one connection exports the moment that it sees, others take it over, and
-//! each reads ranges of keys through cursors.
+//! Dumps from PostgreSQL: one connection exports its snapshot, others import it, and each reads ranges of keys through cursors.
 //!
-//! Where ranges end is a guess that only has to be about right. It is taken from what the server has
-//! counted (`super::counted`). Of a view, or a table that was never analyzed, nothing is known; then
-//! the ends are looked up in the index, one after the other.
+//! The bounds of ranges are estimates from the server's statistics (`super::key_statistics`). Views, and tables that were never
+//! analyzed, have no statistics; then the bounds are looked up in the index, one after the other.
 
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 
-use super::counted::{counted, ranges, shares};
-use crate::sql::Purpose;
-use crate::sql::connection::{Dialect, OwnedConnection, Sql, in_time, undecodable};
-use crate::sql::decode::Grouped;
-use crate::sql::dump::{ALL, Begun, Part, Parts, Sink};
+use super::key_statistics::{ranges_between, read_statistics, split_keys};
+use crate::sql::ConnectionPurpose;
+use crate::sql::connection::{Dialect, OwnedConnection, Sql, decode_error, with_timeout};
+use crate::sql::decode::GroupedSource;
+use crate::sql::dump::{ALL_KEYS, DumpSnapshot, Part, PartSink, Parts};
 use crate::sql::server::Server;
 
-/// Rows that are asked for at once.
+/// The number of rows that one `FETCH` reads.
 const FETCHED_ROWS: usize = 8192;
 
-/// What a session has for a dump: whole parts are read, and one is sorted in memory rather than in a file.
+/// Session settings for dumps. Cursors read whole parts, and a part should be sorted in memory.
 pub(super) const SETTINGS: &str = "SET cursor_tuple_fraction TO 1; SET work_mem TO '32MB';";
 
-/// Begins a dump: plans its parts, and opens connections that see one moment.
+/// Begins a dump: plans its parts, and opens connections that share a snapshot.
 pub(crate) async fn begin(
     server: &Server,
     mut first: PgConnection,
-    of: Grouped,
+    source: GroupedSource,
     keys: Option<&[i64]>,
-) -> Sql<Begun> {
-    let parts = plan(&mut first, of, keys, server.options.dump_range_rows).await?;
-    let wanted = parts.connections(server.options.dump_connections);
-    let moment = export(&mut first).await?;
+) -> Sql<DumpSnapshot> {
+    let parts = plan(&mut first, source, keys, server.options.dump_range_rows).await?;
+    let connections_max = parts.connections(server.options.dump_connections);
+    let snapshot = export_snapshot(&mut first).await?;
     let mut connections = vec![OwnedConnection::Postgres(first)];
-    while connections.len() < wanted {
-        let mut connection = match server.connect(Purpose::Dump).await {
+    while connections.len() < connections_max {
+        let mut connection = match server.connect(ConnectionPurpose::Dump).await {
             Ok(OwnedConnection::Postgres(connection)) => connection,
             #[cfg(feature = "mysql")]
             Ok(OwnedConnection::MySql(_)) => break,
-            Err(error) if is_full(&error) => {
+            Err(error) if has_too_many_connections(&error) => {
                 tracing::warn!(
                     connections = connections.len(),
-                    "{} has no more connections free; the dump goes on with fewer",
+                    "{} has no free connections; the dump continues with fewer",
                     server.name()
                 );
                 break;
             }
             Err(error) => return Err(error),
         };
-        take_over(&mut connection, &moment).await?;
+        import_snapshot(&mut connection, &snapshot).await?;
         connections.push(OwnedConnection::Postgres(connection));
     }
-    Ok(Begun { connections, parts })
+    Ok(DumpSnapshot { connections, parts })
 }
 
-fn is_full(error: &sqlx::Error) -> bool {
+fn has_too_many_connections(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(error) if error.code().as_deref() == Some("53300"))
 }
 
-async fn export(connection: &mut PgConnection) -> Sql<String> {
+async fn export_snapshot(connection: &mut PgConnection) -> Sql<String> {
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         .execute(&mut *connection)
         .await?;
@@ -68,125 +66,130 @@ async fn export(connection: &mut PgConnection) -> Sql<String> {
         .await
 }
 
-async fn take_over(connection: &mut PgConnection, moment: &str) -> Sql<()> {
+async fn import_snapshot(connection: &mut PgConnection, snapshot: &str) -> Sql<()> {
     let statements = format!(
-        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{moment}'"
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{snapshot}'"
     );
-    let taken = sqlx::raw_sql(AssertSqlSafe(statements))
+    let outcome = sqlx::raw_sql(AssertSqlSafe(statements))
         .execute(connection)
         .await;
-    match taken {
-        // The one that exports has ended, or this is another server.
+    match outcome {
+        // The exporting transaction has ended, or this connection leads to another server.
         Err(sqlx::Error::Database(error))
             if matches!(error.code().as_deref(), Some("22023" | "55000" | "42704")) =>
         {
             Err(sqlx::Error::Protocol(format!(
-                "the moment of the dump's first connection can't be taken over: {error}; if it stays so, the address leads to several servers: name one"
+                "cannot import the snapshot of the dump's first connection: {error}; if this persists, the address leads to several servers: configure one of them"
             )))
         }
-        taken => taken.map(drop),
+        outcome => outcome.map(drop),
     }
 }
 
-/// What is read by one statement each.
+/// Plans the parts of a dump.
 async fn plan(
     connection: &mut PgConnection,
-    of: Grouped,
+    source: GroupedSource,
     keys: Option<&[i64]>,
     range_rows: u64,
 ) -> Sql<Parts> {
-    let whole = || Parts::these(vec![keys.map_or(ALL, |keys| Part::Keys(keys.to_vec()))]);
-    let (range_rows, rows) = (range_rows.max(1), rows(connection, of).await?);
-    #[expect(clippy::cast_precision_loss, reason = "a guess")]
-    let share = range_rows as f64 / rows.max(1.0);
-    if share >= 0.5 || !is_indexed(connection, of.table(), of.key()).await? {
-        return Ok(whole());
+    let single_part = || {
+        let part = keys.map_or(ALL_KEYS, |keys| Part::Keys(keys.to_vec()));
+        Parts::from_list(vec![part])
+    };
+    let range_rows = range_rows.max(1);
+    let rows = estimate_rows(connection, source).await?;
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    let fraction = range_rows as f64 / rows.max(1.0);
+    if fraction >= 0.5 || !is_indexed(connection, source.table(), source.key()).await? {
+        return Ok(single_part());
     }
-    let counted = counted(connection, of).await?;
-    Ok(match (keys, counted) {
-        (None, Some(counted)) => Parts::these(ranges(&counted.ends(share))),
-        (None, None) => Parts::Walk {
+    let statistics = read_statistics(connection, source).await?;
+    Ok(match (keys, statistics) {
+        (None, Some(statistics)) => {
+            Parts::from_list(ranges_between(&statistics.range_bounds(fraction)))
+        }
+        (None, None) => Parts::Scan {
             from: None,
             rows: range_rows,
         },
-        (Some(keys), counted) => {
-            let weight = |key| {
-                counted
-                    .as_ref()
-                    .map_or(0.0, |counted| counted.weight(key, rows))
+        (Some(keys), statistics) => {
+            let key_fraction = |key| {
+                let statistics = statistics.as_ref();
+                statistics.map_or(0.0, |statistics| statistics.key_fraction(key, rows))
             };
-            Parts::these(shares(keys, weight, share))
+            Parts::from_list(split_keys(keys, key_fraction, fraction))
         }
     })
 }
 
-/// What the server would do, as it tells.
-async fn explained(connection: &mut PgConnection, statement: &str) -> Sql<serde_json::Value> {
+/// Returns the server's plan of a statement.
+async fn explain(connection: &mut PgConnection, statement: &str) -> Sql<serde_json::Value> {
     let row: PgRow = sqlx::query(AssertSqlSafe(format!("EXPLAIN (FORMAT JSON) {statement}")))
         .persistent(false)
         .fetch_one(connection)
         .await?;
     let text: String = row.try_get_unchecked(0)?;
-    serde_json::from_str(&text).map_err(undecodable)
+    serde_json::from_str(&text).map_err(decode_error)
 }
 
-/// About how many rows there are, as the server estimates by the size of what is stored.
-async fn rows(connection: &mut PgConnection, of: Grouped) -> Sql<f64> {
-    let statement = format!("SELECT {} FROM {}", of.key(), of.table());
-    let plan = explained(connection, &statement).await?;
+/// Estimates the number of rows. The server derives the estimate from the size of the table.
+async fn estimate_rows(connection: &mut PgConnection, source: GroupedSource) -> Sql<f64> {
+    let statement = format!("SELECT {} FROM {}", source.key(), source.table());
+    let plan = explain(connection, &statement).await?;
     let rows = plan.pointer("/0/Plan/Plan Rows");
     Ok(rows.and_then(serde_json::Value::as_f64).unwrap_or_default())
 }
 
-/// Whether rows of a table, or of a view in its place, are found by this column through an index.
+/// Returns whether the rows of a table, or of a view in its place, can be found by a column through an index.
 pub(crate) async fn is_indexed(connection: &mut PgConnection, table: &str, key: &str) -> Sql<bool> {
-    // With this setting a scan of everything is planned only where there is no other way.
+    // With this setting, the planner uses a sequential scan only if there is no other plan.
     sqlx::raw_sql("BEGIN; SET LOCAL enable_seqscan TO off")
         .execute(&mut *connection)
         .await?;
     let statement = format!("SELECT 1 FROM {table} WHERE {key} = '1'::bigint");
-    let plan = explained(connection, &statement).await?;
+    let plan = explain(connection, &statement).await?;
     sqlx::raw_sql("ROLLBACK").execute(connection).await?;
-    Ok(!scans_everything(&plan))
+    Ok(!has_sequential_scan(&plan))
 }
 
-fn scans_everything(plan: &serde_json::Value) -> bool {
+fn has_sequential_scan(plan: &serde_json::Value) -> bool {
     match plan {
         serde_json::Value::Object(fields) => {
             let node = fields.get("Node Type").and_then(serde_json::Value::as_str);
-            node == Some("Seq Scan") || fields.values().any(scans_everything)
+            node == Some("Seq Scan") || fields.values().any(has_sequential_scan)
         }
-        serde_json::Value::Array(values) => values.iter().any(scans_everything),
+        serde_json::Value::Array(values) => values.iter().any(has_sequential_scan),
         _ => false,
     }
 }
 
-/// The key of the row that stands so many rows after the first one with a key that is not smaller than
-/// `from`; nothing if there are not so many.
+/// The key of the row that follows `rows` rows after the first one with a key of at least `from`. `None` if there are fewer
+/// rows.
 pub(crate) async fn key_after(
     connection: &mut PgConnection,
-    of: Grouped,
+    source: GroupedSource,
     from: Option<i64>,
     rows: u64,
-    wait_ms: u64,
+    timeout_ms: u64,
 ) -> Sql<Option<i64>> {
     let statement = format!(
         "SELECT e.{key}::bigint FROM {table} e WHERE e.{key} >= $1
          ORDER BY e.{key} LIMIT 1 OFFSET $2",
-        table = of.table(),
-        key = of.key(),
+        table = source.table(),
+        key = source.key(),
     );
-    let asking = sqlx::query_scalar(AssertSqlSafe(statement))
+    let query = sqlx::query_scalar(AssertSqlSafe(statement))
         .bind(from.unwrap_or(i64::MIN))
         .bind(i64::try_from(rows).unwrap_or(i64::MAX))
         .fetch_optional(connection);
-    in_time(Duration::from_millis(wait_ms), asking).await
+    with_timeout(Duration::from_millis(timeout_ms), query).await
 }
 
 /// The statement that reads a part.
-fn reading(of: Grouped, part: &Part) -> String {
-    let key = of.key();
-    // A cursor takes no values; these are numbers.
+fn part_statement(source: GroupedSource, part: &Part) -> String {
+    let key = source.key();
+    // A cursor accepts no parameters. Numbers are safe in the text.
     let condition = match part {
         Part::Keys(keys) => {
             let keys: Vec<String> = keys.iter().map(i64::to_string).collect();
@@ -195,39 +198,42 @@ fn reading(of: Grouped, part: &Part) -> String {
         Part::Range { from, before } => {
             let from = from.map(|from| format!("e.{key} >= '{from}'::bigint"));
             let before = before.map(|before| format!("e.{key} < '{before}'::bigint"));
-            let both: Vec<String> = from.into_iter().chain(before).collect();
-            if both.is_empty() {
+            let bounds: Vec<String> = from.into_iter().chain(before).collect();
+            if bounds.is_empty() {
                 String::new()
             } else {
-                format!("WHERE {}", both.join(" AND "))
+                format!("WHERE {}", bounds.join(" AND "))
             }
         }
     };
     format!(
         "SELECT {columns} FROM {table} e {join} {condition}
          ORDER BY e.{key}, e.athlete_id, e.id",
-        columns = of.columns(Dialect::Postgres),
-        table = of.table(),
-        join = Grouped::JOIN,
+        columns = source.columns(Dialect::Postgres),
+        table = source.table(),
+        join = GroupedSource::JOIN,
     )
 }
 
-/// Brings the rows of a part to where they go.
-pub(crate) async fn pour(
+/// Reads the rows of a part through a cursor, and sends them to the sink.
+pub(crate) async fn read_part(
     connection: &mut PgConnection,
-    of: Grouped,
+    source: GroupedSource,
     part: &Part,
-    sink: &mut Sink,
-    wait_ms: u64,
+    sink: &mut PartSink,
+    timeout_ms: u64,
 ) -> Sql<()> {
-    let wait = Duration::from_millis(wait_ms);
-    let statement = format!("DECLARE dump NO SCROLL CURSOR FOR {}", reading(of, part));
-    let declaring = sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *connection);
-    in_time(wait, declaring).await?;
+    let timeout = Duration::from_millis(timeout_ms);
+    let statement = format!(
+        "DECLARE dump NO SCROLL CURSOR FOR {}",
+        part_statement(source, part)
+    );
+    let declare = sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *connection);
+    with_timeout(timeout, declare).await?;
     let statement = format!("FETCH FORWARD {FETCHED_ROWS} FROM dump");
     loop {
-        let asking = sqlx::query(AssertSqlSafe(statement.clone())).fetch_all(&mut *connection);
-        let rows: Vec<PgRow> = in_time(wait, asking).await?;
+        let fetch = sqlx::query(AssertSqlSafe(statement.clone())).fetch_all(&mut *connection);
+        let rows: Vec<PgRow> = with_timeout(timeout, fetch).await?;
         for row in &rows {
             if !sink.push(row).await? {
                 return Ok(());
@@ -237,7 +243,7 @@ pub(crate) async fn pour(
             break;
         }
     }
-    let closing = sqlx::raw_sql("CLOSE dump").execute(connection);
-    in_time(wait, closing).await?;
+    let close = sqlx::raw_sql("CLOSE dump").execute(connection);
+    with_timeout(timeout, close).await?;
     Ok(())
 }

@@ -1,26 +1,25 @@
-//! The entity store's dialect of PostgreSQL.
+//! The dialect of PostgreSQL.
 //!
-//! Lists are bound as arrays and joined, so a statement has one text for any number of rows. Writing
-//! runs at READ COMMITTED: what a statement locked is what it reads, and the order of locks and the
-//! rule of versions do the rest.
+//! Lists are bound as arrays, so a statement has one text for any number of rows. Writes run at READ COMMITTED, so a statement
+//! reads the current state of the rows that it locks.
 
-mod counted;
 pub(crate) mod dump;
+mod key_statistics;
 
 use schemas::entities::Group;
 use schemas::source::Source;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{Arguments, AssertSqlSafe, ConnectOptions, Connection, Row};
 
-use crate::canon::{FirstGroups, NOTIFICATIONS_MAX};
+use crate::entities::{FirstGroups, NOTIFICATIONS_MAX};
 use crate::sql::connection::{Dialect, Sql};
-use crate::sql::decode::{Columns, Grouped};
-use crate::sql::outbox::Row as Told;
+use crate::sql::decode::{GroupedSource, RowBuilder};
+use crate::sql::outbox::OutboxRow;
 use crate::sql::rows::{Column, Conflict, Rows};
-use crate::sql::view_columns::Kind;
-use crate::sql::{Meaning, Migration, Purpose, SqlOptions, SqlTls, migrations};
+use crate::sql::view_columns::ColumnKind;
+use crate::sql::{ConnectionPurpose, ErrorClass, Migration, SqlOptions, SqlTls, migrations};
 
-/// The migrations, in their order.
+/// The migrations, in order.
 pub(crate) const MIGRATIONS: &[Migration] = migrations![
     "0001_tables",
     "0002_triggers",
@@ -36,11 +35,11 @@ pub(crate) const MIGRATIONS: &[Migration] = migrations![
     "0012_call_tokens",
 ];
 
-/// The names of this schema that are views.
+/// Selects the views of the schema.
 pub(crate) const VIEWS: &str = "SELECT c.relname::text FROM pg_class c
     WHERE c.relnamespace = current_schema()::text::regnamespace AND c.relkind IN ('v', 'm', 'f')";
 
-/// The columns of what is in this schema, as `view_columns::There`. Of a domain, what it is made of counts.
+/// Selects the columns of views as `view_columns::ViewColumn`. A domain counts as its base type.
 pub(crate) const COLUMNS: &str = "SELECT c.relname::text, a.attname::text,
         format_type(a.atttypid, a.atttypmod), CASE
             WHEN b.typcategory IN ('S', 'E') THEN 'text' ELSE b.typname::text END
@@ -50,66 +49,69 @@ pub(crate) const COLUMNS: &str = "SELECT c.relname::text, a.attname::text,
     WHERE c.relnamespace = current_schema()::text::regnamespace
         AND c.relkind IN ('v', 'm', 'f')";
 
-/// Whether a column of a type holds what it has to.
-pub(crate) fn fits(kind: Kind, is: &str) -> bool {
+/// Returns whether a column type can represent a kind of values.
+pub(crate) fn fits(kind: ColumnKind, column_type: &str) -> bool {
     match kind {
-        Kind::Number | Kind::Micros => matches!(is, "int2" | "int4" | "int8"),
-        Kind::Fraction => matches!(is, "float4" | "float8" | "numeric"),
-        Kind::Text => is == "text",
-        Kind::Boolean => is == "bool",
+        ColumnKind::Integer | ColumnKind::TimestampUs => {
+            matches!(column_type, "int2" | "int4" | "int8")
+        }
+        ColumnKind::Fraction => matches!(column_type, "float4" | "float8" | "numeric"),
+        ColumnKind::Text => column_type == "text",
+        ColumnKind::Boolean => column_type == "bool",
     }
 }
 
-/// What a column of a view has to be, and how the view says it.
-pub(crate) const fn expected(kind: Kind) -> &'static str {
+/// Describes a kind of values, and the expression that converts to it.
+pub(crate) const fn expected(kind: ColumnKind) -> &'static str {
     match kind {
-        Kind::Number => {
-            "a whole number: smallint, integer or bigint, as the app's table has it (a cast keeps the index from being found)"
+        ColumnKind::Integer => {
+            "an integer: smallint, integer or bigint, with the type of the app's table (with a cast, the server cannot use the index)"
         }
-        Kind::Micros => {
+        ColumnKind::TimestampUs => {
             "microseconds since 1970 as a bigint: (extract(epoch FROM …) * 1000000)::bigint"
         }
-        Kind::Fraction => "a number: double precision, real or numeric",
-        Kind::Text => "text: text, varchar, char or an enum; or …::text",
-        Kind::Boolean => "a boolean",
+        ColumnKind::Fraction => "a number: double precision, real or numeric",
+        ColumnKind::Text => "text: text, varchar, char or an enum; or …::text",
+        ColumnKind::Boolean => "a boolean",
     }
 }
 
-/// What an error says.
-pub(crate) fn meaning(code: &str) -> Meaning {
+/// The class of an SQLSTATE code.
+pub(crate) fn classify_code(code: &str) -> ErrorClass {
     match code {
-        // Serialization, deadlock, a lock or an answer that took too long, somebody else's insert,
-        // and a server that is going, coming, full of connections, or a standby for now.
+        // Serialization failure, deadlock, lock timeout, statement timeout, duplicate key of a concurrent insert; server
+        // starting, stopping, out of connections, or temporarily a standby.
         "40001" | "40P01" | "55P03" | "57014" | "23505" | "25P03" | "57P01" | "57P02" | "57P03"
-        | "57P05" | "53300" | "25006" => Meaning::Later,
-        "42P01" | "3F000" | "3D000" | "42703" | "42883" => Meaning::NoSchema,
-        "28P01" | "28000" => Meaning::NotLetIn,
-        "42501" => Meaning::NoRight,
-        code if code.starts_with("08") => Meaning::Later,
-        _ => Meaning::Other,
+        | "57P05" | "53300" | "25006" => ErrorClass::Retryable,
+        "42P01" | "3F000" | "3D000" | "42703" | "42883" => ErrorClass::MissingSchema,
+        "28P01" | "28000" => ErrorClass::Unauthenticated,
+        "42501" => ErrorClass::PermissionDenied,
+        code if code.starts_with("08") => ErrorClass::Retryable,
+        _ => ErrorClass::Other,
     }
 }
 
-/// A new connection.
+/// Opens a connection, and sets its session variables.
 pub(crate) async fn connect(
     options: &SqlOptions,
     trusted: Option<&[u8]>,
     schema: &str,
-    purpose: Purpose,
+    purpose: ConnectionPurpose,
 ) -> Sql<PgConnection> {
-    let mut connection = PgConnection::connect_with(&to(options, trusted)).await?;
+    let connect_options = connect_options(options, trusted);
+    let mut connection = PgConnection::connect_with(&connect_options).await?;
     let (statement_ms, lock_ms, idle_ms) = match purpose {
-        Purpose::Calls => (
+        ConnectionPurpose::Calls => (
             options.statement_timeout_ms,
             options.lock_timeout_ms,
             options.request_timeout_ms,
         ),
-        Purpose::Dump => (options.dump_timeout_ms, options.lock_timeout_ms, 0),
-        Purpose::Migrate => (0, 0, 0),
+        ConnectionPurpose::Dump => (options.dump_timeout_ms, options.lock_timeout_ms, 0),
+        ConnectionPurpose::Migrate => (0, 0, 0),
     };
     let more = match purpose {
-        Purpose::Dump => dump::SETTINGS,
-        Purpose::Calls | Purpose::Migrate => "",
+        ConnectionPurpose::Dump => dump::SETTINGS,
+        ConnectionPurpose::Calls | ConnectionPurpose::Migrate => "",
     };
     let settings = format!(
         "SET search_path TO \"{schema}\", pg_temp;
@@ -128,13 +130,13 @@ pub(crate) async fn connect(
     Ok(connection)
 }
 
-fn to(options: &SqlOptions, trusted: Option<&[u8]>) -> PgConnectOptions {
+fn connect_options(options: &SqlOptions, trusted: Option<&[u8]>) -> PgConnectOptions {
     let database = if options.database.is_empty() {
         "postgres"
     } else {
         &options.database
     };
-    let mut to = PgConnectOptions::new_without_pgpass()
+    let mut connect_options = PgConnectOptions::new_without_pgpass()
         .host(options.host())
         .port(options.port())
         .database(database)
@@ -148,33 +150,33 @@ fn to(options: &SqlOptions, trusted: Option<&[u8]>) -> PgConnectOptions {
         })
         .disable_statement_logging();
     if !options.user.is_empty() {
-        to = to.username(&options.user);
+        connect_options = connect_options.username(&options.user);
     }
     if !options.password.is_empty() {
-        to = to.password(options.password.reveal());
+        connect_options = connect_options.password(options.password.reveal());
     }
     if let Some(trusted) = trusted {
-        to = to.ssl_root_cert_from_pem(trusted.to_vec());
+        connect_options = connect_options.ssl_root_cert_from_pem(trusted.to_vec());
     }
-    to
+    connect_options
 }
 
 /// See `outbox::lock_athletes`.
 pub(crate) async fn lock_athletes(
     connection: &mut PgConnection,
     buckets: &[i64],
-    alone: bool,
+    is_exclusive: bool,
 ) -> Sql<()> {
     sqlx::query("SELECT lock_athletes($1, $2)")
         .bind(buckets)
-        .bind(alone)
+        .bind(is_exclusive)
         .execute(connection)
         .await?;
     Ok(())
 }
 
-/// See `away::move_away`.
-pub(crate) async fn move_away(
+/// See `deleted_athletes::update_pairs`.
+pub(crate) async fn update_pairs(
     connection: &mut PgConnection,
     athletes: &[i64],
 ) -> Sql<Vec<(i64, i64)>> {
@@ -184,27 +186,27 @@ pub(crate) async fn move_away(
         .await
 }
 
-/// Puts groups and those of athletes into the outbox; answers the first of them, at most one more than
-/// may be told.
-pub(crate) async fn tell(
+/// Inserts notifications for `groups` and for all groups of `athletes`. Returns the first ones, at least `NOTIFICATIONS_MAX + 1`
+/// if there are so many.
+pub(crate) async fn enqueue_notifications(
     connection: &mut PgConnection,
     groups: &[(Source, Group)],
     athletes: &[i64],
     now_ms: i64,
-) -> Sql<Vec<Told>> {
+) -> Sql<Vec<OutboxRow>> {
     let limit = i64::try_from(NOTIFICATIONS_MAX + 1).unwrap_or(i64::MAX);
-    let mut told: Vec<Told> = Vec::new();
+    let mut rows: Vec<OutboxRow> = Vec::new();
     if !groups.is_empty() {
         let sources: Vec<&str> = groups.iter().map(|(source, _)| source.name()).collect();
         let keys: Vec<i64> = groups.iter().map(|(_, group)| group.key).collect();
         let members: Vec<i64> = groups.iter().map(|(_, group)| group.member).collect();
-        told = sqlx::query_as(
+        rows = sqlx::query_as(
             "WITH made AS (
                  INSERT INTO outbox (source, group_key, member, made_at_ms)
                  SELECT t.source, t.group_key, t.member, $4
                  FROM unnest($1::text[], $2::bigint[], $3::bigint[])
-                     WITH ORDINALITY AS t (source, group_key, member, place)
-                 ORDER BY t.place
+                     WITH ORDINALITY AS t (source, group_key, member, group_index)
+                 ORDER BY t.group_index
                  RETURNING id, source, group_key, member)
              SELECT id, source, group_key, member FROM made ORDER BY id LIMIT $5",
         )
@@ -217,7 +219,7 @@ pub(crate) async fn tell(
         .await?;
     }
     if !athletes.is_empty() {
-        let more: Vec<Told> = sqlx::query_as(
+        let more: Vec<OutboxRow> = sqlx::query_as(
             "WITH made AS (
                  INSERT INTO outbox (source, group_key, member, made_at_ms)
                  SELECT $1, e.segment_id, e.athlete_id, $2 FROM efforts e
@@ -232,12 +234,12 @@ pub(crate) async fn tell(
         .bind(limit)
         .fetch_all(connection)
         .await?;
-        told.extend(more);
+        rows.extend(more);
     }
-    Ok(told)
+    Ok(rows)
 }
 
-/// See `rows::write`: columns are bound as arrays.
+/// See `rows::write`. Columns are bound as arrays.
 pub(crate) async fn write(
     connection: &mut PgConnection,
     rows: &Rows,
@@ -259,51 +261,51 @@ pub(crate) async fn write(
     let statement = format!(
         "INSERT INTO {table} ({names}) SELECT {names} FROM unnest({arrays}) AS t ({names})
          ORDER BY {key} {rule}",
-        names = rows.names().join(", "),
+        names = rows.column_names().join(", "),
         arrays = arrays.join(", "),
-        rule = rows.rule(Dialect::Postgres, conflict),
+        rule = rows.conflict_clause(Dialect::Postgres, conflict),
     );
     let query = sqlx::query_with(AssertSqlSafe(statement), arguments);
     query.execute(connection).await.map(drop)
 }
 
-/// All rows of the first of some groups, in one statement: groups are counted as far as it matters, and
-/// the rows of those that fit are read. A group without rows answers one row that has only its place.
+/// Reads all rows of the first groups, up to `rows_max` rows but at least one group, by one statement. It counts the groups as far
+/// as the limit requires, and reads those that fit. A group without rows returns one row that has only its position.
 pub(crate) async fn first_groups(
     connection: &mut PgConnection,
-    of: Grouped,
+    source: GroupedSource,
     groups: &[Group],
     rows_max: usize,
 ) -> Sql<FirstGroups> {
     let rows_max = i64::try_from(rows_max).unwrap_or(i64::MAX);
-    let (table, key) = (of.table(), of.key());
+    let (table, key) = (source.table(), source.key());
     let fitting = if rows_max == i64::MAX {
-        "SELECT g.place, g.group_key, g.member
-         FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS g (group_key, member, place)
+        "SELECT g.group_index, g.group_key, g.member
+         FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS g (group_key, member, group_index)
          WHERE $3::bigint IS NOT NULL"
             .to_owned()
     } else {
         format!(
-            "SELECT place, group_key, member FROM (
-                 SELECT g.*, sum(n) OVER (ORDER BY g.place) AS total
+            "SELECT group_index, group_key, member FROM (
+                 SELECT g.*, sum(n) OVER (ORDER BY g.group_index) AS total
                  FROM unnest($1::bigint[], $2::bigint[])
-                     WITH ORDINALITY AS g (group_key, member, place)
+                     WITH ORDINALITY AS g (group_key, member, group_index)
                  CROSS JOIN LATERAL (SELECT count(*) AS n FROM (
                      SELECT 1 FROM {table} e
                      WHERE e.{key} = g.group_key AND e.athlete_id = g.member
-                     LIMIT least($3, 9223372036854775806) + 1) AS few) AS counted
-             ) AS summed WHERE place = 1 OR total <= $3"
+                     LIMIT least($3, 9223372036854775806) + 1) AS limited) AS counted
+             ) AS summed WHERE group_index = 1 OR total <= $3"
         )
     };
-    // The inner order keeps the planner from doing anything but going from group to group.
+    // The inner ORDER BY forces the planner to read group by group.
     let statement = format!(
         "WITH fitting AS MATERIALIZED ({fitting})
-         SELECT e.*, f.place FROM fitting f LEFT JOIN LATERAL (
+         SELECT e.*, f.group_index FROM fitting f LEFT JOIN LATERAL (
              SELECT {columns} FROM {table} e {join}
              WHERE e.{key} = f.group_key AND e.athlete_id = f.member ORDER BY e.id) AS e ON true
          ORDER BY f.group_key, f.member, e.id",
-        columns = of.columns(Dialect::Postgres),
-        join = Grouped::JOIN,
+        columns = source.columns(Dialect::Postgres),
+        join = GroupedSource::JOIN,
     );
     let keys: Vec<i64> = groups.iter().map(|group| group.key).collect();
     let members: Vec<i64> = groups.iter().map(|group| group.member).collect();
@@ -313,13 +315,13 @@ pub(crate) async fn first_groups(
         .bind(rows_max)
         .fetch_all(connection)
         .await?;
-    let mut columns = Columns::new(of);
-    let (mut answered, mut last) = (0, None);
+    let mut columns = RowBuilder::new(source);
+    let (mut group_count, mut last) = (0, None);
     for row in &found {
-        let place: i64 = row.try_get(of.width())?;
-        if last != Some(place) {
-            answered += 1;
-            last = Some(place);
+        let position: i64 = row.try_get(source.column_count())?;
+        if last != Some(position) {
+            group_count += 1;
+            last = Some(position);
         }
         if row.try_get::<Option<i64>, _>(0)?.is_some() {
             columns.push(row)?;
@@ -327,12 +329,12 @@ pub(crate) async fn first_groups(
     }
     Ok(FirstGroups {
         rows: columns.finish()?,
-        groups: answered,
+        groups: group_count,
     })
 }
 
-/// What is wrong with the server itself.
-pub(crate) async fn flaws(connection: &mut PgConnection) -> Sql<Vec<String>> {
+/// Diagnoses the settings of the server.
+pub(crate) async fn diagnose(connection: &mut PgConnection) -> Sql<Vec<String>> {
     const OLDEST: i32 = 130_000;
     let (number, name, encoding, is_standby, is_read_only): (i32, String, String, bool, String) =
         sqlx::query_as(
@@ -342,17 +344,19 @@ pub(crate) async fn flaws(connection: &mut PgConnection) -> Sql<Vec<String>> {
         )
         .fetch_one(connection)
         .await?;
-    let mut flaws = Vec::new();
+    let mut problems = Vec::new();
     if number < OLDEST {
-        flaws.push(format!("it is version {name}; 13 or newer is needed"));
+        problems.push(format!(
+            "the server's version is {name}; PostgreSQL 13 or newer is required"
+        ));
     }
     if encoding != "UTF8" {
-        flaws.push(format!(
-            "the database's encoding is {encoding}; make a database with UTF8"
+        problems.push(format!(
+            "the database's encoding is {encoding}; create a database with the encoding UTF8"
         ));
     }
     if is_standby || is_read_only == "on" {
-        flaws.push("it is a standby or read only; name the primary".to_owned());
+        problems.push("the server is a standby or read-only; configure the primary".to_owned());
     }
-    Ok(flaws)
+    Ok(problems)
 }

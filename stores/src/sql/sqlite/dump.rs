@@ -1,7 +1,7 @@
-//! Dumps: all rows of a table, or those of some keys, in order, as of one moment.
+//! Dumps from SQLite: all rows of a table, or those of some keys, in key order and from one snapshot.
 //!
-//! A dump has a connection and a task of its own. It reads a page at a time: the index says which
-//! rows come next, these are read in the order in which they lie in the file, and ordered again.
+//! A dump has a connection and a task of its own. It reads page by page: it finds the next rows in the index, reads them in the
+//! order of the file, and sorts them.
 
 use std::sync::Arc;
 
@@ -11,61 +11,63 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use tokio::sync::mpsc::{self, Sender};
 use tokio::task::JoinSet;
 
-use super::rows::{DecodedRows, Place, Text, columns};
+use super::rows::{DecodedRows, JsonRows, RowPosition, decode};
 use crate::Result;
-use crate::embedded::db::Opened;
+use crate::embedded::db::OpenFile;
 use crate::sql::connection::{Dialect, json_array};
-use crate::sql::decode::Grouped;
+use crate::sql::decode::GroupedSource;
 use crate::sql::task_stream::task_stream;
 
-/// A page is so many batches, so that rows that lie side by side in the file are read together,
+/// The number of batches of a page. A large page reads adjacent rows of the file together.
 const PAGE_BATCHES: usize = 8;
 
-/// but never more rows than this.
+/// Upper limit of the rows of a page.
 const PAGE_ROWS_MAX: usize = 1 << 15;
 
-/// Batches that may wait for whoever takes them.
-const BATCHES_AHEAD: usize = 2;
+/// Batches buffered ahead of the reader.
+const BUFFERED_BATCHES: usize = 2;
 
-/// So many keys are looked for by one statement.
-const KEYS_AT_ONCE: usize = 4096;
+/// Upper limit of the keys of a page.
+const KEYS_PER_PAGE: usize = 4096;
 
-const DOING: &str = "dumping rows";
+const OPERATION: &str = "dumping rows";
 
-/// Begins a dump of the rows that are stored now. Keys ascend, each once.
+/// Starts a dump of the present rows. `keys` ascend, each once.
 pub(crate) async fn dump(
-    db: Arc<Opened>,
-    of: Grouped,
+    db: Arc<OpenFile>,
+    source: GroupedSource,
     keys: Option<Vec<i64>>,
     batch_rows: usize,
 ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
     let batch_rows = batch_rows.max(1);
-    let left = match keys {
-        None => Left::All(Some((i64::MIN, i64::MIN, i64::MIN))),
-        Some(keys) => Left::Keys { keys, inside: None },
+    let remaining = match keys {
+        None => RemainingRows::All(Some((i64::MIN, i64::MIN, i64::MIN))),
+        Some(keys) => RemainingRows::Keys {
+            keys,
+            current: None,
+        },
     };
-    let mut connection = db.own_reader().await?;
-    // The moment is that of the first reading. Nothing ends the transaction but the end of the
-    // connection.
-    let begin = format!("BEGIN; SELECT 1 FROM {} LIMIT 1;", of.table());
+    let mut connection = db.dedicated_reader().await?;
+    // The first read determines the snapshot. The transaction ends with the connection.
+    let begin = format!("BEGIN; SELECT 1 FROM {} LIMIT 1;", source.table());
     sqlx::raw_sql(AssertSqlSafe(begin))
         .execute(&mut connection)
         .await
-        .map_err(db.fault(DOING))?;
+        .map_err(db.error_mapper(OPERATION))?;
     let pages = Pages {
         db,
-        of,
+        source,
         page_rows: batch_rows.saturating_mul(PAGE_BATCHES).min(PAGE_ROWS_MAX),
         connection,
-        left,
+        remaining,
     };
-    let (sender, receiver) = mpsc::channel(BATCHES_AHEAD);
+    let (sender, receiver) = mpsc::channel(BUFFERED_BATCHES);
     let mut task = JoinSet::new();
-    task.spawn(run(pages, batch_rows, sender));
-    Ok(task_stream(receiver, task, DOING))
+    task.spawn(send_pages(pages, batch_rows, sender));
+    Ok(task_stream(receiver, task, OPERATION))
 }
 
-async fn run(mut pages: Pages, batch_rows: usize, sender: Sender<Result<RecordBatch>>) {
+async fn send_pages(mut pages: Pages, batch_rows: usize, sender: Sender<Result<RecordBatch>>) {
     loop {
         match pages.next().await {
             Ok(None) => return,
@@ -78,7 +80,7 @@ async fn run(mut pages: Pages, batch_rows: usize, sender: Sender<Result<RecordBa
                 }
             }
             Err(error) => {
-                // Nobody may be there any more, who would want to know.
+                // The receiver may have been dropped.
                 sender.send(Err(error)).await.ok();
                 return;
             }
@@ -86,68 +88,74 @@ async fn run(mut pages: Pages, batch_rows: usize, sender: Sender<Result<RecordBa
     }
 }
 
-/// What a dump has yet to read.
+/// The rows that a dump has not read.
 #[derive(Debug)]
-enum Left {
-    /// Everything from a place on, if there is anything.
-    All(Option<Place>),
+enum RemainingRows {
+    /// All rows from a position on; `None` at the end.
+    All(Option<RowPosition>),
     Keys {
-        /// The keys that were not begun, ascending.
+        /// The keys that were not started, ascending.
         keys: Vec<i64>,
-        /// The rest of the key before them, from a place on.
-        inside: Option<Place>,
+        /// The position from which the current key continues, if a page ended within it.
+        current: Option<RowPosition>,
     },
 }
 
-/// A dump as it goes on.
+/// Reads the pages of a dump.
 #[derive(Debug)]
 struct Pages {
-    db: Arc<Opened>,
-    of: Grouped,
+    db: Arc<OpenFile>,
+    source: GroupedSource,
     page_rows: usize,
     connection: SqliteConnection,
-    left: Left,
+    remaining: RemainingRows,
 }
 
 impl Pages {
-    /// The rows of the next page; nothing at the end.
+    /// The rows of the next page; `None` at the end.
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
-            let Some(asked) = self.ask() else {
+            let Some(request) = self.next_request() else {
                 return Ok(None);
             };
-            let page = self.read(&asked).await?;
+            let page = self.read(&request).await?;
             let is_full = page.batch.num_rows() >= self.page_rows;
-            self.left.pass(page.last.filter(|_| is_full));
+            self.remaining.advance(page.last.filter(|_| is_full));
             if page.batch.num_rows() > 0 {
                 return Ok(Some(page.batch));
             }
         }
     }
 
-    /// What finds the rows of the next page, in order.
-    fn ask(&self) -> Option<Asked> {
-        let key = self.of.key();
-        let (condition, place, keys) = match &self.left {
-            Left::All(from) => {
+    /// The statement for the next page, and its parameters.
+    fn next_request(&self) -> Option<PageRequest> {
+        let key = self.source.key();
+        let (condition, from, keys) = match &self.remaining {
+            RemainingRows::All(from) => {
                 let condition = format!("({key}, athlete_id, id) >= (?1, ?2, ?3)");
                 (condition, (*from)?, None)
             }
-            Left::Keys {
-                inside: Some(from), ..
+            RemainingRows::Keys {
+                current: Some(from),
+                ..
             } => {
                 let condition = format!("{key} = ?1 AND (athlete_id, id) >= (?2, ?3)");
                 (condition, *from, None)
             }
-            Left::Keys { keys, inside: None } if keys.is_empty() => return None,
-            Left::Keys { keys, inside: None } => {
+            RemainingRows::Keys {
+                keys,
+                current: None,
+            } if keys.is_empty() => return None,
+            RemainingRows::Keys {
+                keys,
+                current: None,
+            } => {
                 let condition = format!("{key} IN (SELECT value FROM json_each(?5))");
-                let keys = json_array(keys.iter().take(KEYS_AT_ONCE).copied());
+                let keys = json_array(keys.iter().take(KEYS_PER_PAGE).copied());
                 (condition, (0, 0, 0), Some(keys))
             }
         };
-        // The inner limit ends the page; the outer one is there since SQLite would otherwise leave
-        // the order out.
+        // The inner limit ends the page. Without the outer limit, SQLite would ignore the outer ORDER BY.
         let statement = format!(
             "SELECT {rows} FROM (
                  SELECT id AS found FROM (
@@ -155,67 +163,70 @@ impl Pages {
                      ORDER BY {key}, athlete_id, id LIMIT ?4)
                  ORDER BY found LIMIT -1)
              CROSS JOIN {table} e ON e.id = found {join}",
-            rows = self.of.columns(Dialect::Sqlite),
-            table = self.of.table(),
-            join = Grouped::JOIN,
+            rows = self.source.columns(Dialect::Sqlite),
+            table = self.source.table(),
+            join = GroupedSource::JOIN,
         );
-        Some(Asked {
+        Some(PageRequest {
             statement,
-            place,
+            from,
             keys,
         })
     }
 
-    async fn read(&mut self, asked: &Asked) -> Result<DecodedRows> {
-        let (key, member, id) = asked.place;
-        let json: String = sqlx::query_scalar(AssertSqlSafe(asked.statement.clone()))
+    async fn read(&mut self, request: &PageRequest) -> Result<DecodedRows> {
+        let (key, member, id) = request.from;
+        let json: String = sqlx::query_scalar(AssertSqlSafe(request.statement.clone()))
             .bind(key)
             .bind(member)
             .bind(id)
             .bind(i64::try_from(self.page_rows).unwrap_or(i64::MAX))
-            .bind(asked.keys.as_deref())
+            .bind(request.keys.as_deref())
             .fetch_one(&mut self.connection)
             .await
-            .map_err(self.db.fault(DOING))?;
-        let without = None;
-        let rows = columns(self.of, vec![Text { json, without }]).await;
-        rows.map_err(self.db.fault(DOING))
+            .map_err(self.db.error_mapper(OPERATION))?;
+        let excluded = None;
+        let rows = decode(self.source, vec![JsonRows { json, excluded }]).await;
+        rows.map_err(self.db.error_mapper(OPERATION))
     }
 }
 
-/// A page that is asked for.
+/// The statement of a page, and its parameters.
 #[derive(Debug)]
-struct Asked {
+struct PageRequest {
     statement: String,
-    place: Place,
+    from: RowPosition,
+    /// A JSON array.
     keys: Option<String>,
 }
 
-impl Left {
-    /// Goes on after what was asked for: all of it, or if the page was full, only what stands up to
-    /// its last row.
-    fn pass(&mut self, full_at: Option<Place>) {
+impl RemainingRows {
+    /// Removes the rows of a page. `last_of_full` is the last row of a full page. A page that is not full contains all requested
+    /// rows.
+    fn advance(&mut self, last_of_full: Option<RowPosition>) {
         match self {
-            Self::All(from) => *from = full_at.and_then(after),
-            Self::Keys { keys, inside } => {
-                let was_inside = inside.is_some();
-                // The next place may be one of the next key; then this one has no more rows.
-                *inside = full_at.and_then(|last| after(last).filter(|next| next.0 == last.0));
-                if was_inside {
+            Self::All(from) => *from = last_of_full.and_then(after),
+            Self::Keys { keys, current } => {
+                let was_within_key = current.is_some();
+                // If the next position belongs to the next key, this one has no more rows.
+                *current =
+                    last_of_full.and_then(|last| after(last).filter(|next| next.0 == last.0));
+                if was_within_key {
                     return;
                 }
-                let asked = keys.len().min(KEYS_AT_ONCE);
-                let passed = full_at.map_or(asked, |last| {
-                    keys.partition_point(|key| *key <= last.0).min(asked)
+                let requested = keys.len().min(KEYS_PER_PAGE);
+                let started = last_of_full.map_or(requested, |last| {
+                    keys.partition_point(|key| *key <= last.0).min(requested)
                 });
-                keys.drain(..passed);
+                keys.drain(..started);
             }
         }
     }
 }
 
-/// The first place after one.
-fn after((key, member, id): Place) -> Option<Place> {
+/// The position after another one.
+fn after(position: RowPosition) -> Option<RowPosition> {
+    let (key, member, id) = position;
     if let Some(id) = id.checked_add(1) {
         return Some((key, member, id));
     }

@@ -1,100 +1,98 @@
-//! The rows of groups, a page at a time: no text that SQLite hands over grows with them.
+//! Reads the rows of groups page by page, so that the size of a JSON text from SQLite is bounded.
 
 use std::sync::Arc;
 
 use schemas::entities::Group;
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
-use super::rows::{Text, columns};
-use crate::canon::FirstGroups;
+use super::rows::{JsonRows, decode};
+use crate::entities::FirstGroups;
 use crate::sql::connection::{Dialect, Sql};
-use crate::sql::decode::Grouped;
+use crate::sql::decode::GroupedSource;
 
-/// So many groups are looked for by one statement,
-const GROUPS_AT_ONCE: usize = 4096;
+/// Upper limit of the groups of a page.
+const GROUPS_PER_PAGE: usize = 4096;
 
-/// and about so many rows are handed over by one: some megabytes of text.
+/// The number of rows of a page, a few megabytes of text.
 const PAGE_ROWS: usize = 1 << 15;
 
-/// All rows of the first of some groups, at most `rows_max` unless the very first has more; as of one
-/// moment.
+/// Reads all rows of the first groups from one snapshot, up to `rows_max` rows but at least one group.
 pub(crate) async fn first_groups(
     connection: &mut SqliteConnection,
-    of: Grouped,
+    source: GroupedSource,
     groups: &[Group],
     rows_max: usize,
 ) -> Sql<FirstGroups> {
-    let (mut texts, mut answered, mut rows_left) = (Vec::new(), 0, rows_max);
+    let (mut texts, mut groups_read, mut rows_left) = (Vec::new(), 0, rows_max);
     let mut tx = connection.begin().await?;
-    while let Some((first, _)) = groups.get(answered..).and_then(<[Group]>::split_first) {
-        let asked: Vec<Group> = (groups.iter().skip(answered).take(GROUPS_AT_ONCE))
+    while let Some((first, _)) = groups.get(groups_read..).and_then(<[Group]>::split_first) {
+        let requested: Vec<Group> = (groups.iter().skip(groups_read).take(GROUPS_PER_PAGE))
             .copied()
             .collect();
         let rows = rows_left.min(PAGE_ROWS);
-        let page = page(&mut tx, of, &asked, rows).await?;
+        let page = read_page(&mut tx, source, &requested, rows).await?;
         rows_left = rows_left.saturating_sub(page.rows);
         if page.groups > 0 {
-            answered += page.groups;
+            groups_read += page.groups;
             texts.push(page.text);
             continue;
         }
-        // The group has more rows than a page, or than may still come.
-        if answered > 0
-            && (rows < PAGE_ROWS || !has_at_most(&mut tx, of, *first, rows_left).await?)
+        // The first group has more rows than a page, or than the limit allows.
+        if groups_read > 0
+            && (rows < PAGE_ROWS || !has_at_most(&mut tx, source, *first, rows_left).await?)
         {
             break;
         }
-        let (whole, rows) = whole(&mut tx, of, *first).await?;
+        let (group_texts, rows) = read_group(&mut tx, source, *first).await?;
         rows_left = rows_left.saturating_sub(rows);
-        answered += 1;
-        texts.extend(whole);
+        groups_read += 1;
+        texts.extend(group_texts);
     }
     tx.commit().await?;
-    let rows = columns(of, texts).await?.batch;
+    let rows = decode(source, texts).await?.batch;
     Ok(FirstGroups {
         rows,
-        groups: answered,
+        groups: groups_read,
     })
 }
 
-/// Rows of the first of some groups.
+/// A page of complete groups.
 #[derive(Debug)]
 struct Page {
-    text: Text,
-    /// How many rows were read.
+    text: JsonRows,
+    /// The number of rows that were read.
     rows: usize,
-    /// Of how many groups all rows are there.
+    /// The number of complete groups.
     groups: usize,
 }
 
-/// A page of at most `rows_max` rows, of whole groups.
-async fn page(
+/// Reads a page of complete groups with at most `rows_max` rows.
+async fn read_page(
     connection: &mut SqliteConnection,
-    of: Grouped,
+    source: GroupedSource,
     groups: &[Group],
     rows_max: usize,
 ) -> Sql<Page> {
-    let asked: Vec<(i64, i64)> = groups
+    let keys: Vec<(i64, i64)> = groups
         .iter()
         .map(|group| (group.key, group.member))
         .collect();
-    let asked = serde_json::to_string(&asked).map_err(|error| sqlx::Error::Encode(error.into()))?;
-    // The inner query goes from group to group in their order and stops at the limit; only an index
-    // is read for that.
+    let keys = serde_json::to_string(&keys).map_err(|error| sqlx::Error::Encode(error.into()))?;
+    // The inner query reads only the index, group by group, and stops at the limit.
     let statement = format!(
-        "SELECT count(*), max(place), {rows} FROM (
-             SELECT v.key AS place, e.id AS found FROM json_each(?1) v
+        "SELECT count(*), max(group_index), {rows} FROM (
+             SELECT v.key AS group_index, e.id AS found FROM json_each(?1) v
              CROSS JOIN {table} e ON e.{key} = v.value ->> 0 AND e.athlete_id = v.value ->> 1
              LIMIT ?2)
          CROSS JOIN {table} e ON e.id = found {join}",
-        rows = of.columns(Dialect::Sqlite),
-        table = of.table(),
-        key = of.key(),
-        join = Grouped::JOIN,
+        rows = source.columns(Dialect::Sqlite),
+        table = source.table(),
+        key = source.key(),
+        join = GroupedSource::JOIN,
     );
     let limit = rows_max.saturating_add(1);
     let (rows, last, json): (i64, Option<i64>, String) = sqlx::query_as(AssertSqlSafe(statement))
-        .bind(asked)
+        .bind(keys)
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .fetch_one(connection)
         .await?;
@@ -102,28 +100,28 @@ async fn page(
     let last = last
         .and_then(|last| usize::try_from(last).ok())
         .unwrap_or(0);
-    // One row too many: the group that it is of may have more.
+    // Beyond the limit: the last group may have more rows, so it is excluded.
     let is_full = rows >= limit;
-    let without = groups.get(last).filter(|_| is_full).copied();
+    let excluded = groups.get(last).filter(|_| is_full).copied();
     Ok(Page {
-        text: Text { json, without },
+        text: JsonRows { json, excluded },
         rows,
         groups: if is_full { last } else { groups.len() },
     })
 }
 
-/// Whether a group has no more rows than that.
+/// Returns whether a group has at most `rows_max` rows.
 async fn has_at_most(
     connection: &mut SqliteConnection,
-    of: Grouped,
+    source: GroupedSource,
     group: Group,
     rows_max: usize,
 ) -> Sql<bool> {
     let statement = format!(
         "SELECT count(*) FROM (
              SELECT 1 FROM {table} WHERE {key} = ? AND athlete_id = ? LIMIT ?)",
-        table = of.table(),
-        key = of.key(),
+        table = source.table(),
+        key = source.key(),
     );
     let limit = i64::try_from(rows_max).map_or(i64::MAX, |rows| rows.saturating_add(1));
     let rows: i64 = sqlx::query_scalar(AssertSqlSafe(statement))
@@ -135,25 +133,25 @@ async fn has_at_most(
     Ok(rows < limit)
 }
 
-/// All rows of one group, and how many they are.
-async fn whole(
+/// Reads all rows of a group, and returns them with their number.
+async fn read_group(
     connection: &mut SqliteConnection,
-    of: Grouped,
+    source: GroupedSource,
     group: Group,
-) -> Sql<(Vec<Text>, usize)> {
+) -> Sql<(Vec<JsonRows>, usize)> {
     let statement: Arc<str> = format!(
         "SELECT count(*), max(found), {rows} FROM (
              SELECT id AS found FROM {table}
              WHERE {key} = ?1 AND athlete_id = ?2 AND id >= ?3 ORDER BY id LIMIT ?4)
          CROSS JOIN {table} e ON e.id = found {join}",
-        rows = of.columns(Dialect::Sqlite),
-        table = of.table(),
-        key = of.key(),
-        join = Grouped::JOIN,
+        rows = source.columns(Dialect::Sqlite),
+        table = source.table(),
+        key = source.key(),
+        join = GroupedSource::JOIN,
     )
     .into();
     let limit = i64::try_from(PAGE_ROWS).unwrap_or(i64::MAX);
-    let (mut texts, mut all, mut from) = (Vec::new(), 0, Some(i64::MIN));
+    let (mut texts, mut row_count, mut from) = (Vec::new(), 0, Some(i64::MIN));
     while let Some(first) = from {
         let (rows, last, json): (i64, Option<i64>, String) =
             sqlx::query_as(AssertSqlSafe(Arc::clone(&statement)))
@@ -163,12 +161,12 @@ async fn whole(
                 .bind(limit)
                 .fetch_one(&mut *connection)
                 .await?;
-        all += usize::try_from(rows).unwrap_or(usize::MAX);
-        let without = None;
-        texts.push(Text { json, without });
+        row_count += usize::try_from(rows).unwrap_or(usize::MAX);
+        let excluded = None;
+        texts.push(JsonRows { json, excluded });
         from = last
             .filter(|_| rows >= limit)
             .and_then(|last| last.checked_add(1));
     }
-    Ok((texts, all))
+    Ok((texts, row_count))
 }

@@ -1,8 +1,8 @@
-//! The file of API keys.
+//! The database of API keys.
 
-use crate::embedded::db::{Kind, Upgrade};
+use crate::embedded::db::{DatabaseSpec, Upgrade};
 
-pub(in crate::sql) static KEYS: Kind = Kind {
+pub(in crate::sql) static KEYS: DatabaseSpec = DatabaseSpec {
     name: "keys.db",
     version: 2,
     tables: "
@@ -37,13 +37,13 @@ pub(in crate::sql) static KEYS: Kind = Kind {
              CREATE UNIQUE INDEX admin_actions_by_id ON admin_actions (id);",
         ),
     )],
-    replaceable: false,
+    is_replaceable: false,
     page_bytes: 4096,
     cache_kib: 1024,
     readers: 2,
-    rows_ahead: 128,
-    remedy: "stop every process of this folder and restore keys.db from a copy; without one, remove it \
-             and make new keys",
+    row_buffer: 128,
+    remedy: "stop every process that uses this folder and restore keys.db from a backup; without one, \
+             delete it and create new keys",
 };
 
 #[cfg(test)]
@@ -54,11 +54,11 @@ mod tests {
     use sqlx::{ConnectOptions, Connection};
 
     use super::*;
-    use crate::keys::{Action, Keys};
+    use crate::keys::{AdminAction, Keys};
     use crate::sql::ApiKeyStore;
 
-    /// Makes of a file one as it was before actions had ids.
-    async fn age(folder: &Path) -> Result<(), sqlx::Error> {
+    /// Downgrades a file to version 1, in which actions have no ids.
+    async fn downgrade_to_1(folder: &Path) -> Result<(), sqlx::Error> {
         let path = folder.join(KEYS.name);
         let mut file = SqliteConnectOptions::new().filename(path).connect().await?;
         sqlx::raw_sql(
@@ -71,10 +71,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_older_file_keeps_what_was_recorded() {
+    async fn upgrade_preserves_recorded_actions() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(folder.path().join(crate::embedded::db::LOCKS)).expect("a folder");
-        let action = |target: &str| Action {
+        let action = |target: &str| AdminAction {
             number: 0,
             at_ms: 1,
             actor: "a".to_owned(),
@@ -87,7 +87,7 @@ mod tests {
             .expect("a new file");
         keys.record_action(&action("old")).await.expect("recording");
         drop(keys);
-        age(folder.path()).await.expect("an older file");
+        downgrade_to_1(folder.path()).await.expect("an older file");
         for count in 2..4 {
             let keys = ApiKeyStore::open_file(folder.path())
                 .await

@@ -1,6 +1,6 @@
-//! The entity store in `canon.db`: its tables, and what SQLite does in a way of its own.
+//! The dialect of SQLite, and the tables of `canon.db`.
 //!
-//! A transaction that writes excludes all others (`SqlConnection::has_exclusive_writes`), so no row is locked, and triggers see every
+//! A write transaction excludes all others (`SqlConnection::has_exclusive_writes`). So no row is locked, and triggers see every
 //! change of an athlete or a connection.
 
 pub(crate) mod dump;
@@ -13,24 +13,25 @@ use schemas::source::Source;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::connection::{Sql, SqlConnection, json_array};
-use super::outbox::Row;
+use super::outbox::OutboxRow;
 use super::rows::{Conflict, Rows, write};
-use crate::canon::NOTIFICATIONS_MAX;
-use crate::embedded::db::{Kind, Upgrade};
+use super::versions::Table;
+use crate::embedded::db::{DatabaseSpec, Upgrade};
+use crate::entities::NOTIFICATIONS_MAX;
 
-/// Unsorted segments of athletes are sorted once there are this many.
+/// Unsorted segments of athletes are sorted when they reach this number.
 const UNSORTED_SEGMENTS_MAX: i64 = 1 << 18;
 
-/// A file of `tables`. Both new files and upgrades use it: never change a released one; add another. A macro, since `concat!`
-/// takes no constants.
+/// Includes a file of `tables`, which new databases and upgrades share. Never change the statements of a released file; add
+/// another file. This is a macro because `concat!` accepts no constants.
 macro_rules! table {
     ($name:literal) => {
         include_str!(concat!("tables/", $name, ".sql"))
     };
 }
 
-/// The file of entities.
-pub(super) static CANON: Kind = Kind {
+/// The database of entities.
+pub(super) static ENTITIES: DatabaseSpec = DatabaseSpec {
     name: "canon.db",
     version: 8,
     tables: concat!(
@@ -76,22 +77,22 @@ pub(super) static CANON: Kind = Kind {
             )),
         ),
     ],
-    replaceable: false,
+    is_replaceable: false,
     page_bytes: 4096,
     cache_kib: 128 * 1024,
     readers: 4,
-    rows_ahead: 512,
+    row_buffer: 512,
     remedy: "stop every process of this folder and restore canon.db from a copy, then run \
              `backstitch batch run --full`",
 };
 
 /// Inserts notifications for `groups` and for all groups of `athletes`. Returns the first `NOTIFICATIONS_MAX + 1` of them.
-pub(super) async fn tell(
+pub(super) async fn enqueue_notifications(
     connection: &mut SqliteConnection,
     groups: &[(Source, Group)],
     athletes: &[i64],
     now_ms: i64,
-) -> Sql<Vec<Row>> {
+) -> Sql<Vec<OutboxRow>> {
     let statement = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0)";
     let last: i64 = sqlx::query_scalar(statement)
         .fetch_one(&mut *connection)
@@ -151,15 +152,17 @@ async fn sort_segments(connection: &mut SqliteConnection) -> Sql<()> {
     .map(drop)
 }
 
-/// Ids and versions of rows whose ids are pairs. `IN` for each column would look up every combination.
+/// Reads ids and versions of rows whose ids are pairs. `IN` for each column would look up every combination.
 pub(super) async fn pair_versions(
     connection: &mut SqliteConnection,
-    (table, first, second): (&str, &str, &str),
+    table: Table,
     ids: &[(i64, i64)],
 ) -> Sql<Vec<(i64, i64, i64)>> {
+    let (name, first) = (table.name, table.first);
+    let second = table.second.unwrap_or(first);
     let statement = format!(
         "SELECT e.{first}, e.{second}, e.version FROM json_each(?) v
-         CROSS JOIN {table} e ON e.{first} = v.value ->> 0 AND e.{second} = v.value ->> 1"
+         CROSS JOIN {name} e ON e.{first} = v.value ->> 0 AND e.{second} = v.value ->> 1"
     );
     let ids = serde_json::to_string(ids).map_err(|error| sqlx::Error::Encode(error.into()))?;
     sqlx::query_as(AssertSqlSafe(statement))

@@ -1,20 +1,20 @@
-//! The rows that views read, from their tables into columns.
+//! Decodes the rows that views read from JSON into columns.
 //!
-//! SQLite hands rows over as one JSON text for many of them: handing each over with a dozen values
-//! takes several times as long, since every value is copied on one thread and freed on another.
+//! SQLite returns many rows as one JSON text. Returning each row with its dozen values takes several times as long, because
+//! every value is allocated on one thread and freed on another.
 
 use schemas::entities::{AuthorizationColumns, AuthorizationRow, EffortColumns, EffortRow, Group};
 use serde::Deserialize;
 
-use crate::embedded::statement::heavy;
-use crate::sql::connection::{Sql, undecodable};
-use crate::sql::decode::Grouped;
+use crate::embedded::statement::run_heavy;
+use crate::sql::connection::{Sql, decode_error};
+use crate::sql::decode::GroupedSource;
 
-/// About as many bytes has a row as JSON.
+/// The approximate size of a row as JSON.
 const ROW_BYTES: usize = 64;
 
-/// The place of a row in the order of key, member and id.
-pub(super) type Place = (i64, i64, i64);
+/// The position of a row: key, member and id.
+pub(super) type RowPosition = (i64, i64, i64);
 
 /// A row of `efforts`, in the order of its JSON array.
 #[derive(Debug, Deserialize)]
@@ -35,15 +35,15 @@ struct Effort<'a> {
     athlete_is_disqualified: u8,
 }
 
-/// Id, application, athlete, when it was made and revoked, and whether the athlete is deleted.
+/// Id, application, athlete, times of creation and revocation, and whether the athlete is deleted.
 type Authorization = (i64, i64, i64, i64, Option<i64>, u8);
 
-/// A row that belongs to a group.
-trait Grouping {
+/// A row of a group.
+trait HasGroup {
     fn group(&self) -> Group;
 }
 
-impl Grouping for Effort<'_> {
+impl HasGroup for Effort<'_> {
     fn group(&self) -> Group {
         Group {
             key: self.segment_id,
@@ -52,7 +52,7 @@ impl Grouping for Effort<'_> {
     }
 }
 
-impl Grouping for Authorization {
+impl HasGroup for Authorization {
     fn group(&self) -> Group {
         Group {
             key: self.1,
@@ -61,37 +61,37 @@ impl Grouping for Authorization {
     }
 }
 
-/// Rows as SQLite handed them over.
+/// Rows as JSON text from SQLite.
 #[derive(Debug)]
-pub(super) struct Text {
+pub(super) struct JsonRows {
     pub(super) json: String,
-    /// A group whose rows are left out, since not all of them may be there.
-    pub(super) without: Option<Group>,
+    /// A group whose rows are excluded, because the text may not contain all of them.
+    pub(super) excluded: Option<Group>,
 }
 
-/// Rows in columns, and the place of the last of them.
+/// Rows in columns, and the position of the last one.
 #[derive(Debug)]
 pub(super) struct DecodedRows {
     pub(super) batch: arrow::array::RecordBatch,
-    pub(super) last: Option<Place>,
+    pub(super) last: Option<RowPosition>,
 }
 
-/// Decodes rows as SQLite handed them over into columns, in the order of their places.
-pub(super) async fn columns(of: Grouped, texts: Vec<Text>) -> Sql<DecodedRows> {
+/// Decodes JSON texts into columns, sorted by position.
+pub(super) async fn decode(source: GroupedSource, texts: Vec<JsonRows>) -> Sql<DecodedRows> {
     let bytes: usize = texts.iter().map(|text| text.json.len()).sum();
-    let parsing = heavy(bytes / ROW_BYTES, move || {
-        Ok(match of {
-            Grouped::Efforts => efforts(&texts),
-            Grouped::Authorizations => authorizations(&texts),
+    let decoding = run_heavy(bytes / ROW_BYTES, move || {
+        Ok(match source {
+            GroupedSource::Efforts => efforts(&texts),
+            GroupedSource::Authorizations => authorizations(&texts),
         })
     });
-    let parsed = parsing
+    let decoded = decoding
         .await
         .map_err(|error| sqlx::Error::Protocol(error.to_string()))?;
-    parsed.map_err(|error| undecodable(format!("rows of {}: {error}", of.table())))
+    decoded.map_err(|error| decode_error(format!("invalid rows of {}: {error}", source.table())))
 }
 
-fn efforts(texts: &[Text]) -> Result<DecodedRows, String> {
+fn efforts(texts: &[JsonRows]) -> Result<DecodedRows, String> {
     let mut rows: Vec<Effort<'_>> = parse(texts)?;
     rows.sort_unstable_by_key(|row| (row.segment_id, row.athlete_id, row.id));
     let mut columns = EffortColumns::default();
@@ -124,7 +124,7 @@ fn efforts(texts: &[Text]) -> Result<DecodedRows, String> {
     })
 }
 
-fn authorizations(texts: &[Text]) -> Result<DecodedRows, String> {
+fn authorizations(texts: &[JsonRows]) -> Result<DecodedRows, String> {
     let mut rows: Vec<Authorization> = parse(texts)?;
     rows.sort_unstable_by_key(|(id, key, member, ..)| (*key, *member, *id));
     let mut columns = AuthorizationColumns::default();
@@ -146,18 +146,18 @@ fn authorizations(texts: &[Text]) -> Result<DecodedRows, String> {
     })
 }
 
-fn parse<'a, T: Deserialize<'a> + Grouping>(texts: &'a [Text]) -> Result<Vec<T>, String> {
+fn parse<'a, T: Deserialize<'a> + HasGroup>(texts: &'a [JsonRows]) -> Result<Vec<T>, String> {
     let mut rows = Vec::new();
     for text in texts {
-        let mut some: Vec<T> =
+        let mut parsed: Vec<T> =
             serde_json::from_str(&text.json).map_err(|error| error.to_string())?;
-        if let Some(group) = text.without {
-            some.retain(|row| row.group() != group);
+        if let Some(group) = text.excluded {
+            parsed.retain(|row| row.group() != group);
         }
         if rows.is_empty() {
-            rows = some;
+            rows = parsed;
         } else {
-            rows.extend(some);
+            rows.extend(parsed);
         }
     }
     Ok(rows)
@@ -167,17 +167,17 @@ fn parse<'a, T: Deserialize<'a> + Grouping>(texts: &'a [Text]) -> Result<Vec<T>,
 mod tests {
     use sqlx::{Connection as _, SqliteConnection};
 
-    /// Weights of views come from SQLite as digits.
+    /// SQLite returns weights as decimal digits.
     #[tokio::test]
-    async fn seventeen_digits_bring_a_weight_back_to_the_last_bit() {
+    async fn seventeen_digits_preserve_a_weight_exactly() {
         let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
         let boundaries = [55.0_f64, 65.0, 75.0, 85.0, 95.0, 105.0, 115.0];
-        let beside = boundaries
+        let near_boundaries = boundaries
             .iter()
             .flat_map(|at| [at.next_down(), *at, at.next_up()]);
-        // The fractional parts of multiples of the golden ratio are spread evenly.
+        // Fractional parts of multiples of the golden ratio are distributed evenly.
         let spread = (1..20_000).map(|n| (f64::from(n) * 0.618_033_988_749_894_9).fract() * 200.0);
-        for weight in beside.chain(spread) {
+        for weight in near_boundaries.chain(spread) {
             let digits: String = sqlx::query_scalar("SELECT printf('%!.17g', ?)")
                 .bind(weight)
                 .fetch_one(&mut connection)

@@ -1,16 +1,16 @@
-//! Files of an older version are brought to this one, and keep their rows.
+//! Tests that upgrades of older files preserve their rows.
 
 use schemas::entities::{Application, Athlete, Effort, Entity};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 
 use super::*;
-use crate::admin::{By, CanonAdmin as _, Requested};
-use crate::canon::{Applied, CanonRead as _, CanonWrite as _};
+use crate::admin::{AuditContext, CapacityRequestOutcome, EntityAdmin as _};
+use crate::entities::{EntityRead as _, EntityWrite as _};
 use crate::sql::EntityStore;
 
-/// Makes of a file one as it was before athletes could be disqualified.
-async fn age(folder: &std::path::Path) -> Result<(), sqlx::Error> {
+/// Downgrades a file to version 1, before athletes could be disqualified.
+async fn downgrade_to_1(folder: &std::path::Path) -> Result<(), sqlx::Error> {
     let path = folder.join("canon.db");
     let mut file = SqliteConnectOptions::new().filename(path).connect().await?;
     sqlx::raw_sql(
@@ -87,7 +87,7 @@ fn application() -> Entity {
 }
 
 #[tokio::test]
-async fn an_older_file_keeps_its_rows() {
+async fn upgrade_from_version_1_preserves_rows() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(folder.path().join(crate::embedded::db::LOCKS)).expect("a folder");
     let rows = [
@@ -96,27 +96,27 @@ async fn an_older_file_keeps_its_rows() {
         athlete(8, false),
         application(),
     ];
-    let canon = EntityStore::open_file(folder.path())
+    let store = EntityStore::open_file(folder.path())
         .await
         .expect("a new file");
-    canon.apply(&rows, 1).await.expect("applying");
-    drop(canon);
-    age(folder.path()).await.expect("an older file");
+    store.apply(&rows, 1).await.expect("applying");
+    drop(store);
+    downgrade_to_1(folder.path()).await.expect("an older file");
 
     for _ in 0..2 {
-        let canon = EntityStore::open_file(folder.path())
+        let store = EntityStore::open_file(folder.path())
             .await
             .expect("opening");
-        // Of three who are connected one was deleted.
-        let usages = canon.usages_of(&[6]).await.expect("reading");
+        // Three athletes are connected, one of them is deleted.
+        let usages = store.usages_by_id(&[6]).await.expect("reading");
         let connected = usages.first().and_then(|usage| usage.connected);
         assert_eq!(connected, Some(2));
-        let told = |applied: Applied| applied.notifications.len();
         for (is_disqualified, notifications) in [(false, 0), (true, 1), (true, 0), (false, 1)] {
-            let applied = canon.apply(&[athlete(3, is_disqualified)], 1).await;
-            assert_eq!(told(applied.expect("applying")), notifications);
+            let applied = store.apply(&[athlete(3, is_disqualified)], 1).await;
+            let applied = applied.expect("applying");
+            assert_eq!(applied.notifications.len(), notifications);
             let group = Group { key: 2, member: 3 };
-            let rows = canon.groups(Source::Efforts, &[group]).await;
+            let rows = store.groups(Source::Efforts, &[group]).await;
             let rows = rows.expect("reading");
             let column = rows.column_by_name("athlete_is_disqualified");
             let column = column.map(|column| arrow::array::AsArray::as_boolean(column).clone());
@@ -125,8 +125,8 @@ async fn an_older_file_keeps_its_rows() {
     }
 }
 
-/// Makes of a file one of version 7: who is disqualified is a column, and calls have no tokens.
-async fn age_to_7(folder: &std::path::Path) -> Result<(), sqlx::Error> {
+/// Downgrades a file to version 7, in which disqualification is a column and calls have no tokens.
+async fn downgrade_to_7(folder: &std::path::Path) -> Result<(), sqlx::Error> {
     let path = folder.join("canon.db");
     let mut file = SqliteConnectOptions::new().filename(path).connect().await?;
     sqlx::raw_sql(
@@ -144,11 +144,11 @@ async fn age_to_7(folder: &std::path::Path) -> Result<(), sqlx::Error> {
 }
 
 #[tokio::test]
-async fn a_file_of_version_7_keeps_the_disqualified_the_outbox_and_requests() {
+async fn upgrade_from_version_7_preserves_disqualified_outbox_and_requests() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(folder.path().join(crate::embedded::db::LOCKS)).expect("a folder");
     let rows = [athlete(3, true), effort(), application()];
-    let by = By::default();
+    let by = AuditContext::default();
     let store = EntityStore::open_file(folder.path())
         .await
         .expect("a new file");
@@ -158,7 +158,7 @@ async fn a_file_of_version_7_keeps_the_disqualified_the_outbox_and_requests() {
         .await
         .expect("a request");
     drop(store);
-    age_to_7(folder.path()).await.expect("an older file");
+    downgrade_to_7(folder.path()).await.expect("an older file");
 
     let store = EntityStore::open_file(folder.path())
         .await
@@ -168,8 +168,13 @@ async fn a_file_of_version_7_keeps_the_disqualified_the_outbox_and_requests() {
     let column = rows.column_by_name("athlete_is_disqualified");
     let column = column.map(|column| arrow::array::AsArray::as_boolean(column).clone());
     assert_eq!(column.map(|column| column.value(0)), Some(true));
-    let pending = store.pending(Source::Efforts, i64::MAX, 10).await;
+    let pending = store
+        .pending_notifications(Source::Efforts, i64::MAX, 10)
+        .await;
     assert_eq!(pending.expect("the outbox"), applied.notifications);
     let again = store.request_capacity(6, 11, &by, 2).await;
-    assert!(matches!(again, Ok(Requested::Open(_))), "{again:?}");
+    assert!(
+        matches!(again, Ok(CapacityRequestOutcome::AlreadyOpen(_))),
+        "{again:?}"
+    );
 }

@@ -1,5 +1,5 @@
-//! What may happen to the files of the embedded stores: they are deleted, damaged, of another
-//! version or not to be written, and processes that use them are killed.
+//! Faults of the files of the embedded stores: deleted, damaged, of another version, or read-only.
+//! Processes that use them are killed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use arrow::array::Int64Array;
-use schemas::seam::{Cut, Fence};
+use schemas::seam::{Checkpoint, Cut};
 use schemas::source::Source;
-use stores::live::{Deltas, LiveQuery, LiveRead, LiveWrite};
+use stores::live::{DeltaQuery, Deltas, LiveRead, LiveWrite};
 use stores::log::{FetchLimit, NewRecords};
 use stores::{ErrorKind, Result, Stores};
 use tempfile::TempDir;
@@ -42,8 +42,8 @@ fn one_row(count: i64) -> Deltas {
     }
 }
 
-fn whole_group() -> LiveQuery {
-    LiveQuery {
+fn whole_group() -> DeltaQuery {
+    DeltaQuery {
         view: VIEW.to_owned(),
         group: b"g".to_vec(),
         ranges: vec![(Vec::new(), None)],
@@ -51,30 +51,32 @@ fn whole_group() -> LiveQuery {
     }
 }
 
-/// Where a slot stands and what its parts add up to.
-async fn standing(live: &dyn LiveRead) -> Result<Option<(Fence, i64)>> {
-    let answer = live.read(Source::Plays, 1, &[whole_group()]).await?;
-    let sum = answer.parts[0].counts.values().iter().sum();
-    Ok(answer.slots[0].as_ref().map(|slot| (slot.fence(), sum)))
+/// The checkpoint of the partition state and the sum of its deltas.
+async fn standing(live: &dyn LiveRead) -> Result<Option<(Checkpoint, i64)>> {
+    let answer = live.read_deltas(Source::Plays, 1, &[whole_group()]).await?;
+    let sum = answer.deltas[0].counts.values().iter().sum();
+    Ok(answer.partition_states[0]
+        .as_ref()
+        .map(|slot| (slot.checkpoint(), sum)))
 }
 
-async fn apply_one(live: &dyn LiveWrite, fence: Fence) -> Result<Fence> {
+async fn apply_one(live: &dyn LiveWrite, fence: Checkpoint) -> Result<Checkpoint> {
     let next = cut(fence.next_offset + 1);
     let done = live
         .apply(slot(0), fence, next, &[VIEW], &vec![one_row(1)].into())
         .await?;
     assert_eq!(done, Ok(()));
-    Ok(Fence {
+    Ok(Checkpoint {
         next_offset: next.next_offset,
         ..fence
     })
 }
 
-/// A new life of the slot at the offset and epoch, in which so many single records are counted.
-async fn live_again(live: &dyn LiveWrite, generation: u64, records: i64) -> Result<Fence> {
-    let healed = live.heal(slot(0), None, &life(0, 0, generation)).await?;
+/// Starts a new generation of the partition state and counts `records` single records in it.
+async fn live_again(live: &dyn LiveWrite, generation: u64, records: i64) -> Result<Checkpoint> {
+    let healed = live.rebuild(slot(0), None, &life(0, 0, generation)).await?;
     assert_eq!(healed, Ok(()));
-    let mut fence = Fence {
+    let mut fence = Checkpoint {
         generation,
         next_offset: 0,
         epoch: 1,
@@ -95,8 +97,8 @@ fn remove_live_files(folder: &Path, which: impl Fn(&str) -> bool) {
     }
 }
 
-/// However the live file is removed while two processes have it open, both find an empty one at
-/// once, share it, and nothing of the old one comes back; also not for a third.
+/// Two processes have the live file open when it is deleted. Both see an empty file at once and
+/// share it, and old data does not reappear, also for a third process.
 #[tokio::test]
 async fn a_deleted_live_file_is_made_anew() -> Result<()> {
     let all = |_: &str| true;
@@ -115,10 +117,10 @@ async fn a_deleted_live_file_is_made_anew() -> Result<()> {
         assert_eq!(standing(&*other.live).await?, None);
         let moved = one
             .live
-            .impose(slot(0), fence)
+            .close_epoch(slot(0), fence)
             .await?
             .expect_err("it is gone");
-        assert_eq!(moved.at, None);
+        assert_eq!(moved.actual, None);
         let fence = live_again(&*other.live, generation + 10, 2).await?;
         assert_eq!(standing(&*one.live).await?, Some((fence, 2)));
         let third = Stores::embedded(folder.path()).await?;
@@ -138,8 +140,8 @@ async fn a_deleted_live_file_is_made_anew() -> Result<()> {
     Ok(())
 }
 
-/// The live file vanishes again and again while two workers and a reader are at it: nobody gets an
-/// error, and what a reader sees is always right for its slot.
+/// The live file is deleted repeatedly while two workers and a reader use it. No call fails, and
+/// the reader always sees deltas that match the checkpoint.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_file_may_vanish_at_any_time() -> Result<()> {
     let folder = folder();
@@ -151,10 +153,10 @@ async fn a_live_file_may_vanish_at_any_time() -> Result<()> {
         while !is_over() {
             let Some((fence, _)) = standing(&*stores.live).await? else {
                 generation += 2;
-                // Whether this one or another heals is the same.
+                // Either process may rebuild the state.
                 let _done = stores
                     .live
-                    .heal(slot(0), None, &life(0, 0, generation))
+                    .rebuild(slot(0), None, &life(0, 0, generation))
                     .await?;
                 continue;
             };
@@ -181,7 +183,7 @@ async fn a_live_file_may_vanish_at_any_time() -> Result<()> {
     };
     let remove = async {
         for round in 0..500 {
-            // A machine that is busy may take longer than usual to see anything.
+            // A busy machine may take longer before the reader sees data.
             if round >= 25 && is_seen() {
                 break;
             }
@@ -203,7 +205,7 @@ async fn a_live_file_may_vanish_at_any_time() -> Result<()> {
     Ok(())
 }
 
-/// Many processes may open a new folder at the same moment, and find one set of stores.
+/// Many processes may open a new folder at the same time, and use the same stores.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn opening_at_once_is_safe() -> Result<()> {
     let folder = folder();
@@ -239,10 +241,10 @@ fn group(prefix: &str, count: usize) -> NewRecords {
     }
 }
 
-/// Names the folder to the process that is to be killed.
+/// Environment variable with the folder of the process that is killed.
 const VICTIM_FOLDER: &str = "BACKSTITCH_TEST_VICTIM_FOLDER";
 
-/// Appends and applies until it is killed, and says what was answered.
+/// Appends and applies until it is killed, and prints each acknowledged call.
 #[tokio::test]
 #[ignore = "the other process of writers_may_be_killed"]
 async fn victim() -> Result<()> {
@@ -284,8 +286,8 @@ fn start_victim(folder: &Path) -> Child {
         .expect("the other process starts")
 }
 
-/// A process that writes may be killed at any moment: what was answered is there, the log has no
-/// torn batch, slots and parts agree, and its lease is free.
+/// A writing process may be killed at any time. Acknowledged writes are present, the log has no
+/// torn batch, the checkpoint matches the deltas, and the lease is free.
 #[tokio::test]
 async fn writers_may_be_killed() -> Result<()> {
     let folder = folder();
@@ -330,9 +332,8 @@ async fn writers_may_be_killed() -> Result<()> {
     Ok(())
 }
 
-/// Closes the stores and waits until everything is in the files themselves. The last connection of
-/// a file sees to that; where several close at once none may be the last, so it may take more
-/// tries.
+/// Closes the stores and waits until all data is in the main files. The last connection of a file
+/// checkpoints it. If several close at once, none may be the last, so this may take several tries.
 async fn closed(folder: &Path, mut stores: Stores) -> Result<()> {
     let is_beside = |entry: std::io::Result<std::fs::DirEntry>| {
         entry.is_ok_and(|entry| entry.file_name().to_string_lossy().ends_with("-wal"))
@@ -351,14 +352,15 @@ async fn closed(folder: &Path, mut stores: Stores) -> Result<()> {
     panic!("the files are still open");
 }
 
-/// A payload that was changed on the disk is found, with the place, and nothing of it is brought.
+/// A payload that was changed on disk is detected; the error names its position, and no record of
+/// it is returned.
 #[tokio::test]
 async fn a_corrupted_payload_is_found() -> Result<()> {
     let folder = folder();
     let stores = Stores::embedded(folder.path()).await?;
     stores.log.ensure_topic(TOPIC, 1).await?;
     stores.log.append(TOPIC, &[group("fine", 3)], 1).await?;
-    // What can't be compressed is in the file as it is.
+    // Incompressible data is stored as it is.
     let noise: Vec<u8> = (0..400_u64)
         .map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40).to_le_bytes()[0])
         .collect();
@@ -400,7 +402,7 @@ async fn a_corrupted_payload_is_found() -> Result<()> {
     Ok(())
 }
 
-/// Files that are not what they should be are refused with a message that names them.
+/// Unexpected files are refused with a message that names them.
 #[tokio::test]
 async fn odd_files_are_refused() -> Result<()> {
     for (name, version, says) in [
@@ -412,7 +414,7 @@ async fn odd_files_are_refused() -> Result<()> {
         closed(folder.path(), stores).await?;
         let path = folder.path().join(name);
         let mut file = std::fs::read(&path).expect("the file can be read");
-        // Where SQLite keeps `user_version`.
+        // The offset of SQLite's `user_version`.
         file[60..64].copy_from_slice(&version.to_be_bytes());
         std::fs::write(&path, file).expect("the file can be written");
         let error = Stores::embedded(folder.path())
@@ -434,8 +436,8 @@ async fn odd_files_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// A file that can't be made again may not vanish while it is used: what is written then would be
-/// lost.
+/// Deleting a file that cannot be rebuilt is detected while the file is in use, because later
+/// writes would be lost.
 #[tokio::test]
 async fn a_removed_log_is_noticed() -> Result<()> {
     let folder = folder();
@@ -454,7 +456,7 @@ async fn a_removed_log_is_noticed() -> Result<()> {
     Ok(())
 }
 
-/// A data folder that can't be written, or is none, is a clear error.
+/// A data folder that is read-only or not a folder gives a clear error.
 #[tokio::test]
 async fn odd_folders_are_refused() -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
@@ -477,7 +479,7 @@ async fn odd_folders_are_refused() -> Result<()> {
         }
     };
     forbid(true);
-    // An administrator may write anywhere, so there is nothing to be seen.
+    // An administrator may write anywhere, so the test would see no error.
     if std::fs::write(data.join("probe"), "").is_err() {
         let error = Stores::embedded(&data)
             .await

@@ -242,8 +242,14 @@ impl Scene {
     pub(super) async fn counted(&self, source: Source, partitions: usize) -> Option<Vec<i64>> {
         let partitions = u32::try_from(partitions).expect("few partitions");
         let live = &self.world.stores.live;
-        let slots = live.read(source, partitions, &[]).await.ok()?.slots;
-        let next = |slot: &Option<schemas::seam::Slot>| Some(slot.as_ref()?.position.next_offset);
+        let slots = live
+            .read_deltas(source, partitions, &[])
+            .await
+            .ok()?
+            .partition_states;
+        let next = |slot: &Option<schemas::seam::PartitionState>| {
+            Some(slot.as_ref()?.position.next_offset)
+        };
         slots.iter().map(next).collect()
     }
 
@@ -266,7 +272,7 @@ impl Scene {
             }
             // A busy machine may be too slow for a lease that is so short, and for a server that has only
             // just started again.
-            let again = ["a batch run is under way", "lease", "may go through later"]
+            let again = ["a batch run is under way", "lease", "try again later"]
                 .iter()
                 .any(|why| said.contains(why));
             assert!(again, "{said}");

@@ -16,7 +16,7 @@ const KILLS: usize = 12;
 /// More than the session of a group of consumers lasts.
 const SILENCE: Duration = Duration::from_millis(8_500);
 /// What a worker says once it has been given something to do.
-const HAS_PARTITIONS: &str = "partitions came to this process";
+const HAS_PARTITIONS: &str = "partitions were assigned to this process";
 
 /// A worker is killed after any request or answer to or from any server; what was under way then is
 /// lost, or arrives after its end.
@@ -155,7 +155,9 @@ async fn a_rebalance_in_the_middle_of_a_batch_on_servers() {
             let (succeeded, said) = worker.end();
             assert!(succeeded, "{said:?}");
             refused += refusals(&said[0]);
-            went += said[1].matches("partitions went from this process").count();
+            went += said[1]
+                .matches("partitions were revoked from this process")
+                .count();
         }
         if refused > 0 && went > 0 && round > 0 {
             break;

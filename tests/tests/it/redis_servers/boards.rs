@@ -2,8 +2,8 @@
 
 use schemas::source::Source;
 use stores::board_cache::{
-    BoardCache, BoardCacheRead, BoardChange, BoardChanges, BoardName, BoardQuery, BoardRow,
-    BoardWant, Cached, Register, Registered, Revision,
+    BoardCache, BoardCacheRead, BoardName, BoardQuery, BoardRegister, BoardRow, BoardSelection,
+    CacheLookup, CachedBoardChange, CachedBoardChanges, RegisteredBoard, Revision,
 };
 use stores::live::Changes;
 use tests::world::World;
@@ -31,21 +31,26 @@ fn rows(count: usize) -> Vec<BoardRow> {
 }
 
 /// Puts a board with some rows into the cache.
-async fn put(live: &RedisLive, at: Fence, key: u8, count: usize) -> Result<Registered> {
+async fn put(live: &RedisLive, at: Checkpoint, key: u8, count: usize) -> Result<RegisteredBoard> {
     put_rows(live, at, key, &rows(count)).await
 }
 
-async fn put_rows(live: &RedisLive, at: Fence, key: u8, rows: &[BoardRow]) -> Result<Registered> {
-    let revision = live.register(slot(0)).await?.revision;
+async fn put_rows(
+    live: &RedisLive,
+    at: Checkpoint,
+    key: u8,
+    rows: &[BoardRow],
+) -> Result<RegisteredBoard> {
+    let revision = live.read_register(slot(0)).await?.revision;
     let begun = live.begin_fill(slot(0), (at, revision), &name(key)).await?;
     let (id, revision) = begun.expect("the slot stands");
     let (name, bytes) = (name(key), None);
-    let board = Registered { name, id, bytes };
+    let board = RegisteredBoard { name, id, bytes };
     assert!(live.fill(slot(0), (&board, 1), rows).await?);
     let ended = live.end_fill(slot(0), (at, revision), (&board, 1), 0);
     ended.await?.expect("the slot stands");
     let bytes = live.measure(slot(0), &board, i64::from(key)).await?;
-    Ok(Registered { bytes, ..board })
+    Ok(RegisteredBoard { bytes, ..board })
 }
 
 fn keys(server: &Server, of: &str) -> usize {
@@ -86,7 +91,7 @@ async fn rows_after_a_row_are_those_of_a_plain_sort() -> Result<()> {
         name: name(1),
         partition: 0,
         score_bytes: 9,
-        want: BoardWant::After {
+        selection: BoardSelection::After {
             score: score.clone(),
             member: [score.as_slice(), member].concat(),
             limit: 3,
@@ -96,13 +101,16 @@ async fn rows_after_a_row_are_those_of_a_plain_sort() -> Result<()> {
     let answers = live.read_boards(Source::Plays, &queries).await?;
     for ((score, member), answer) in keys.iter().zip(answers) {
         let member = [score.as_slice(), member].concat();
-        let Cached::Board(board) = answer.board else {
+        let CacheLookup::Board(board) = answer.board else {
             panic!("the board is there")
         };
         let is_after = |row: &&BoardRow| (&row.score, &row.member) > (score, &member);
         let expected: Vec<BoardRow> = rows.iter().filter(is_after).cloned().collect();
         let first = rows.len() - expected.len();
-        assert_eq!(board.first, first as u64, "after {score:?} {member:?}");
+        assert_eq!(
+            board.first_index, first as u64,
+            "after {score:?} {member:?}"
+        );
         assert_eq!(
             board.rows,
             expected[..expected.len().min(3)],
@@ -122,10 +130,12 @@ async fn a_board_in_the_place_of_another_leaves_none_of_it() -> Result<()> {
     assert_eq!(keys(&server, "*:b:*"), 3);
     let second = put(&live, fence(0, 1), 1, 3).await?;
     assert_eq!(keys(&server, "*:b:*"), 3);
-    let Register {
-        boards, leftovers, ..
-    } = live.register(slot(0)).await?;
-    assert_eq!((boards, leftovers), (vec![second], vec![]));
+    let BoardRegister {
+        boards,
+        stale_boards,
+        ..
+    } = live.read_register(slot(0)).await?;
+    assert_eq!((boards, stale_boards), (vec![second], vec![]));
     Ok(())
 }
 
@@ -149,13 +159,13 @@ async fn lost_changes_of_the_register_are_not_taken_for_others() -> Result<()> {
     assert_ne!((&lost, lost_revision), (&kept, kept_revision));
     let (name, bytes) = (name(1), None);
     let (id, believed) = (lost, (at, lost_revision));
-    let lost = Registered { name, id, bytes };
+    let lost = RegisteredBoard { name, id, bytes };
     assert!(!live.fill(slot(0), (&lost, 1), &rows(1)).await?);
     let ended = live.end_fill(slot(0), believed, (&lost, 0), 0).await?;
     assert!(ended.is_err(), "{ended:?}");
-    let dropped = live.drop_boards(slot(0), believed, &[lost]).await?;
+    let dropped = live.remove_boards(slot(0), believed, &[lost]).await?;
     assert!(dropped.is_err(), "{dropped:?}");
-    let register = live.register(slot(0)).await?;
+    let register = live.read_register(slot(0)).await?;
     assert_eq!(register.revision, kept_revision);
     assert_eq!(register.boards[0].id, kept);
     Ok(())
@@ -173,19 +183,21 @@ async fn a_filling_whose_last_step_is_lost_is_refused_at_once() -> Result<()> {
     let register = server.ask(&["KEYS", "*:boards"]);
     server.ask(&["COPY", &register, "aside"]);
     let (name, bytes) = (name(1), None);
-    let board = Registered { name, id, bytes };
+    let board = RegisteredBoard { name, id, bytes };
     assert!(live.fill(slot(0), (&board, 1), &rows(1)).await?);
     server.ask(&["COPY", "aside", &register, "REPLACE"]);
 
     let calls = calls_of_scripts(&server);
     let ended = live.end_fill(slot(0), (at, revision), (&board, 1), 0);
-    assert_eq!(ended.await?, Err(Moved { at: Some(at) }));
+    assert_eq!(ended.await?, Err(CheckpointMismatch { actual: Some(at) }));
     assert_eq!(calls_of_scripts(&server) - calls, 1);
     // Nothing was changed, and the board can go.
-    assert_eq!(live.register(slot(0)).await?.revision, revision);
-    let dropped = live.drop_boards(slot(0), (at, revision), &[board]).await?;
+    assert_eq!(live.read_register(slot(0)).await?.revision, revision);
+    let dropped = live
+        .remove_boards(slot(0), (at, revision), &[board])
+        .await?;
     dropped.expect("the slot stands");
-    assert_eq!(live.register(slot(0)).await?.boards, []);
+    assert_eq!(live.read_register(slot(0)).await?.boards, []);
     Ok(())
 }
 
@@ -211,17 +223,17 @@ async fn only_boards_of_the_register_are_noted_as_read() -> Result<()> {
         put(&live, fence(0, 1), 3, 1).await?,
     ];
     assert_eq!(live.least_used(slot(0), 2).await?, [name(1), name(2)]);
-    live.note_use(slot(0), &name(1), 10).await?;
+    live.record_use(slot(0), &name(1), 10).await?;
     // An earlier note that comes late.
-    live.note_use(slot(0), &name(1), 4).await?;
+    live.record_use(slot(0), &name(1), 4).await?;
     assert_eq!(
         live.least_used(slot(0), 9).await?,
         [name(2), name(3), name(1)]
     );
-    let revision = live.register(slot(0)).await?.revision;
-    let gone = live.drop_boards(slot(0), (fence(0, 1), revision), &boards[1..2]);
+    let revision = live.read_register(slot(0)).await?.revision;
+    let gone = live.remove_boards(slot(0), (fence(0, 1), revision), &boards[1..2]);
     gone.await?.expect("the slot stands");
-    live.note_use(slot(0), &name(2), 11).await?;
+    live.record_use(slot(0), &name(2), 11).await?;
     let used = server.ask(&["KEYS", "*:boards:used"]);
     assert_eq!(server.ask(&["ZCARD", &used]), "2");
     for stale in ["one", "two", "three"] {
@@ -242,12 +254,12 @@ async fn boards_can_go_when_memory_is_full() -> Result<()> {
     let board = put(&live, fence(0, 1), 1, 100).await?;
     server.ask(&["CONFIG", "SET", "maxmemory", "1000"]);
     let changes = Changes {
-        boards: BoardChanges {
-            boards: vec![BoardChange {
+        boards: CachedBoardChanges {
+            boards: vec![CachedBoardChange {
                 id: board.id.clone(),
                 rows: vec![(vec![1], None)],
             }],
-            ..BoardChanges::default()
+            ..CachedBoardChanges::default()
         },
         ..Changes::default()
     };
@@ -256,12 +268,12 @@ async fn boards_can_go_when_memory_is_full() -> Result<()> {
     let full = full.await.expect_err("no memory");
     assert!(matches!(full, stores::Error::Full { .. }), "{full}");
     assert!(begun.elapsed() < Duration::from_secs(10), "it waited");
-    live.note_use(slot(0), &name(1), 9).await?;
+    live.record_use(slot(0), &name(1), 9).await?;
     assert_eq!(live.least_used(slot(0), 9).await?, [name(1)]);
     assert!(live.measure(slot(0), &board, 9).await?.is_some());
-    let revision = live.register(slot(0)).await?.revision;
+    let revision = live.read_register(slot(0)).await?.revision;
     let gone = [board];
-    let gone = live.drop_boards(slot(0), (fence(0, 1), revision), &gone);
+    let gone = live.remove_boards(slot(0), (fence(0, 1), revision), &gone);
     gone.await?.expect("the slot stands");
     assert_eq!(keys(&server, "*:b*"), 0);
     Ok(())

@@ -48,7 +48,7 @@ async fn keys_that_move_are_found() -> Result<()> {
             ..one.hasty()
         })
         .await?;
-        assert_eq!(live.flaws().await?, Vec::<String>::new());
+        assert_eq!(live.diagnostics().await?, Vec::<String>::new());
         heal(&live, 0).await?;
         assert_eq!(add(&live, 0, fence(0, 1)).await?, Ok(()));
         let hash_slot = one.ask(&["CLUSTER", "KEYSLOT", "{blue:plays:0}:slot"]);

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arrow::array::BinaryArray;
-use schemas::seam::{Cut, Fence, Moved};
+use schemas::seam::{Checkpoint, CheckpointMismatch, Cut};
 use schemas::source::Source;
-use stores::live::{Changes, Deltas, LiveQuery, LiveRead, LiveWrite};
+use stores::live::{Changes, DeltaQuery, Deltas, LiveRead, LiveWrite};
 use stores::namespace::Namespace;
 use stores::redis::{RedisLive, RedisOptions};
 use stores::{ErrorKind, Result, Server as _};
@@ -42,8 +42,8 @@ const fn cut(next_offset: i64) -> Cut {
     }
 }
 
-const fn fence(next_offset: i64, epoch: u64) -> Fence {
-    Fence {
+const fn fence(next_offset: i64, epoch: u64) -> Checkpoint {
+    Checkpoint {
         generation: 1,
         next_offset,
         epoch,
@@ -51,7 +51,7 @@ const fn fence(next_offset: i64, epoch: u64) -> Fence {
 }
 
 async fn heal(live: &RedisLive, partition: u32) -> Result<()> {
-    let done = live.heal(slot(partition), None, &life(0, 0, 1)).await?;
+    let done = live.rebuild(slot(partition), None, &life(0, 0, 1)).await?;
     assert_eq!(done, Ok(()), "there was no slot");
     Ok(())
 }
@@ -71,8 +71,8 @@ fn rows(group: &str, rows: impl IntoIterator<Item = (String, i64)>) -> Vec<Delta
 async fn add(
     live: &RedisLive,
     partition: u32,
-    believed: Fence,
-) -> Result<std::result::Result<(), Moved>> {
+    believed: Checkpoint,
+) -> Result<std::result::Result<(), CheckpointMismatch>> {
     let one = rows("g", [("r".to_owned(), 1)]);
     let next = cut(believed.next_offset + 1);
     live.apply(slot(partition), believed, next, &[VIEW], &one.into())
@@ -81,16 +81,18 @@ async fn add(
 
 /// Where a slot stands, and the sum of a group's rows; 0 and 0 where it is missing.
 async fn sums(live: &RedisLive, partition: u32, group: &str) -> Result<(i64, i64)> {
-    let query = LiveQuery {
+    let query = DeltaQuery {
         view: VIEW.to_owned(),
         group: group.into(),
         ranges: vec![(Vec::new(), None)],
         partition: Some(partition),
     };
-    let answer = live.read(Source::Plays, partition + 1, &[query]).await?;
-    let stands = answer.slots[partition as usize].as_ref();
+    let answer = live
+        .read_deltas(Source::Plays, partition + 1, &[query])
+        .await?;
+    let stands = answer.partition_states[partition as usize].as_ref();
     let next = stands.map_or(0, |slot| slot.position.next_offset);
-    Ok((next, answer.parts[0].counts.values().iter().sum()))
+    Ok((next, answer.deltas[0].counts.values().iter().sum()))
 }
 
 #[tokio::test]
@@ -116,12 +118,12 @@ async fn a_server_that_evicts_is_refused() -> Result<()> {
     assert!(refused.to_string().contains("noeviction"), "{refused}");
     server.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     let live = open(&server.options()).await?;
-    assert_eq!(live.flaws().await?, Vec::<String>::new());
+    assert_eq!(live.diagnostics().await?, Vec::<String>::new());
     heal(&live, 0).await?;
 
     server.ask(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
-    let flaws = live.flaws().await?;
-    assert!(flaws[0].contains("volatile-ttl"), "{flaws:?}");
+    let diagnostics = live.diagnostics().await?;
+    assert!(diagnostics[0].contains("volatile-ttl"), "{diagnostics:?}");
     server.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
     let refused = add(&live, 0, fence(0, 1)).await.expect_err("it evicts");
     assert_eq!(refused.kind(), ErrorKind::Fatal, "{refused}");
@@ -131,8 +133,8 @@ async fn a_server_that_evicts_is_refused() -> Result<()> {
 #[tokio::test]
 async fn a_server_without_a_file_is_warned_of() -> Result<()> {
     let server = Server::start(&["--appendonly", "no"]);
-    let flaws = open(&server.options()).await?.flaws().await?;
-    assert!(flaws[0].contains("appendonly yes"), "{flaws:?}");
+    let diagnostics = open(&server.options()).await?.diagnostics().await?;
+    assert!(diagnostics[0].contains("appendonly yes"), "{diagnostics:?}");
     Ok(())
 }
 
@@ -214,8 +216,8 @@ async fn full_memory_changes_nothing() -> Result<()> {
     assert_eq!(full.kind(), ErrorKind::Retry, "{full}");
     assert!(full.to_string().contains("memory"), "{full}");
     assert_eq!(sums(&live, 0, "g").await?, (1, 1));
-    assert_eq!(live.roll(slot(0), 1).await?, Ok(cut(1)));
-    assert!(live.drop_through(slot(0), 1, cut(1)).await?);
+    assert_eq!(live.end_epoch(slot(0), 1).await?, Ok(cut(1)));
+    assert!(live.prune_through(slot(0), 1, cut(1)).await?);
     assert_eq!(live.collect_garbage(slot(0), 9).await?, 1);
     server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(add(&live, 0, fence(1, 2)).await?, Ok(()));
@@ -340,16 +342,18 @@ async fn groups_that_grow_lose_nothing() -> Result<()> {
     }
     for view in [VIEW, OTHER_VIEW] {
         for live in [&one, &other] {
-            let query = LiveQuery {
+            let query = DeltaQuery {
                 view: view.to_owned(),
                 group: b"g".to_vec(),
                 ranges: vec![(Vec::new(), None)],
                 partition: None,
             };
-            let answer = live.read(Source::Plays, 1, &[query]).await?;
-            let counts = &answer.parts[0].counts;
+            let answer = live.read_deltas(Source::Plays, 1, &[query]).await?;
+            let counts = &answer.deltas[0].counts;
             assert_eq!(counts.values(), &vec![ROUNDS; 20][..]);
-            let all = live.scan(slot(0), view, (0, 9), None, 1_000_000).await?;
+            let all = live
+                .collect_deltas(slot(0), view, (0, 9), None, 1_000_000)
+                .await?;
             let (few, many) = all.counts.values().split_at(21);
             assert_eq!(few, &vec![ROUNDS; 21][..]);
             assert_eq!(many, &vec![1; 20 * 320][..]);
@@ -363,8 +367,8 @@ async fn groups_that_grow_lose_nothing() -> Result<()> {
         }
     }
     assert_eq!(sums(&one, 0, "wide").await?, (ROUNDS, ROUNDS * ROWS));
-    assert_eq!(one.roll(slot(0), 1).await?, Ok(cut(ROUNDS)));
-    assert!(one.drop_through(slot(0), 1, cut(ROUNDS)).await?);
+    assert_eq!(one.end_epoch(slot(0), 1).await?, Ok(cut(ROUNDS)));
+    assert!(one.prune_through(slot(0), 1, cut(ROUNDS)).await?);
     while one.collect_garbage(slot(0), 7).await? > 0 {}
     assert_eq!(server.ask(&["KEYS", "*"]).lines().count(), 1, "the record");
     Ok(())
@@ -395,7 +399,7 @@ async fn a_server_that_hangs_is_waited_for_in_vain() -> Result<()> {
     while next < 5 {
         match add(&live, 0, fence(next, 1)).await? {
             Ok(()) => next += 1,
-            Err(moved) => next = moved.at.expect("a slot").next_offset,
+            Err(moved) => next = moved.actual.expect("a slot").next_offset,
         }
     }
     assert_eq!(sums(&live, 0, "g").await?, (5, 5));
@@ -418,7 +422,10 @@ async fn a_server_that_was_killed_is_found_again() -> Result<()> {
     assert_eq!(add(&live, 0, fence(1, 1)).await?, Ok(()));
     // All is lost: the slot is missing, which is no error.
     assert_eq!(server.ask(&["FLUSHALL"]), "OK");
-    assert_eq!(add(&live, 0, fence(2, 1)).await?, Err(Moved { at: None }));
+    assert_eq!(
+        add(&live, 0, fence(2, 1)).await?,
+        Err(CheckpointMismatch { actual: None })
+    );
     heal(&live, 0).await?;
     assert_eq!(add(&live, 0, fence(0, 1)).await?, Ok(()));
     assert_eq!(sums(&live, 0, "g").await?, (1, 1));
@@ -438,7 +445,7 @@ async fn lost_connections_lose_and_double_nothing() -> Result<()> {
         while next < STEPS {
             match add(&live, 0, fence(next, 1)).await {
                 Ok(Ok(())) => next += 1,
-                Ok(Err(moved)) => next = moved.at.expect("a slot").next_offset,
+                Ok(Err(moved)) => next = moved.actual.expect("a slot").next_offset,
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Retry, "{error}"),
             }
             if next % 7 == 0 {
@@ -519,9 +526,9 @@ async fn a_lost_answer_is_found_out() -> Result<()> {
         assert_eq!(sums(&live, 0, "g").await?, (next + 1, next + 1));
     }
     forgets.store(true, Ordering::Relaxed);
-    assert_eq!(live.roll(slot(0), 1).await?, Ok(cut(3)));
+    assert_eq!(live.end_epoch(slot(0), 1).await?, Ok(cut(3)));
     forgets.store(true, Ordering::Relaxed);
-    assert!(live.drop_through(slot(0), 1, cut(3)).await?);
+    assert!(live.prune_through(slot(0), 1, cut(3)).await?);
     assert!(!forgets.load(Ordering::Relaxed), "an answer was lost");
     Ok(())
 }
@@ -571,7 +578,7 @@ async fn the_least_rights_are_enough() -> Result<()> {
         ..RedisOptions::default()
     };
     let live = open(&options).await?;
-    assert_eq!(live.flaws().await?, Vec::<String>::new());
+    assert_eq!(live.diagnostics().await?, Vec::<String>::new());
     heal(&live, 0).await?;
     assert_eq!(add(&live, 0, fence(0, 1)).await?, Ok(()));
     assert_eq!(add(&live, 0, fence(1, 1)).await?, Ok(()));
@@ -585,10 +592,10 @@ async fn the_least_rights_are_enough() -> Result<()> {
     server.ask(&["ACL", "SETUSER", "backstitch", "-append"]);
     let refused = add(&live, 0, fence(2, 1)).await.expect_err("no right to");
     assert_eq!(refused.kind(), ErrorKind::Fatal, "{refused}");
-    let flaws = live.flaws().await?;
+    let diagnostics = live.diagnostics().await?;
     assert!(
-        flaws.iter().any(|flaw| flaw.contains("rights")),
-        "{flaws:?}"
+        diagnostics.iter().any(|flaw| flaw.contains("rights")),
+        "{diagnostics:?}"
     );
     let wrong = RedisOptions {
         password: "simsalabim".to_owned().into(),
@@ -636,13 +643,13 @@ async fn large_group(
         let done = live.apply(slot(partition), believed, next, &[VIEW], &one);
         assert_eq!(done.await?, Ok(()));
         if batch == 1 {
-            assert_eq!(live.roll(slot(partition), 1).await?, Ok(cut(2)));
+            assert_eq!(live.end_epoch(slot(partition), 1).await?, Ok(cut(2)));
         }
     }
     let (mut after, mut found) = (None, 0);
     loop {
         let page = live
-            .scan(slot(partition), VIEW, (1, 2), after, 5_000)
+            .collect_deltas(slot(partition), VIEW, (1, 2), after, 5_000)
             .await?;
         assert!(page.counts.values().iter().all(|count| *count == 6 * unit));
         found += page.counts.len();
@@ -655,14 +662,14 @@ async fn large_group(
     }
     assert_eq!(found, 26_000);
     assert_eq!(sums(live, partition, "large").await?, (3, 6 * ROWS * unit));
-    assert!(live.drop_through(slot(partition), 1, cut(2)).await?);
+    assert!(live.prune_through(slot(partition), 1, cut(2)).await?);
     let [first, others, last] = deleted;
     assert_eq!(live.collect_garbage(slot(partition), first).await?, first);
     let deleted = live.collect_garbage(slot(partition), 100_000).await?;
     assert_eq!(deleted, others);
     assert_eq!(sums(live, partition, "large").await?, (3, 3 * ROWS * unit));
     let healed = live
-        .heal(slot(partition), Some(fence(3, 2)), &life(2, 3, 9))
+        .rebuild(slot(partition), Some(fence(3, 2)), &life(2, 3, 9))
         .await?;
     assert_eq!(healed, Ok(()));
     assert_eq!(live.collect_garbage(slot(partition), 100_000).await?, last);

@@ -35,7 +35,10 @@ async fn only_a_trusted_server_is_spoken_to() -> Result<()> {
     heal(&live, 0).await?;
     assert_eq!(add(&live, 0, fence(0, 1)).await?, Ok(()));
     assert_eq!(sums(&live, 0, "g").await?, (1, 1));
-    for (ca_file, why) in [("other.pem", "certificate"), ("missing.pem", "can be read")] {
+    for (ca_file, why) in [
+        ("other.pem", "certificate"),
+        ("missing.pem", "readable PEM file"),
+    ] {
         let options = RedisOptions {
             ca_file: path(ca_file),
             ..options.clone()

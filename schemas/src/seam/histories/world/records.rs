@@ -2,13 +2,13 @@
 
 use std::rc::Rc;
 
-use super::super::tally::{Event, Law};
-use super::{Counts, KEYS, Outcome, Row, RunsSeen, World, sealed};
+use super::super::events::{Event, Law};
+use super::{Counts, KEYS, Row, RunRecords, RunResult, World, sealed};
 use crate::seam::{Cut, Epoch, Run, RunState};
 
 impl World {
-    pub(in super::super) fn runs(&self) -> RunsSeen {
-        RunsSeen {
+    pub(in super::super) fn runs(&self) -> RunRecords {
+        RunRecords {
             runs: Rc::clone(&self.runs),
             newest: [0, 1, 2].map(|view: usize| self.views[view].newest),
         }
@@ -28,7 +28,7 @@ impl World {
         self.stamp
     }
 
-    /// Records cuts as proposed; answers the proposal's token, or nothing if it is refused.
+    /// Records cuts as proposed. Returns the token of the proposal; `None` if it is refused.
     pub(in super::super) fn propose(&mut self, epoch: Epoch, cuts: &[Cut]) -> Option<String> {
         let next = match self.last_run() {
             None => 1,
@@ -58,7 +58,7 @@ impl World {
             return false;
         };
         if run.token != token || run.state != RunState::Proposed {
-            self.note(Event::Overtaken);
+            self.count_event(Event::Overtaken);
             return false;
         }
         let run = sealed(run.clone());
@@ -68,15 +68,15 @@ impl World {
         });
         if let Some(partition) = back {
             let what = format!("run {epoch} ends before the run before in partition {partition}");
-            self.contradict(Law::Forward, what);
+            self.report_violation(Law::Monotonic, what);
         }
         self.put(run);
-        self.note(Event::Sealed);
+        self.count_event(Event::Sealed);
         true
     }
 
-    /// A new stamp for the rows of a run, or nothing if a newer one is recorded.
-    pub(in super::super) fn restamp(&mut self, epoch: Epoch) -> Option<i64> {
+    /// Takes a new stamp for the rows of a run; `None` if a newer run is recorded.
+    pub(in super::super) fn take_stamp(&mut self, epoch: Epoch) -> Option<i64> {
         let run = self.last_run().filter(|run| run.epoch == epoch)?.clone();
         let stamp_us = self.next_stamp();
         self.put(Run { stamp_us, ..run });
@@ -105,7 +105,7 @@ impl World {
     pub(in super::super) fn abandon(&mut self, epoch: Epoch) {
         let run = self.runs.get(epoch).cloned();
         if let Some(run) = run.filter(|run| run.state == RunState::Sealed) {
-            self.note(Event::Abandoned);
+            self.count_event(Event::Abandoned);
             self.put(Run {
                 state: RunState::Abandoned,
                 ..run
@@ -117,57 +117,62 @@ impl World {
         self.views[view].table.get_or_insert([None; KEYS]);
     }
 
-    /// A view that is not kept any more loses its rows; its results stay.
-    pub(in super::super) fn forget(&mut self, view: usize) {
+    /// Deletes the rows of a view. Its results stay.
+    pub(in super::super) fn delete_view(&mut self, view: usize) {
         let view = &mut self.views[view];
         view.newest = None;
         view.table = None;
-        view.forgotten = true;
+        view.deleted = true;
     }
 
-    pub(in super::super) fn is_forgotten(&self, view: usize) -> bool {
-        self.views[view].forgotten
+    pub(in super::super) fn is_deleted(&self, view: usize) -> bool {
+        self.views[view].deleted
     }
 
-    /// The published rows of a view, and those of all results that may have written some since.
-    pub(in super::super) fn outcomes(&self, view: usize, newest: Epoch) -> (Counts, Vec<Counts>) {
+    /// Returns the published rows of a view, and the rows of all later results.
+    pub(in super::super) fn results(&self, view: usize, newest: Epoch) -> (Counts, Vec<Counts>) {
         let view = &self.views[view];
         let pointer = view.published.filter(|(epoch, _)| *epoch <= newest);
         let mut published = [None; KEYS];
         let mut others = Vec::new();
-        for outcome in &view.outcomes {
-            let stands = (outcome.epoch, outcome.attempt);
+        for result in &view.results {
+            let id = (result.epoch, result.attempt);
             match pointer {
-                Some(at) if stands == at => published = outcome.rows,
-                Some(at) if stands < at => {}
-                _ => others.push(outcome.rows),
+                Some(at) if id == at => published = result.rows,
+                Some(at) if id < at => {}
+                _ => others.push(result.rows),
             }
         }
         (published, others)
     }
 
-    /// Writes down what is about to be published.
-    pub(in super::super) fn record(&mut self, view: usize, epoch: Epoch, rows: Counts) -> Outcome {
+    /// Records the rows that will be published.
+    pub(in super::super) fn record(
+        &mut self,
+        view: usize,
+        epoch: Epoch,
+        rows: Counts,
+    ) -> RunResult {
         self.attempts += 1;
-        let outcome = Outcome {
+        let result = RunResult {
             epoch,
             attempt: self.attempts,
             rows,
         };
-        self.views[view].outcomes.push(outcome);
-        outcome
+        self.views[view].results.push(result);
+        result
     }
 
-    /// Says that a result is the published one; older ones are then forgotten.
-    pub(in super::super) fn point_to(&mut self, view: usize, outcome: &Outcome) {
-        let at = (outcome.epoch, outcome.attempt);
+    /// Marks a result as published and removes older ones.
+    pub(in super::super) fn set_published(&mut self, view: usize, result: &RunResult) {
+        let at = (result.epoch, result.attempt);
         let view = &mut self.views[view];
         view.published = Some(at);
-        view.outcomes
+        view.results
             .retain(|other| (other.epoch, other.attempt) >= at);
     }
 
-    /// Writes a row, unless one with a later stamp is there; answers whether publishing may go on.
+    /// Writes a row unless a later stamp is stored. Returns whether publishing may continue.
     pub(in super::super) fn publish(&mut self, view: usize, key: usize, row: Row) -> bool {
         let current = self.last_run().map(|run| (run.epoch, run.stamp_us));
         if self.strict && current != Some((row.epoch, row.stamp)) {
@@ -183,7 +188,7 @@ impl World {
         true
     }
 
-    /// The row of a key; nothing where the view has no table.
+    /// Returns the row of a key; `None` if the view has no table.
     pub(in super::super) fn row(&self, view: usize, key: usize) -> Option<Option<Row>> {
         self.views[view].table.map(|table| table[key])
     }

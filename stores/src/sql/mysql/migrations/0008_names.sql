@@ -1,6 +1,6 @@
--- What owners, tracks and segments are called. An app that has such names may put a view in its place.
+-- Names of owners, tracks and segments. An app with such names may replace this table by a view.
 --
--- The server takes nothing back of a migration that is broken off, so it may be run again.
+-- MySQL does not roll back a migration that fails, so it can be run again.
 CREATE TABLE IF NOT EXISTS names (
     kind VARCHAR(16) NOT NULL,
     id BIGINT NOT NULL,

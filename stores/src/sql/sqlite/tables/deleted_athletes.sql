@@ -1,4 +1,4 @@
--- Deleted athletes are connected to nothing.
+-- Excludes deleted athletes from the counters of connected athletes.
 CREATE INDEX connections_by_athlete ON connections (athlete_id);
 CREATE TRIGGER athlete_connected AFTER INSERT ON connections WHEN NOT new.is_away BEGIN
     INSERT INTO connected (application_id, athletes) VALUES (new.application_id, 1)

@@ -1,4 +1,4 @@
--- The athletes who are disqualified.
+-- Disqualified athletes.
 CREATE TABLE disqualified (
     athlete_id INTEGER PRIMARY KEY
 ) STRICT;

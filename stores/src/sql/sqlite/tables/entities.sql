@@ -1,10 +1,10 @@
--- Efforts and authorizations are stored by id, which rises with time, so that new rows are written side by side; an index
--- orders them by group.
+-- Efforts and authorizations are stored by id. Ids increase with time, so new rows are written to adjacent pages. An index orders
+-- them by group.
 --
--- The segments of an athlete are looked up only when the athlete changes. Keeping them in order row by row would cost as much as
--- all else, so new ones wait in a heap (`new_athlete_segments`) and are sorted many at a time.
+-- The segments of an athlete are looked up only when the athlete changes. Sorting them row by row would double the cost of a write,
+-- so new ones are added to a heap (`new_athlete_segments`) and sorted in bulk.
 --
--- Triggers keep the counters of connected athletes, so that no change of an authorization can miss them.
+-- Triggers maintain the counters of connected athletes, so that every change of an authorization updates them.
 CREATE TABLE efforts (
     id INTEGER PRIMARY KEY,
     segment_id INTEGER NOT NULL,

@@ -16,7 +16,7 @@ use tests::servers;
 use super::embedded::Folder;
 use super::{PATIENCE, Stage};
 
-/// A keyspace, and a folder for everything else.
+/// A keyspace, with a data folder for the other stores.
 struct Keyspace {
     namespace: Namespace,
     folder: Folder,
@@ -63,15 +63,18 @@ impl Stage for Keyspace {
 
 super::laws_of! { Keyspace; runs views view_scans editions achievements counts records reconciliations erasures lease }
 
-/// It is made once, also by two at once; what is missing is told.
+/// The keyspace is created once, also by two processes at once. Missing tables are reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_keyspace_is_made_once() -> Result<()> {
     let namespace = servers::namespace();
     let error = Cassandra::open(&options(), &namespace).await;
     let error = error.expect_err("there is no keyspace").to_string();
     assert!(error.contains("run `backstitch migrate`"), "{error}");
-    let flaws = Cassandra::flaws(&options(), &namespace).await?;
-    assert!(flaws[0].contains("run `backstitch migrate`"), "{flaws:?}");
+    let diagnostics = Cassandra::diagnostics(&options(), &namespace).await?;
+    assert!(
+        diagnostics[0].contains("run `backstitch migrate`"),
+        "{diagnostics:?}"
+    );
     let options = options();
     let (one, other) = tokio::join!(
         Cassandra::migrate(&options, &namespace),
@@ -80,14 +83,14 @@ async fn a_keyspace_is_made_once() -> Result<()> {
     assert!(one? || other?, "one of them made it");
     assert!(!Cassandra::migrate(&options, &namespace).await?);
     assert_eq!(
-        Cassandra::flaws(&options, &namespace).await?,
+        Cassandra::diagnostics(&options, &namespace).await?,
         Vec::<String>::new()
     );
     Cassandra::open(&options, &namespace).await?;
     Cassandra::remove(&options, &namespace).await
 }
 
-/// The partition of run records does not grow for ever.
+/// The partition of run records does not grow forever.
 #[tokio::test]
 async fn outlived_runs_are_deleted() -> Result<()> {
     let namespace = servers::namespace();
@@ -97,7 +100,7 @@ async fn outlived_runs_are_deleted() -> Result<()> {
     Cassandra::remove(&options(), &namespace).await
 }
 
-/// A lease whose holder died ends by itself, and its holder, should it live, knows of it before.
+/// The lease of a dead holder expires. A holder that is still alive notices the loss before that.
 #[tokio::test]
 async fn a_lease_ends_after_its_holder() -> Result<()> {
     let namespace = servers::namespace();
@@ -107,7 +110,8 @@ async fn a_lease_ends_after_its_holder() -> Result<()> {
     };
     Cassandra::migrate(&short, &namespace).await?;
     let leases = Cassandra::open(&short, &namespace).await?.leases();
-    // A runtime that ends takes the task that renews with it, as a process that dies does.
+    // Shutting down the runtime also ends the task that renews the lease, as the death of a process
+    // does.
     let dying = short.clone();
     let of_dying = namespace.clone();
     let dead = std::thread::spawn(move || {
@@ -132,17 +136,16 @@ async fn a_lease_ends_after_its_holder() -> Result<()> {
         assert!(begun.elapsed() < PATIENCE, "it never ends");
         tokio::time::sleep(Duration::from_millis(200)).await;
     };
-    // Not renewed, it is lost after eight.
+    // Without renewal the holder considers the lease lost after eight seconds.
     tokio::time::sleep(Duration::from_secs(9)).await;
     assert!(!held.lost().is_cancelled(), "it is renewed");
     let told = leases.acquire("work", "somebody").await?;
     assert!(told.is_err(), "it is held still");
-    held.let_go().await;
+    held.release().await;
     Cassandra::remove(&short, &namespace).await
 }
 
-/// Calls end in time: nothing waits
-/// for ever where a server takes connections and does not answer.
+/// Calls end in time when a server accepts connections and does not answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_hangs_is_told_of() -> Result<()> {
     let namespace = servers::namespace();
@@ -157,7 +160,7 @@ async fn a_server_that_hangs_is_told_of() -> Result<()> {
         connect_timeout_ms: 500,
         ..options()
     };
-    // It takes connections and says nothing.
+    // The server accepts connections and does not answer.
     let begun = Instant::now();
     let error = Cassandra::open(&through, &namespace).await;
     let error = error.expect_err("nothing is said");
@@ -167,12 +170,13 @@ async fn a_server_that_hangs_is_told_of() -> Result<()> {
     Cassandra::remove(&options(), &namespace).await
 }
 
-/// Requests wait for their turn on our side as long as others are answered: that is not the server's time.
+/// Requests wait for the client's concurrency limit as long as others are answered. This wait does
+/// not count as the server's time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_that_wait_for_their_turn_are_answered() -> Result<()> {
     let namespace = servers::namespace();
     Cassandra::migrate(&options(), &namespace).await?;
-    // All of them one by one take longer than a request may with its tries.
+    // Executed one by one, they take longer than a request may take with its retries.
     let one_by_one = CassandraOptions {
         in_flight_max: 1,
         request_timeout_ms: 1_000,
@@ -188,7 +192,7 @@ async fn requests_that_wait_for_their_turn_are_answered() -> Result<()> {
     Cassandra::remove(&options(), &namespace).await
 }
 
-/// What can't be used is told with what to do, and no secret with it.
+/// Errors of unusable options say what to do, and contain no secret.
 #[tokio::test]
 async fn options_that_are_wrong_are_named() {
     let namespace = servers::namespace();
@@ -218,8 +222,8 @@ async fn options_that_are_wrong_are_named() {
     }
 }
 
-/// A node is spoken to if its certificate is of the authority that is named, and lets in who knows the
-/// password; else the error says what is wrong, and no password.
+/// The client connects only to a node whose certificate the configured authority signed, and the
+/// node accepts only the right password. Errors give the reason and no password.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_a_trusted_node_and_a_known_user() -> Result<()> {
     let certificates = Certificates::make();
@@ -233,7 +237,7 @@ async fn only_a_trusted_node_and_a_known_user() -> Result<()> {
         ..CassandraOptions::default()
     };
     let namespace = servers::namespace();
-    // The user is made a moment after the server answers.
+    // The server creates the user shortly after it starts to answer.
     let begun = Instant::now();
     let made = loop {
         match Cassandra::migrate(&right, &namespace).await {
@@ -243,8 +247,8 @@ async fn only_a_trusted_node_and_a_known_user() -> Result<()> {
         }
     };
     assert!(made);
-    let flaws = Cassandra::flaws(&right, &namespace).await?;
-    assert_eq!(flaws, Vec::<String>::new());
+    let diagnostics = Cassandra::diagnostics(&right, &namespace).await?;
+    assert_eq!(diagnostics, Vec::<String>::new());
     let views = Cassandra::open(&right, &namespace).await?.views();
     let proposed = views.propose(Source::Plays, 1, &[], "token", 1).await?;
     assert_eq!(proposed.epoch, 1);

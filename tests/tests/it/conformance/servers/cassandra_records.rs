@@ -1,4 +1,4 @@
-//! Records on Cassandra: answers that are lost, and rows of the tables that records replace.
+//! Records on Cassandra: lost answers, and migration of the tables that records replace.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::Result;
 use stores::cassandra::{Cassandra, CassandraOptions, CassandraRecords};
-use stores::erasures::{Attribution, Erasure, Kind, Person, Suppressions};
+use stores::erasures::{Attribution, Erasure, Person, PersonKind, Suppressions};
 use stores::namespace::Namespace;
 use stores::reconciliations;
 use stores::records::{Records, RecordsRead};
@@ -28,7 +28,8 @@ fn options() -> CassandraOptions {
     servers::cassandra_options(&servers::cassandra())
 }
 
-/// Makes a change, and holds back the answers to the request that contains a text for longer than a request may take.
+/// Makes a change, and delays the answers to requests that contain `text` for longer than a request
+/// may take.
 async fn answered_late<T>(gate: &Gate, text: &'static str, change: impl Future<Output = T>) -> T {
     gate.hold_answer_to(text);
     let release = async {
@@ -38,7 +39,7 @@ async fn answered_late<T>(gate: &Gate, text: &'static str, change: impl Future<O
     tokio::join!(change, release).0
 }
 
-/// A change whose answer is lost happens once, and the writer learns that it did.
+/// A change whose answer is lost happens once, and the writer detects that it happened.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_without_an_answer_is_recognized() -> Result<()> {
     let namespace = servers::namespace();
@@ -67,7 +68,7 @@ async fn a_change_without_an_answer_is_recognized() -> Result<()> {
     Cassandra::remove(&options(), &namespace).await
 }
 
-/// The tables of version 6 of the keyspace, with rows.
+/// Creates the tables of version 6 of the keyspace, with rows.
 async fn make_old_tables(namespace: &Namespace) -> Result<Cql> {
     Cassandra::migrate(&options(), namespace).await?;
     let cql = Cql::of(namespace).await;
@@ -97,7 +98,7 @@ async fn make_old_tables(namespace: &Namespace) -> Result<Cql> {
         let values = (at / 1_000, at, format!("id {number}"), 10 * at, record);
         assert_eq!(cql.try_apply(insert, values).await, Ok(true));
     }
-    // Its writer died before it set the newest number.
+    // The writer of this comparison died before it stored the newest number.
     let numbers = json!({"oldest": COMPARISONS.start(), "newest": COMPARISONS.end() - 1});
     for (scope, name, value) in [
         ("numbers", "plays", numbers),
@@ -110,7 +111,7 @@ async fn make_old_tables(namespace: &Namespace) -> Result<Cql> {
     Ok(cql)
 }
 
-/// Adds an erasure as the version that had the table did.
+/// Adds an erasure as the version with the old table did.
 async fn add_old_erasure(cql: &Cql, number: u64) -> Result<bool, String> {
     let text = "BEGIN BATCH
             UPDATE erasures SET newest = ? WHERE scope = 'all' IF newest = ?;
@@ -137,7 +138,8 @@ fn person(number: u64) -> [u8; 16] {
     person
 }
 
-/// The records hold what the old tables held, with so many erasures; the tables are gone.
+/// The records contain what the old tables contained, with this number of erasures, and the tables
+/// are dropped.
 async fn is_moved(namespace: &Namespace, cql: &Cql, erasures: u64) -> Result<()> {
     let records = Cassandra::open(&options(), namespace).await?.records();
     let list = Suppressions::new(Arc::new(records));
@@ -146,7 +148,7 @@ async fn is_moved(namespace: &Namespace, cql: &Cql, erasures: u64) -> Result<()>
         let receipt = json!({"places": [{"found": u64::MAX}], "step": "ü"});
         Erasure {
             number,
-            kind: Kind::Listener,
+            kind: PersonKind::Listener,
             person: person(number),
             begun_at_ms: 1_000 + number.cast_signed(),
             by: "desk".to_owned(),
@@ -158,7 +160,7 @@ async fn is_moved(namespace: &Namespace, cql: &Cql, erasures: u64) -> Result<()>
     let expected: Vec<Erasure> = (1..=erasures).map(erasure).collect();
     assert_eq!(list.all().await?, expected);
     let next = Person {
-        kind: Kind::Listener,
+        kind: PersonKind::Listener,
         id: 7,
     };
     let next = list.begin(next, &Attribution::default(), 1).await?;
@@ -203,14 +205,15 @@ async fn comparisons_are_moved(records: &CassandraRecords) -> Result<()> {
     Ok(())
 }
 
-/// Rows are moved while a process of the earlier version erases: each erasure is either moved or refused.
+/// Rows are migrated while a process of the earlier version erases. Each erasure is either migrated
+/// or refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_of_earlier_tables_are_moved() -> Result<()> {
     let namespace = servers::namespace();
     let cql = make_old_tables(&namespace).await?;
     let erase = async {
         let (mut newest, mut refused) = (ERASURES, 0);
-        // Until the table is gone.
+        // Until the table is dropped.
         while let Ok(is_added) = add_old_erasure(&cql, newest + 1).await {
             match is_added {
                 true => newest += 1,
@@ -228,7 +231,8 @@ async fn rows_of_earlier_tables_are_moved() -> Result<()> {
     is_moved(&namespace, &cql, newest).await
 }
 
-/// Wherever a move is killed, the next one finishes it. Rows that changed or were deleted in between are as they are now.
+/// The next migration completes one that was killed at any point. Rows that were changed or deleted
+/// in between keep their current state.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_move_that_was_killed_is_finished() -> Result<()> {
     let namespace = servers::namespace();
@@ -244,7 +248,7 @@ async fn a_move_that_was_killed_is_finished() -> Result<()> {
         let migrate = Box::pin(Cassandra::migrate(&options, &namespace));
         tokio::time::timeout(Duration::from_millis(delay_ms), migrate).await
     };
-    // Until it has copied the alert that is delivered then.
+    // Until the migration has copied the alert that is delivered then.
     let copied = async || {
         let tables = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = 'records'";
         let keyspace = namespace.identifier("backstitch");

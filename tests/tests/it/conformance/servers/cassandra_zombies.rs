@@ -1,4 +1,4 @@
-//! Writers that are overtaken while what they send is held back: what comes late changes nothing.
+//! Overtaken writers whose requests are delayed: a late request changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use schemas::time::Width;
 use stores::cassandra::{Cassandra, CassandraOptions, CassandraViews};
 use stores::namespace::Namespace;
 use stores::views::{
-    BoardShape, NewEdition, NewHead, NewRows, NodeName, PartQuery, TallyShape, ViewShape,
+    AggregateShape, BoardShape, NewHead, NewRows, NewVersion, NodeName, PartitionQuery, ViewShape,
     ViewsRead, ViewsWrite,
 };
 use stores::{ErrorKind, Result};
@@ -26,7 +26,7 @@ const TALLY: &str = "tally@1";
 const BOARD: &str = "board@1";
 const KEYS: u8 = 40;
 
-/// What an overtaken writer was about to do.
+/// The operation of an overtaken writer.
 #[derive(Debug, Clone, Copy)]
 enum Act {
     Rows,
@@ -37,16 +37,16 @@ enum Act {
 fn rows(count: i64) -> NewRows {
     let keys = || (0..2_000_i64).map(i64::to_be_bytes);
     NewRows {
-        parts: BinaryArray::from_iter_values(keys().map(|key| key[..7].to_vec())),
+        partitions: BinaryArray::from_iter_values(keys().map(|key| key[..7].to_vec())),
         rows: BinaryArray::from_iter_values(keys()),
         counts: keys().map(|_| Some(count)).collect::<Int64Array>(),
     }
 }
 
-/// Editions of all keys, which share a node with those of all others, and have one of their own.
-fn editions(own: u8) -> Vec<NewEdition> {
+/// Versions of all keys. Each shares one node with all others and has one of its own.
+fn editions(own: u8) -> Vec<NewVersion> {
     let names = || [[0; 16], [1; 16], [own; 16]];
-    let edition = |key: u8| NewEdition {
+    let edition = |key: u8| NewVersion {
         key: vec![key],
         nodes: names()
             .map(|name| (name, Bytes::from(name.to_vec())))
@@ -55,8 +55,8 @@ fn editions(own: u8) -> Vec<NewEdition> {
             root: Bytes::from(vec![own]),
             names: names().to_vec(),
         }),
-        is_anew: false,
-        is_alone: false,
+        rewrites_nodes: false,
+        drops_earlier_root: false,
     };
     (0..KEYS).map(edition).collect()
 }
@@ -70,7 +70,7 @@ async fn act(views: &CassandraViews, act: Act, stamp_us: i64, own: u8) -> Result
         }
         Act::Editions => {
             views
-                .publish_editions(PLAYS, BOARD, 1, stamp_us, &editions(own))
+                .publish_versions(PLAYS, BOARD, 1, stamp_us, &editions(own))
                 .await
         }
         Act::Collect => views
@@ -80,7 +80,7 @@ async fn act(views: &CassandraViews, act: Act, stamp_us: i64, own: u8) -> Result
     }
 }
 
-/// That everything is as the try that wrote `own` left it.
+/// Checks that all rows are as the attempt `own` left them.
 async fn is_of(views: &CassandraViews, own: u8) -> Result<()> {
     let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| vec![key]).collect();
     for (key, head) in keys
@@ -93,10 +93,10 @@ async fn is_of(views: &CassandraViews, own: u8) -> Result<()> {
         let nodes = views.nodes(BOARD, key, &names).await?;
         assert!(nodes.iter().all(Option::is_some), "{key:?}: {nodes:?}");
     }
-    let parts: Vec<PartQuery> = (0..2_000_i64)
+    let parts: Vec<PartitionQuery> = (0..2_000_i64)
         .step_by(256)
-        .map(|key| PartQuery {
-            part: key.to_be_bytes()[..7].to_vec(),
+        .map(|key| PartitionQuery {
+            partition: key.to_be_bytes()[..7].to_vec(),
             range: (Vec::new(), None),
         })
         .collect();
@@ -122,7 +122,7 @@ async fn begin(views: &CassandraViews) -> Result<i64> {
 fn shapes() -> [ViewShape; 2] {
     let none = KeyShape::default;
     [
-        ViewShape::Tally(TallyShape {
+        ViewShape::Aggregate(AggregateShape {
             view: TALLY.to_owned(),
             group: none(),
             partition: Width::All,
@@ -139,7 +139,7 @@ fn shapes() -> [ViewShape; 2] {
     ]
 }
 
-/// A keyspace with two who use it, of whom the first is held back at the gate.
+/// A keyspace with two clients; the requests of the first one can be held at the gate.
 async fn slow_and_quick(
     options: &CassandraOptions,
     namespace: &Namespace,
@@ -156,8 +156,8 @@ async fn slow_and_quick(
     Ok((proxy, Arc::new(slow), quick))
 }
 
-/// Whatever a writer was doing when it was held back, and however far it had come: once a newer try
-/// has published, what it still sends changes nothing.
+/// Whatever a writer was doing when it was held: once a newer attempt has published, its late
+/// requests change nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_comes_late_changes_nothing() -> Result<()> {
     let namespace = servers::namespace();
@@ -182,7 +182,7 @@ async fn what_comes_late_changes_nothing() -> Result<()> {
             task.spawn(async move { act(&late, doing, stamp_us, own).await });
             tokio::time::sleep(Duration::from_millis(delay_ms)).await;
             gate.hold(Holds::Requests);
-            // What was sent is still on its way.
+            // Wait until the requests have reached the gate.
             tokio::time::sleep(Duration::from_millis(5)).await;
             let newer = begin(&views).await?;
             for doing in [Act::Rows, Act::Editions, Act::Collect] {
@@ -200,15 +200,15 @@ async fn what_comes_late_changes_nothing() -> Result<()> {
     Cassandra::remove(&options, &namespace).await
 }
 
-/// Whoever forgets views and is held back in the middle of it: a view that somebody else publishes
-/// meanwhile keeps its tables, its rows, and what is recorded of them.
+/// A process that drops old views is delayed halfway. A view that another process publishes
+/// meanwhile keeps its tables, rows and records.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_forgets_late_drops_nothing() -> Result<()> {
     let namespace = servers::namespace();
     let options = CassandraOptions {
         request_timeout_ms: 60_000,
         retry_timeout_ms: 60_000,
-        // Who waits for the lock of one that is held back waits for so long.
+        // How long to wait for the lock of a delayed process.
         lease_ms: 5_000,
         ..servers::cassandra_options(&servers::cassandra())
     };
@@ -237,18 +237,22 @@ async fn who_forgets_late_drops_nothing() -> Result<()> {
         };
         while let Err(error) = publish().await {
             assert_eq!(error.kind(), ErrorKind::Reject, "{delay_ms}: {error}");
-            // It was about to be dropped before.
+            // Until here, the view was about to be dropped.
             gate.hold(Holds::Nothing);
         }
         gate.hold(Holds::Nothing);
         let ended = task.join_next().await.expect("a task").expect("it ends");
         eprintln!("{delay_ms} ms: {ended:?}");
         let seen = views.runs(PLAYS).await?;
-        assert_eq!(seen.newest.get(TALLY), Some(&1), "after {delay_ms} ms");
+        assert_eq!(
+            seen.complete_epochs.get(TALLY),
+            Some(&1),
+            "after {delay_ms} ms"
+        );
         let published = views.results(PLAYS).await?;
         assert_eq!(published[TALLY].published, Some(result));
-        let query = PartQuery {
-            part: 0_i64.to_be_bytes()[..7].to_vec(),
+        let query = PartitionQuery {
+            partition: 0_i64.to_be_bytes()[..7].to_vec(),
             range: (Vec::new(), None),
         };
         let found = views.rows(TALLY, &[query]).await?.expect("a table");

@@ -21,8 +21,8 @@ use schemas::source::Source;
 use stores::intake::append_dead_letters;
 use stores::kafka::{KafkaLog, KafkaOptions};
 use stores::log::{
-    Assigned, FetchLimit, Log, LogRead, LogWrite, NewRecords, OtherLog, Share, Span, make_topics,
-    recognise,
+    Assignment, FetchLimit, GroupMembership, Log, LogIdentityError, LogRead, LogWrite, NewRecords,
+    Span, create_topics, verify_log_identity,
 };
 use stores::namespace::Namespace;
 use stores::{Error, ErrorKind, Result, Server as _, Stores};
@@ -36,7 +36,7 @@ use super::{PATIENCE, Stage, patiently};
 
 const TOPIC: &str = "backstitch.plays.v1";
 
-/// Topics of a namespace of its own, and a folder for everything else.
+/// Topics of one namespace, with a data folder for the other stores.
 struct Topics {
     namespace: Namespace,
     folder: Folder,
@@ -72,7 +72,7 @@ impl Stage for Topics {
 
 super::laws_of! { Topics; log }
 
-/// A client of the brokers themselves, for what the adapter never does.
+/// A plain Kafka client, for actions that the adapter never takes.
 fn client<T: FromClientConfig>(settings: &[(&str, &str)]) -> T {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", servers::kafka());
@@ -82,9 +82,9 @@ fn client<T: FromClientConfig>(settings: &[(&str, &str)]) -> T {
     config.create().expect("a client")
 }
 
-/// Waits until a share has these partitions.
-async fn assigned(share: &mut Share, expected: &[u32]) {
-    let expected = Assigned::Some(expected.iter().copied().collect());
+/// Waits until a member is assigned exactly these partitions.
+async fn assigned(share: &mut GroupMembership, expected: &[u32]) {
+    let expected = Assignment::Some(expected.iter().copied().collect());
     let reached = async {
         while share.assigned() != expected {
             share.changed().await;
@@ -94,18 +94,19 @@ async fn assigned(share: &mut Share, expected: &[u32]) {
     reached.unwrap_or_else(|_| panic!("{:?} instead of {expected:?}", share.assigned()));
 }
 
-fn mine(share: &Share) -> BTreeSet<u32> {
+fn mine(share: &GroupMembership) -> BTreeSet<u32> {
     match share.assigned() {
-        Assigned::Some(mine) => mine,
-        Assigned::Everything => panic!("everything"),
+        Assignment::Some(mine) => mine,
+        Assignment::All => panic!("everything"),
     }
 }
 
-/// Two members share the partitions; nobody's are taken twice, and who stays takes over.
+/// Two members share the partitions without overlap, and the remaining one takes over.
 #[tokio::test]
 async fn members_share_and_take_over() -> Result<()> {
     let topics = Topics::set().await;
-    // The other one hears of it with its next heartbeat, a quarter of this later; who says nothing is missed after three quarters.
+    // A member learns of a rebalance with its next heartbeat, after a quarter of this timeout. A
+    // silent member is removed after three quarters.
     let options = KafkaOptions {
         session_timeout_ms: 20_000,
         ..options()
@@ -113,9 +114,9 @@ async fn members_share_and_take_over() -> Result<()> {
     let one = KafkaLog::open(&options, &topics.namespace)?;
     let other = KafkaLog::open(&options, &topics.namespace)?;
     one.ensure_topic(TOPIC, 4).await?;
-    let mut first = one.share(TOPIC).await?;
+    let mut first = one.join_group(TOPIC).await?;
     assigned(&mut first, &[0, 1, 2, 3]).await;
-    let mut second = other.share(TOPIC).await?;
+    let mut second = other.join_group(TOPIC).await?;
     let split = async {
         while (mine(&first).len(), mine(&second).len()) != (2, 2) {
             tokio::select! {
@@ -131,7 +132,7 @@ async fn members_share_and_take_over() -> Result<()> {
     assigned(&mut second, &[0, 1, 2, 3]).await;
     let waited = begun.elapsed();
     assert!(waited < Duration::from_secs(12), "told at once: {waited:?}");
-    // Partitions that are added are shared too.
+    // Added partitions are shared, too.
     let name = topics.namespace.topic(TOPIC);
     let more = [NewPartitions::new(&name, 5)];
     let added = admin().create_partitions(&more, &AdminOptions::new()).await;
@@ -156,7 +157,7 @@ fn group(values: impl IntoIterator<Item = String>) -> NewRecords {
     }
 }
 
-/// Makes a topic that the adapter would not make.
+/// Creates a topic with settings that the adapter would not choose.
 async fn make_topic(name: &str, settings: &[(&str, &str)]) {
     let mut topic = NewTopic::new(name, 1, TopicReplication::Fixed(1));
     for (key, value) in settings {
@@ -166,7 +167,7 @@ async fn make_topic(name: &str, settings: &[(&str, &str)]) {
     made.expect("making")[0].as_ref().expect("made");
 }
 
-/// Reads a partition to its end in fetches of `records`, and answers offsets and values.
+/// Reads a partition to its end in fetches of `records`, and returns offsets and values.
 async fn read(log: &dyn LogRead, records: usize) -> Result<Vec<(i64, Vec<u8>)>> {
     let limit = FetchLimit {
         records,
@@ -186,8 +187,8 @@ async fn read(log: &dyn LogRead, records: usize) -> Result<Vec<(i64, Vec<u8>)>> 
     }
 }
 
-/// Transactions leave marks, and aborted ones records that nobody is shown: the end is reached all the
-/// same, by who comes anew and by who waits there.
+/// Transactions leave control records, and aborted ones leave hidden records. A reader reaches the
+/// end all the same, whether it starts now or waits at the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holes_are_passed() -> Result<()> {
     let topics = Topics::set().await;
@@ -228,7 +229,7 @@ async fn holes_are_passed() -> Result<()> {
         assert_eq!(values(&found), ["a", "b", "f"], "in fetches of {records}");
         assert!(found.is_sorted());
     }
-    // Who waits at the end sees holes come.
+    // A reader that waits at the end passes new gaps.
     let mut at = log.spans(TOPIC).await?[0].end;
     for round in 0..4 {
         transaction(&["lost"], false);
@@ -238,7 +239,7 @@ async fn holes_are_passed() -> Result<()> {
         let begun = Instant::now();
         loop {
             let fetched = log.fetch(TOPIC, 0, at, EVERYTHING).await?;
-            // A commit may be answered a moment before it is seen.
+            // A commit may be acknowledged shortly before it is visible.
             if fetched.next_offset == at && !found.is_empty() {
                 break;
             }
@@ -248,7 +249,7 @@ async fn holes_are_passed() -> Result<()> {
         }
         assert_eq!(found, [value.into_bytes()]);
     }
-    // What is not committed yet is not there yet.
+    // Uncommitted records are invisible.
     producer.begin_transaction().expect("a transaction");
     let record = BaseRecord::<[u8], str>::to(&name)
         .partition(0)
@@ -261,7 +262,7 @@ async fn holes_are_passed() -> Result<()> {
     topics.clear().await
 }
 
-/// Records that were deleted are told of.
+/// A fetch of deleted records fails with a range error.
 #[tokio::test]
 async fn deleted_records_are_out_of_range() -> Result<()> {
     let topics = Topics::set().await;
@@ -288,7 +289,7 @@ async fn deleted_records_are_out_of_range() -> Result<()> {
             .await
             .expect_err("deleted");
         assert!(
-            matches!(error, Error::OffsetOutOfRange { asked, start: 7, end: 10, .. } if asked == from),
+            matches!(error, Error::OffsetOutOfRange { requested, start: 7, end: 10, .. } if requested == from),
             "{error}"
         );
     }
@@ -381,7 +382,7 @@ async fn too_large_records_are_refused() -> Result<()> {
     topics.clear().await
 }
 
-/// Whoever reads on in a topic that was made again is told, or sees the new one's records.
+/// A reader of a recreated topic gets an error, or the records of the new topic.
 #[tokio::test]
 async fn a_topic_made_again_is_noticed() -> Result<()> {
     let topics = Topics::set().await;
@@ -412,15 +413,15 @@ async fn a_topic_made_again_is_noticed() -> Result<()> {
         make_again(&*log).await;
         log.append(TOPIC, &[group((0..count).map(|n| format!("new {n}")))], 0)
             .await?;
-        let found = recognise(&*log, TOPIC, 0, tenth).await?;
+        let found = verify_log_identity(&*log, TOPIC, 0, tenth).await?;
         assert_eq!(
-            matches!(found, Err(OtherLog::Shorter { .. })),
+            matches!(found, Err(LogIdentityError::Shorter { .. })),
             shorter,
             "{found:?}"
         );
         assert!(found.is_err());
-        assert!(recognise(&*log, TOPIC, 0, last).await?.is_err());
-        // A kept consumer never mixes the two.
+        assert!(verify_log_identity(&*log, TOPIC, 0, last).await?.is_err());
+        // A cached consumer never mixes records of both topics.
         let values: Vec<Vec<u8>> = read(&*log, 2).await?.into_iter().map(|r| r.1).collect();
         let expected: Vec<Vec<u8>> = (0..count)
             .map(|n| format!("new {n}").into_bytes())
@@ -430,7 +431,7 @@ async fn a_topic_made_again_is_noticed() -> Result<()> {
     topics.clear().await
 }
 
-/// Deleting takes a moment.
+/// Deleting a topic takes a moment.
 async fn make_again(log: &dyn Log) {
     let begun = Instant::now();
     loop {
@@ -449,7 +450,7 @@ async fn make_again(log: &dyn Log) {
     }
 }
 
-/// Partitions that are added are there at once.
+/// Added partitions are visible at once.
 #[tokio::test]
 async fn added_partitions_are_seen() -> Result<()> {
     let topics = Topics::set().await;
@@ -474,35 +475,35 @@ async fn added_partitions_are_seen() -> Result<()> {
     topics.clear().await
 }
 
-/// What is missing or set wrongly is told; migrating makes what is missing.
+/// Diagnostics report missing topics and wrong settings; a migration creates missing topics.
 #[tokio::test]
 async fn flaws_are_told() -> Result<()> {
     let topics = Topics::set().await;
     let log = KafkaLog::open(&options(), &topics.namespace)?;
     let settings = [("cleanup.policy", "compact"), ("max.message.bytes", "1000")];
     make_topic(&topics.namespace.topic(TOPIC), &settings).await;
-    let flaws = log.flaws().await?.join("\n");
+    let diagnostics = log.diagnostics().await?.join("\n");
     for told in [
         "backstitch.efforts.v1, ",
         "v1 is compacted",
         "LogAppendTime",
         "1000 bytes",
     ] {
-        assert!(flaws.contains(told), "{told}: {flaws}");
+        assert!(diagnostics.contains(told), "{told}: {diagnostics}");
     }
     delete_topics(&topics.namespace).await;
-    // Deleting takes a moment.
+    // Deleting a topic takes a moment.
     while !log.spans(TOPIC).await.is_ok_and(|spans| spans.is_empty()) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let made = make_topics(&log, 2).await?;
+    let made = create_topics(&log, 2).await?;
     assert!(!made.is_empty());
-    assert_eq!(make_topics(&log, 2).await?, []);
-    assert_eq!(log.flaws().await?, Vec::<String>::new());
+    assert_eq!(create_topics(&log, 2).await?, []);
+    assert_eq!(log.diagnostics().await?, Vec::<String>::new());
     topics.clear().await
 }
 
-/// Brokers that are not there are named, secrets are not, and nothing waits for ever.
+/// Errors about unreachable brokers name the address and no secrets, and no call waits forever.
 #[tokio::test]
 async fn brokers_that_are_not_there_are_named() -> Result<()> {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -536,7 +537,7 @@ async fn brokers_that_are_not_there_are_named() -> Result<()> {
             log.append(TOPIC, &[group(["a".to_owned()])], 0)
                 .await
                 .expect_err("nobody answers"),
-            log.flaws().await.expect_err("nobody answers"),
+            log.diagnostics().await.expect_err("nobody answers"),
         ] {
             assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
             let text = format!("{error} {error:?} {log:?}");
@@ -548,14 +549,14 @@ async fn brokers_that_are_not_there_are_named() -> Result<()> {
             "{:?}",
             begun.elapsed()
         );
-        let mut share = log.share(TOPIC).await?;
+        let mut share = log.join_group(TOPIC).await?;
         let waited = tokio::time::timeout(Duration::from_millis(200), share.changed()).await;
         assert!(waited.is_err(), "nothing is assigned");
     }
     Ok(())
 }
 
-/// Dead letters say where they stood in headers.
+/// The headers of a dead letter contain its original position.
 #[tokio::test]
 async fn dead_letters_have_headers() -> Result<()> {
     let topics = Topics::set().await;
@@ -594,7 +595,8 @@ async fn dead_letters_have_headers() -> Result<()> {
     topics.clear().await
 }
 
-/// Two speed layers share the partitions, count every play once, and who stays takes over.
+/// Two speed layers share the partitions and count every play once, and the remaining one takes
+/// over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn speed_layers_share_the_work() -> Result<()> {
     let namespace = servers::namespace();
@@ -619,8 +621,12 @@ async fn speed_layers_share_the_work() -> Result<()> {
         let ends: Vec<i64> = spans.iter().map(|span| span.end).collect();
         loop {
             let partitions = u32::try_from(ends.len()).expect("partitions");
-            let live = world.stores.live.read(Source::Plays, partitions, &[]).await;
-            let slots = live.expect("live state").slots;
+            let live = world
+                .stores
+                .live
+                .read_deltas(Source::Plays, partitions, &[])
+                .await;
+            let slots = live.expect("live state").partition_states;
             let at = slots
                 .iter()
                 .map(|slot| slot.as_ref().map_or(0, |s| s.position.next_offset));

@@ -14,10 +14,11 @@ use stores::{ErrorKind, Result};
 
 use super::{Stage, embedded, laws_of};
 
-/// What goes well at all has gone well by then, also on a busy machine.
+/// Any call that succeeds at all has succeeded by then, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Until it goes well: on a busy machine, what waits for a moment only may give up before a server has answered.
+/// Retries a call until it succeeds. On a busy machine, a call with a short timeout may give up
+/// before a server answers.
 async fn patiently<T>(call: impl AsyncFn() -> Result<T>) -> T {
     let begun = Instant::now();
     loop {

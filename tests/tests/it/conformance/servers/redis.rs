@@ -1,4 +1,4 @@
-//! Redis, one and a cluster.
+//! A single Redis and a cluster.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tests::servers;
 use super::Stage;
 use super::embedded::Folder;
 
-/// Keys of a server, and a folder for everything else.
+/// Keys on a server, with a data folder for the other stores.
 struct Keys {
     options: RedisOptions,
     namespace: Namespace,
@@ -46,7 +46,7 @@ const DELETE_ALL: &str = "local cursor = '0' repeat
     for _, key in ipairs(page[2]) do redis.call('UNLINK', key) end
 until cursor == '0'";
 
-/// What a server answers to a command.
+/// A server's answer to a command.
 fn ask(address: &str, command: &[&str]) -> String {
     let (host, port) = address.rsplit_once(':').expect("host:port");
     let ran = Command::new("redis-cli")
@@ -57,7 +57,7 @@ fn ask(address: &str, command: &[&str]) -> String {
     String::from_utf8_lossy(&ran.stdout).trim().to_owned()
 }
 
-/// Deletes all keys of a namespace on some nodes.
+/// Deletes all keys of a namespace on these nodes.
 fn clear(nodes: &[String], namespace: &Namespace) {
     for node in nodes {
         ask(
@@ -67,10 +67,10 @@ fn clear(nodes: &[String], namespace: &Namespace) {
     }
 }
 
-/// A Redis that is alone.
+/// A single Redis.
 struct Alone(Keys);
 
-/// A cluster.
+/// A Redis Cluster.
 struct Cluster(Keys);
 
 impl Stage for Alone {

@@ -8,7 +8,7 @@ use tests::servers;
 use super::Stage;
 use super::embedded::Folder;
 
-/// A bucket, and a folder for everything else.
+/// A bucket, with a data folder for the other stores.
 struct Bucket {
     s3: S3,
     folder: Folder,
@@ -46,22 +46,25 @@ impl Stage for Bucket {
 
 super::laws_of! { Bucket; archive }
 
-/// It is made once, and then all is well.
+/// The bucket is created once; diagnostics are empty afterwards.
 #[tokio::test]
 async fn a_bucket_is_made_once() -> Result<()> {
     let s3 = S3::new(&options(), &servers::namespace())?;
-    let flaws = s3.flaws().await?;
-    assert!(flaws[0].contains("backstitch migrate"), "{flaws:?}");
+    let diagnostics = s3.diagnostics().await?;
+    assert!(
+        diagnostics[0].contains("backstitch migrate"),
+        "{diagnostics:?}"
+    );
     let error = s3.archive().put("a", "x".into()).await;
     let error = error.expect_err("there is no bucket").to_string();
     assert!(error.contains("backstitch migrate"), "{error}");
     assert_eq!(s3.migrate().await?.len(), 1);
     assert_eq!(s3.migrate().await?, Vec::<String>::new());
-    assert_eq!(s3.flaws().await?, Vec::<String>::new());
+    assert_eq!(s3.diagnostics().await?, Vec::<String>::new());
     Ok(())
 }
 
-/// An object that is larger than a part comes back whole.
+/// An object that is larger than one part is read back completely.
 #[tokio::test]
 async fn large_objects_come_back() -> Result<()> {
     let bucket = Bucket::set().await;
@@ -73,7 +76,7 @@ async fn large_objects_come_back() -> Result<()> {
     Ok(())
 }
 
-/// A create that meets its own write has made the object.
+/// A retried create that finds its own object succeeds.
 #[tokio::test]
 async fn a_create_that_is_tried_again_is_one() -> Result<()> {
     use stores::archive::Created;
@@ -85,7 +88,7 @@ async fn a_create_that_is_tried_again_is_one() -> Result<()> {
     Ok(())
 }
 
-/// A server that is not there is told of, with its address, and nothing waits for ever.
+/// The error of an unreachable server names its address, and no call waits forever.
 #[tokio::test]
 async fn a_server_that_is_not_there_is_named() {
     let options = S3Options {
@@ -96,7 +99,7 @@ async fn a_server_that_is_not_there_is_named() {
     let s3 = S3::new(&options, &servers::namespace()).expect("a client");
     for error in [
         s3.archive().get("a").await.expect_err("nobody answers"),
-        s3.flaws().await.expect_err("nobody answers"),
+        s3.diagnostics().await.expect_err("nobody answers"),
     ] {
         assert_eq!(error.kind(), stores::ErrorKind::Retry);
         assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
@@ -109,7 +112,8 @@ const IS_MINE: &str = "<Error><Code>BucketAlreadyOwnedByYou</Code></Error>";
 const IS_TAKEN: &str = "<Error><Code>BucketAlreadyExists</Code></Error>";
 const IN_BETWEEN: &str = "<Error><Code>OperationAborted</Code></Error>";
 
-/// A bucket is made, is there, or is somebody else's: nothing is told of as made that was not.
+/// A bucket is created, exists, or belongs to another account. A bucket that was not created is
+/// never reported as created.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bucket_of_somebody_else_is_not_ours() {
     const NONE: Answer = ("HEAD", 404, "");
@@ -120,19 +124,19 @@ async fn a_bucket_of_somebody_else_is_not_ours() {
         (&[NONE, ("PUT", 409, IS_TAKEN), ("HEAD", 200, "")], Ok(0)),
         (
             &[NONE, ("PUT", 409, IS_TAKEN), ("HEAD", 403, "")],
-            Err("somebody else's; name another one"),
+            Err("has another owner; use another name"),
         ),
         (
             &[NONE, ("PUT", 409, IN_BETWEEN), NONE, ("PUT", 200, "")],
             Ok(1),
         ),
-        (&[("HEAD", 403, "")], Err("name another bucket, or check")),
+        (&[("HEAD", 403, "")], Err("use another bucket, or check")),
         (
             &[
                 NONE,
                 ("PUT", 403, "<Error><Code>AccessDenied</Code></Error>"),
             ],
-            Err("AccessDenied); make the bucket"),
+            Err("AccessDenied); create the bucket"),
         ),
     ];
     for (script, expected) in cases {
@@ -155,8 +159,8 @@ async fn a_bucket_of_somebody_else_is_not_ours() {
     }
 }
 
-/// A create that is refused because of another one, which failed, is tried again; and no bucket is told
-/// to be missing.
+/// A create that is refused because of a concurrent failed create is retried, and no bucket is
+/// reported missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_create_beside_one_that_failed_goes_through() -> Result<()> {
     use stores::archive::Created;

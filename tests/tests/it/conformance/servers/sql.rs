@@ -19,7 +19,7 @@ use tests::servers;
 use super::Stage;
 use super::embedded::Folder;
 
-/// A server.
+/// The tested servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Server {
     Postgres,
@@ -45,7 +45,7 @@ impl Server {
         }
     }
 
-    /// Runs statements of an app, or of who looks after the server.
+    /// Runs statements of an app or an administrator.
     fn run(self, statements: &str) -> std::result::Result<String, String> {
         match self {
             Postgres => servers::run_on_postgres(statements),
@@ -61,7 +61,7 @@ impl Server {
         }
     }
 
-    /// Drops a schema. A test that failed may still hold some of it: then it stays.
+    /// Drops a schema. It stays if a failed test still holds a lock on it.
     fn drop_schema(self, namespace: &Namespace) {
         let schema = namespace.identifier("backstitch");
         let _dropped = match self {
@@ -102,7 +102,7 @@ impl Schema {
         EntityStore::open(&self.options, &self.namespace).await
     }
 
-    /// The statement that makes a session one of the schema.
+    /// The statement that selects the schema in a session.
     fn inside(&self) -> String {
         let schema = self.name();
         match self.server {
@@ -124,7 +124,7 @@ impl Drop for Schema {
     }
 }
 
-/// A schema, and a folder for everything else.
+/// A schema, with a data folder for the other stores.
 struct Staged(Schema, Folder);
 
 impl Staged {
@@ -135,14 +135,14 @@ impl Staged {
     async fn ports(&self) -> Result<Stores> {
         let canon = Arc::new(self.0.canon().await?);
         Ok(Stores {
-            canon: Arc::clone(&canon) as _,
+            entities: Arc::clone(&canon) as _,
             keys: Arc::new(ApiKeyStore::on_server(&self.0.options, &self.0.namespace)),
-            canon_erase: canon,
+            entity_eraser: canon,
             ..self.1.ports().await?
         })
     }
 
-    /// On a thread where waiting is allowed: tasks of dumps that were dropped end meanwhile.
+    /// On a blocking thread, so that tasks of dropped dumps can end meanwhile.
     async fn clear(self) {
         let dropping = tokio::task::spawn_blocking(move || drop(self));
         dropping.await.expect("it ends");
@@ -205,7 +205,7 @@ mod mariadb {
     }
 }
 
-/// A test of each on either server.
+/// One test on each server.
 macro_rules! on_both {
     ($($test:ident)*) => {
         mod on_postgres {

@@ -297,7 +297,7 @@ async fn a_cached_board_is_damaged(scene: &mut Scene) {
         let _: u64 = redis.ask("HSET", &[&rows, member, other]).await;
     }
     let begun = Instant::now();
-    while !worker.said()[1].contains("is not what it is a copy of") {
+    while !worker.said()[1].contains("differs from its source") {
         assert!(
             begun.elapsed() < LONG,
             "it is not found: {:?}",

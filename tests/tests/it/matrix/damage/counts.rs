@@ -135,7 +135,7 @@ async fn a_slot_is_deleted(scene: &mut Scene) {
     let told = scene.restorate(DETAIL, &[]).await;
     assert_eq!(told.status, 1, "{told:?}");
     let unknown = told.report["live_unknown"].as_str().unwrap_or_default();
-    assert!(unknown.contains("there is no live state"), "{told:?}");
+    assert!(unknown.contains("has no live state"), "{told:?}");
     assert!(unknown.contains("backstitch speed"), "{told:?}");
     scene.catch_up().await;
     scene.is_right(DETAIL).await;

@@ -1,4 +1,4 @@
-//! A topic that is deleted, made again and filled beyond where it was read, under who reads on.
+//! A topic that is deleted, recreated and filled beyond the read position while a reader continues.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicI64};
@@ -11,11 +11,11 @@ use tokio::sync::Semaphore;
 
 use super::*;
 
-/// Records of the old topic.
+/// The number of records of the old topic.
 const OLD: u32 = 400;
 
-/// Makes the topic again as soon as it can be, and fills it with other plays. As quick as it goes:
-/// by clients that are there already.
+/// Recreates the topic as soon as possible, and fills it with other plays. Uses existing clients to
+/// be as fast as possible.
 async fn refill(name: &str, pause: Duration, count: u32) {
     let (admin, options) = (admin(), AdminOptions::new());
     let producer: BaseProducer = client(&[("linger.ms", "0")]);
@@ -48,29 +48,29 @@ fn play(event: &str, number: u32, owner: u32) -> String {
     )
 }
 
-/// What every record of partition 0 is known by.
+/// The identifying data of every record of partition 0.
 async fn marks(log: &dyn LogRead) -> Result<Vec<LastRecord>> {
     let records = log.fetch(TOPIC, 0, 0, EVERYTHING).await?.records;
     let marks = (0..records.len()).filter_map(|index| records.slice(index, 1).last());
     Ok(marks.collect())
 }
 
-/// Where the speed layer stands.
+/// The position of the speed layer.
 async fn position(world: &World) -> (Offset, Option<LastRecord>) {
-    let live = world.stores.live.read(Source::Plays, 1, &[]).await;
-    let slot = live.expect("live state").slots.remove(0);
+    let live = world.stores.live.read_deltas(Source::Plays, 1, &[]).await;
+    let slot = live.expect("live state").partition_states.remove(0);
     slot.map_or((0, None), |slot| {
         (slot.position.next_offset, slot.position.last)
     })
 }
 
-/// The log, where one read of the partition waits for the new topic.
+/// A log in which one read of the partition is held until the new topic is full.
 #[derive(Debug)]
 struct Held {
     log: Arc<dyn Log>,
-    /// The first read from here on waits.
+    /// The first read at or after this offset is held.
     from: AtomicI64,
-    /// Whether it waits with what it has read, or has yet to read.
+    /// Whether the read is held after it has read, instead of before.
     has_read: bool,
     waits: AtomicBool,
     goes_on: Semaphore,
@@ -87,7 +87,7 @@ impl Held {
         }))
     }
 
-    /// Waits until a read waits.
+    /// Waits until a read is held.
     async fn waits(&self) {
         let begun = Instant::now();
         while !self.waits.load(SeqCst) {
@@ -125,16 +125,16 @@ impl LogRead for Held {
         }
     }
 
-    async fn fetch_afresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
-        self.log.fetch_afresh(topic, partition, offset).await
+    async fn fetch_fresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
+        self.log.fetch_fresh(topic, partition, offset).await
     }
 
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset> {
         self.log.offset_at(topic, partition, logged_at_ms).await
     }
 
-    async fn share(&self, topic: &str) -> Result<Share> {
-        self.log.share(topic).await
+    async fn join_group(&self, topic: &str) -> Result<GroupMembership> {
+        self.log.join_group(topic).await
     }
 }
 
@@ -154,18 +154,18 @@ impl LogWrite for Held {
     }
 }
 
-/// When a worker meets the new topic.
+/// When a worker first sees the new topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meets {
-    /// Whenever it reads, while the old one goes and the new one comes after a pause.
+    /// At any read, while the old topic is deleted and the new one is created after a pause.
     AnyTime(Duration),
-    /// With its next read, which begins when the new one is full.
+    /// At its next read, which starts after the new topic is full.
     Full,
-    /// With its next read but one: this one was done before the old one went.
+    /// At its read after next; the next one completed before the old topic was deleted.
     FullAfterOldRecords,
 }
 
-/// A worker goes on and on, and looks at slot and runs only once.
+/// Runs a worker that reads partition state and run records only once.
 async fn under_a_worker(counted: Offset, meets: Meets) -> Result<()> {
     let namespace = servers::namespace();
     let mut world = World::new().await;
@@ -202,8 +202,8 @@ async fn under_a_worker(counted: Offset, meets: Meets) -> Result<()> {
     let error = counting.expect("it stops").expect_err("another log");
     let text = error.to_string();
     let told: &[&str] = match meets {
-        Meets::AnyTime(_) => &["made again", "records were lost"],
-        _ => &["made again"],
+        Meets::AnyTime(_) => &["recreated", "records were lost"],
+        _ => &["recreated"],
     };
     assert!(told.iter().any(|told| text.contains(told)), "{text}");
     let (next, last) = position(&world).await;
@@ -211,11 +211,11 @@ async fn under_a_worker(counted: Offset, meets: Meets) -> Result<()> {
     let last = last.expect("something was counted");
     let index = usize::try_from(last.offset).expect("an offset");
     assert_eq!(old[index], last, "{text}");
-    // Who comes later is told too.
+    // A worker that starts later gets the error, too.
     let speed = world.speed().await;
     let again = speed.run(true, CancellationToken::new()).await;
     let text = again.expect_err("another log").to_string();
-    assert!(text.contains("made again"), "{text}");
+    assert!(told.iter().any(|told| text.contains(told)), "{text}");
     assert_eq!(position(&world).await, (next, Some(last)));
     delete_topics(&namespace).await;
     Ok(())
@@ -247,8 +247,9 @@ async fn a_worker_on_its_way_counts_nothing_of_the_new_topic() -> Result<()> {
     Ok(())
 }
 
-/// The topic is deleted and does not come back: the worker waits a little, since a broker may not have
-/// heard of a partition yet, and then says that the log was lost. So does one that begins now.
+/// The topic is deleted and not recreated. The worker waits a little, since a broker may not know a
+/// new partition yet, and then reports that the log was lost. A worker that starts now does the
+/// same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_says_that_its_topic_is_gone() -> Result<()> {
     let namespace = servers::namespace();
@@ -282,8 +283,8 @@ async fn a_worker_says_that_its_topic_is_gone() -> Result<()> {
     Ok(())
 }
 
-/// The topic is made again while a run archives it: nothing of the new one gets into the archive, not even
-/// where the archive is empty and so knows nothing of the log.
+/// The topic is recreated while a run archives it. No record of the new topic enters the archive,
+/// even if the archive is empty and cannot identify the log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_archives_nothing_of_the_new_topic() -> Result<()> {
     for (is_first, has_read) in [(true, false), (true, true), (false, false), (false, true)] {
@@ -312,11 +313,12 @@ async fn a_run_archives_nothing_of_the_new_topic() -> Result<()> {
         };
         let request = batch::RunRequest::default();
         let (run, ()) = tokio::join!(world.run(&request), story);
+        let is_recreated = |text: &str| text.contains("recreated");
         let text = run.expect_err("another log").to_string();
-        assert!(text.contains("made again"), "{text}");
+        assert!(is_recreated(&text), "{text}");
         let again = world.run(&request).await.expect_err("another log");
-        assert!(again.to_string().contains("made again"), "{again}");
-        // One file may have been whole before.
+        assert!(is_recreated(&again.to_string()), "{again}");
+        // One file may have been complete before.
         let archived = archived(&world).await;
         assert!(archived < from + 100, "{archived}");
         delete_topics(&namespace).await;
@@ -324,7 +326,7 @@ async fn a_run_archives_nothing_of_the_new_topic() -> Result<()> {
     Ok(())
 }
 
-/// How many events the archive has.
+/// The number of events in the archive.
 async fn archived(world: &World) -> i64 {
     let version = archive_version(&world.stores.archive).await;
     let files = version["files"].as_array().into_iter().flatten();

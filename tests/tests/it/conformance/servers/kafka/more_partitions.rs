@@ -1,4 +1,4 @@
-//! Partitions that are added while everything runs.
+//! Partitions that are added while all processes run.
 
 use schemas::partition::partition_of;
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ fn efforts(round: i64, segments: impl Iterator<Item = i64>) -> Vec<String> {
     segments.map(effort).collect()
 }
 
-/// Which owners' plays each partition holds, in their order.
+/// The owners of the plays in each partition, in log order.
 async fn owners(log: &dyn Log) -> Vec<Vec<i64>> {
     let mut owners = Vec::new();
     for partition in 0..log.spans(TOPIC).await.expect("the log").len() {
@@ -60,8 +60,8 @@ async fn owners(log: &dyn Log) -> Vec<Vec<i64>> {
     owners
 }
 
-/// An intake that is kept divides keys among the added partitions too, also those of lines that it
-/// has checked before.
+/// A long-lived intake distributes keys over the added partitions, including keys of lines that it
+/// checked before.
 #[tokio::test]
 async fn an_intake_learns_of_them() -> Result<()> {
     let namespace = servers::namespace();
@@ -69,8 +69,8 @@ async fn an_intake_learns_of_them() -> Result<()> {
     world.stores.log = Arc::new(KafkaLog::open(&options(), &namespace)?);
     let ports = IntakePorts {
         log: Arc::clone(&world.stores.log) as _,
-        canon: Arc::clone(&world.stores.canon) as _,
-        suppressions: stores::erasures::Suppressions::nobody(),
+        entities: Arc::clone(&world.stores.entities) as _,
+        suppressions: stores::erasures::Suppressions::none(),
         clock: Arc::clone(&world.clock) as _,
     };
     let intake = Intake::open(ports, Source::Plays, PARTITIONS).await?;
@@ -103,7 +103,7 @@ async fn an_intake_learns_of_them() -> Result<()> {
             expected[home(owner, MORE) as usize].push(owner);
         }
     }
-    // Of different keys any may come first.
+    // Different keys may come in any order.
     let mut found = owners(&*world.stores.log).await;
     for owners in found.iter_mut().chain(&mut expected) {
         owners.sort_unstable();
@@ -119,13 +119,13 @@ async fn asked(served: &Served, path: String) -> Value {
     asked.await.expect("an answer")
 }
 
-/// Waits until everything that is in a log was counted, in so many partitions.
+/// Waits until all records of a log are counted, in this number of partitions.
 async fn counted(world: &World, source: Source, partitions: u32) {
     let begun = Instant::now();
     loop {
         let spans = world.stores.log.spans(source.topic()).await.expect("a log");
-        let live = world.stores.live.read(source, partitions, &[]).await;
-        let slots = live.expect("live state").slots;
+        let live = world.stores.live.read_deltas(source, partitions, &[]).await;
+        let slots = live.expect("live state").partition_states;
         let at = slots
             .iter()
             .map(|slot| slot.as_ref().map(|slot| slot.position.next_offset));
@@ -140,7 +140,7 @@ async fn counted(world: &World, source: Source, partitions: u32) {
     }
 }
 
-/// Every owner has so many plays, in an answer that knows of all partitions.
+/// Every owner has `expected` plays, in an answer that covers all partitions.
 async fn plays_are(served: &Served, expected: u32) {
     let begun = Instant::now();
     for owner in 0..KEYS {
@@ -173,13 +173,13 @@ async fn boards(served: &Served) -> Vec<(i64, bool)> {
     boards
 }
 
-/// A segment's best time once the even ones have had a third effort.
+/// A segment's best time after the third effort on each even segment.
 fn best_of_two(segment: i64) -> i64 {
     99 - i64::from(segment % 2 == 0)
 }
 
-/// Even segments that have another partition now have states in two. Their boards say that they may be
-/// old, all others are right.
+/// Even segments whose partition changed have states in two partitions. Their boards say that they
+/// may be stale; all others are exact.
 async fn split_boards_are_told(served: &Served) {
     let is_split =
         |segment: i64| segment % 2 == 0 && home(segment, PARTITIONS) != home(segment, MORE);
@@ -199,8 +199,8 @@ async fn split_boards_are_told(served: &Served) {
     }
 }
 
-/// Running workers find the added partitions, plays stay exact, and a board whose member has states in
-/// two partitions says that it may be old until the next run.
+/// Running workers find the added partitions, and plays stay exact. A board whose member has states
+/// in two partitions says that it may be stale until the next run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_goes_on_in_them() {
     let world = World::on_servers().await;
@@ -220,7 +220,7 @@ async fn everything_goes_on_in_them() {
             counted(&world, source, PARTITIONS).await;
             run(source).await;
         }
-        // States after the run, in the partitions of before.
+        // After the run, the states are in the original partitions.
         world.ingest(&plays(1)).await;
         world
             .ingest_into(Source::Efforts, &efforts(1, 0..KEYS))
@@ -235,7 +235,7 @@ async fn everything_goes_on_in_them() {
             }
         }
         let served = world.serve().await;
-        // Every intake is a new one, and looks.
+        // Every call opens a new intake, which reads the number of partitions.
         world.ingest(&plays(2)).await;
         let even = (0..KEYS).step_by(2);
         world.ingest_into(Source::Efforts, &efforts(2, even)).await;
@@ -251,7 +251,7 @@ async fn everything_goes_on_in_them() {
         for (segment, board) in (0..).zip(boards(&served).await) {
             assert_eq!(board, (best_of_two(segment), true), "{segment}");
         }
-        // And on.
+        // The same after more plays.
         world.ingest(&plays(3)).await;
         world
             .ingest_into(Source::Efforts, &efforts(3, 0..KEYS))

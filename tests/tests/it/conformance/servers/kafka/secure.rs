@@ -1,12 +1,12 @@
-//! TLS, and brokers that ask who one is.
+//! TLS, and brokers that require authentication.
 
 use tests::certificates::Certificates;
 use tests::own::OwnServer;
 
 use super::*;
 
-/// A broker is spoken to if its certificate is of the authority that is named, and lets in who knows the
-/// password; else the error says what is wrong, and no password.
+/// The client connects only to a broker whose certificate the configured authority signed, and the
+/// broker accepts only the right password. Errors give the reason and no password.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_a_trusted_broker_and_a_known_user() -> Result<()> {
     let certificates = Certificates::make();
@@ -52,7 +52,8 @@ async fn only_a_trusted_broker_and_a_known_user() -> Result<()> {
         let error = refused.await.expect_err("it is not let in");
         let said = error.to_string();
         assert!(said.contains(why) && !said.contains(password), "{said}");
-        // Brokers may be about to learn of a user or a certificate; a file does not come by itself.
+        // A user or certificate may become known to the brokers later, so these errors are retried.
+        // A missing file is fatal.
         let is_fatal = error.kind() == ErrorKind::Fatal;
         assert_eq!(is_fatal, why == "missing.pem", "{said}");
         assert!(begun.elapsed() < Duration::from_secs(30), "{said}");
@@ -60,7 +61,7 @@ async fn only_a_trusted_broker_and_a_known_user() -> Result<()> {
     Ok(())
 }
 
-/// Appends a record, which gets this offset, and reads everything.
+/// Appends a record, expects this offset, and reads all records.
 async fn write_and_read(log: &KafkaLog, offset: i64) -> Result<()> {
     assert_eq!(log.ensure_topic(TOPIC, 1).await?, 1);
     let records = NewRecords {

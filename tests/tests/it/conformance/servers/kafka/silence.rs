@@ -1,4 +1,4 @@
-//! A broker that accepts connections and answers at first, and then says nothing more.
+//! A broker that accepts connections and answers at first, and then stops answering.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,20 +13,20 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 
 const TIMEOUT: Duration = Duration::from_millis(1_000);
-/// A call waits for more than one thing, but only once in vain. More than that takes on a busy machine, and less than the client's own
-/// timeouts, of half a minute and more.
+/// A call waits for several things, but only for one in vain. A busy machine may need longer than
+/// this wait, and the client's own timeouts are half a minute and more.
 const DEADLINE: Duration = Duration::from_secs(15);
-/// More than any answer of these tests.
+/// Larger than any answer in these tests.
 const FRAME_BYTES_MAX: usize = 64 << 20;
 
-/// A proxy before the broker. In what the broker tells of itself its own port stands instead of the
-/// broker's, so that clients come back to it.
+/// A proxy in front of the broker. It replaces the broker's advertised port by its own, so that
+/// clients reconnect through it.
 #[derive(Debug)]
 struct Proxy {
     address: SocketAddr,
-    /// How many answers are passed before it falls silent.
+    /// The number of answers to pass before the broker falls silent.
     passes: AtomicI64,
-    /// Whether something was asked, or an answer came, when it was silent.
+    /// Whether a request or an answer arrived during the silence.
     was_silent: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ impl Proxy {
                 let (from_client, to_client) = client.into_split();
                 let (from_broker, to_broker) = broker.into_split();
                 let (asked, answering) = (Arc::clone(&served), Arc::clone(&served));
-                // Clients go away as they like.
+                // Clients may disconnect at any time.
                 tokio::spawn(async move {
                     drop(asked.pass_questions(from_client, to_broker).await);
                 });
@@ -89,7 +89,7 @@ impl Proxy {
         }
     }
 
-    /// Waits until it speaks, and puts its address into what a broker says.
+    /// Waits until the broker may answer, and puts the proxy's address into the answer.
     async fn answer(&self, frame: &mut [u8]) {
         if self.passes.fetch_sub(1, SeqCst) <= 0 {
             self.was_silent.store(true, SeqCst);
@@ -119,7 +119,8 @@ impl Proxy {
         KafkaLog::open(&options, namespace)
     }
 
-    /// Whether a call went well; else it ended in time, and told of whom it had waited for: in vain, or, on a busy machine, too long.
+    /// Returns whether a call succeeded. A failed call must end in time and name the broker, which
+    /// may also be too slow on a busy machine.
     async fn must_end<T: std::fmt::Debug>(
         &self,
         what: &str,
@@ -136,7 +137,7 @@ impl Proxy {
     }
 }
 
-/// What comes next: four bytes that tell its length, and so many.
+/// The next frame: its length in four bytes, and the payload.
 async fn frame(from: &mut OwnedReadHalf) -> io::Result<Vec<u8>> {
     let length = from.read_u32().await?;
     let mut frame = vec![0; FRAME_BYTES_MAX.min(length as usize)];
@@ -158,12 +159,13 @@ const FIVE: FetchLimit = FetchLimit {
     bytes: usize::MAX,
 };
 
-/// Everything was at work when it falls silent; and everything is again once it speaks.
+/// All clients are active when the broker falls silent, and work again once it answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_end_when_a_broker_falls_silent_and_go_on_when_it_speaks() -> Result<()> {
     let topics = Topics::set().await;
     let proxy = Proxy::start().await;
-    // Who waits so little must not be the first one: a broker makes topics, and finds leaders, in its own time.
+    // A client with short timeouts must not be the first: a broker takes time to create topics and
+    // to elect leaders.
     let patient = topics.ports().await?.log;
     patient.ensure_topic(TOPIC, 1).await?;
     patient.append(TOPIC, &ten(), 0).await?;
@@ -183,7 +185,7 @@ async fn calls_end_when_a_broker_falls_silent_and_go_on_when_it_speaks() -> Resu
             .must_end("reading", log.fetch(TOPIC, 0, 2, FIVE))
             .await,
         proxy
-            .must_end("one record", log.fetch_afresh(TOPIC, 0, 2))
+            .must_end("one record", log.fetch_fresh(TOPIC, 0, 2))
             .await,
         proxy.must_end("a moment", log.offset_at(TOPIC, 0, 0)).await,
         proxy.must_end("a topic", log.ensure_topic(TOPIC, 1)).await,
@@ -193,12 +195,12 @@ async fn calls_end_when_a_broker_falls_silent_and_go_on_when_it_speaks() -> Resu
         proxy
             .must_end("appending", log.append(TOPIC, &ten(), 0))
             .await,
-        proxy.must_end("flaws", log.flaws()).await,
+        proxy.must_end("flaws", log.diagnostics()).await,
     ];
     assert_eq!(calls, [false; 9]);
-    // What was known is as good as ever.
+    // Cached metadata still works.
     assert!(proxy.must_end("partitions", log.partitions(TOPIC)).await);
-    let mut share = log.share(TOPIC).await?;
+    let mut share = log.join_group(TOPIC).await?;
     let waited = tokio::time::timeout(TIMEOUT, share.changed()).await;
     assert!(waited.is_err(), "nothing is assigned");
     drop(share);
@@ -213,7 +215,8 @@ async fn calls_end_when_a_broker_falls_silent_and_go_on_when_it_speaks() -> Resu
     topics.clear().await
 }
 
-/// It falls silent in the middle of a first call: after each of the answers that one waits for.
+/// The broker falls silent during a client's first call, after each of the answers that the call
+/// needs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn first_calls_end_wherever_a_broker_falls_silent() -> Result<()> {
     let topics = Topics::set().await;

@@ -1,12 +1,12 @@
-//! Apps that write by their own SQL.
+//! Apps that write with their own SQL.
 
 use std::collections::BTreeSet;
 
 use futures::TryStreamExt;
 use schemas::entities::{Entity, Group};
 use schemas::source::Source;
-use stores::canon::{Authorized, CanonErase, CanonRead, CanonWrite};
-use stores::recounts::{Countable, Recounts};
+use stores::entities::{AuthorizeOutcome, EntityErase, EntityRead, EntityWrite};
+use stores::recounts::{CountedApplication, Recounts};
 use stores::sql::EntityStore;
 use stores::{ErrorKind, Result};
 use tests::conformance::canon_rows::{application, athlete, authorization, effort, effort_rows};
@@ -21,7 +21,8 @@ super::on_both! {
     an_apps_own_rows_of_an_athlete_stay
 }
 
-/// Of an athlete who is erased the rows that are an app's own are found and told of, and stay; ours go.
+/// Erasure of an athlete finds and reports rows in an app's own tables, and leaves them. It deletes
+/// the rows in our tables.
 async fn an_apps_own_rows_of_an_athlete_stay(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     schema.run(
@@ -40,16 +41,16 @@ async fn an_apps_own_rows_of_an_athlete_stay(server: Server) -> Result<()> {
     let canon = schema.canon().await?;
     canon.apply(&[Entity::Athlete(athlete(5))], 1).await?;
     let found = async || -> Result<Vec<(&'static str, u64, bool)>> {
-        let mut found = canon.rows_of(5).await?;
+        let mut found = canon.count_athlete_rows(5).await?;
         found.retain(|of| of.rows > 0);
-        let shown = found.iter().map(|of| (of.table, of.rows, of.are_apps));
+        let shown = found.iter().map(|of| (of.table, of.rows, of.is_view));
         Ok(shown.collect())
     };
     let apps = [("authorizations", 1, true), ("efforts", 2, true)];
     let ours = ("athletes", 1, false);
     assert_eq!(found().await?, [&apps[..], &[ours]].concat());
     while canon.erase_rows(5, 10, 1).await? > 0 {}
-    canon.tell_of(5, 1).await?;
+    canon.notify_groups_of(5, 1).await?;
     let groups: Groups = [(1, 5), (3, 5)].into();
     assert_eq!(told(&canon, Source::Efforts).await?, groups);
     let groups: Groups = [(8, 5)].into();
@@ -61,7 +62,8 @@ async fn an_apps_own_rows_of_an_athlete_stay(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// Where authorizations, and applications too, are views, the rows of these are counted; the record is ours.
+/// Where authorizations and applications are views, the rows of the views are counted, and the
+/// counters are in our table.
 async fn athletes_of_an_apps_own_tables_are_counted_anew(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     schema.run(
@@ -79,9 +81,9 @@ async fn athletes_of_an_apps_own_tables_are_counted_anew(server: Server) -> Resu
     );
     let canon = schema.canon().await?;
     let recorded = async || -> Result<Vec<(i64, i64, Option<u64>)>> {
-        let all = canon.countables_after(None, 10).await?;
-        let shown = |one: Countable| {
-            let recounted = one.recounted.map(|recounted| recounted.connected);
+        let all = canon.counted_applications_after(None, 10).await?;
+        let shown = |one: CountedApplication| {
+            let recounted = one.recorded.map(|recounted| recounted.connected);
             (one.application_id, one.athlete_capacity, recounted)
         };
         Ok(all.into_iter().map(shown).collect())
@@ -106,18 +108,20 @@ async fn athletes_of_an_apps_own_tables_are_counted_anew(server: Server) -> Resu
 
 pub(super) type Groups = BTreeSet<(i64, i64)>;
 
-/// The groups of which the outbox tells; it is empty then.
+/// The groups of the notifications in the outbox, which is emptied.
 pub(super) async fn told(canon: &EntityStore, source: Source) -> Result<Groups> {
-    let pending = canon.pending(source, i64::MAX, 10_000).await?;
+    let pending = canon
+        .pending_notifications(source, i64::MAX, 10_000)
+        .await?;
     let ids: Vec<i64> = pending.iter().map(|told| told.id).collect();
-    canon.notified(&ids).await?;
+    canon.remove_notifications(&ids).await?;
     let groups = pending
         .iter()
         .map(|told| (told.group.key, told.group.member));
     Ok(groups.collect())
 }
 
-/// What is changed in our tables by other statements than ours is told of, and counted.
+/// Changes to our tables by an app's statements are published and counted.
 #[expect(clippy::too_many_lines, reason = "one story")]
 async fn what_an_app_writes_is_told(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
@@ -221,20 +225,20 @@ async fn what_an_app_writes_is_told(server: Server) -> Result<()> {
             expected,
             "{statement}"
         );
-        let full = Authorized::Full {
+        let full = AuthorizeOutcome::CapacityReached {
             connected,
             capacity: 0,
         };
         assert_eq!(canon.authorize(1, 999, 1).await?, full, "{statement}");
     }
-    // What goes through the store is told of once, by the store.
+    // The store publishes its own changes once.
     let rows = [
         Entity::Effort(effort(50, 1, 3)),
         Entity::Authorization(authorization(50, 1, 3)),
     ];
     let applied = canon.apply(&rows, 1).await?;
     for source in Source::LOGGED {
-        let pending = canon.pending(source, i64::MAX, 10).await?;
+        let pending = canon.pending_notifications(source, i64::MAX, 10).await?;
         assert!(
             pending
                 .iter()
@@ -245,8 +249,8 @@ async fn what_an_app_writes_is_told(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// The example in `deploy/sql`: views on an app's own tables are read, changes of these are told of, and
-/// writing is the app's.
+/// The example in `deploy/sql`: views on an app's own tables are read, and their changes are
+/// published. Only the app writes.
 async fn an_apps_own_tables_are_read(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let rides = "INSERT INTO app.rides VALUES
@@ -262,7 +266,8 @@ pub(super) struct App {
 }
 
 impl App {
-    /// Makes them, rides with a constraint, and with rows that are there before the triggers.
+    /// Creates them. `constraint` applies to the rides; `rows` are inserted before the triggers
+    /// exist.
     pub(super) fn new(schema: &Schema, constraint: &str, rows: &str) -> Self {
         let app = Self {
             server: schema.server,
@@ -304,7 +309,7 @@ impl App {
         app
     }
 
-    /// Statements on these tables.
+    /// Statements with the names of these tables filled in.
     pub(super) fn named(&self, statements: &str) -> String {
         statements.replace("app.", &format!("{}.", self.name))
     }
@@ -393,7 +398,7 @@ async fn follow(schema: &Schema, app: &App) -> Result<()> {
         assert_eq!((row.weight_kg, row.athlete_is_deleted), (Some(61.25), true));
         assert!(!row.athlete_is_disqualified);
     }
-    // Whom the app disqualifies it lists in our table, or in a view of its own in that one's place.
+    // The app lists disqualified athletes in our table, or in its own view that replaces our table.
     schema.run("INSERT INTO disqualified VALUES (3);");
     let both: Groups = [(2, 3), (5, 3)].into();
     assert_eq!(told(&canon, Source::Efforts).await?, both);
@@ -415,15 +420,15 @@ async fn follow(schema: &Schema, app: &App) -> Result<()> {
         .await?;
     assert!(matches!(
         canon.authorize(1, 2, 1).await?,
-        Authorized::New { .. }
+        AuthorizeOutcome::New { .. }
     ));
-    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
-    assert_eq!(flaws, Vec::<String>::new());
+    let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
+    assert_eq!(diagnostics, Vec::<String>::new());
     Ok(())
 }
 
-/// Columns of a view that can't be read are named by `check`, with what they are and have to be, and the
-/// store is not opened with them. Narrow numbers and decimals are read as they are.
+/// `check` names unreadable columns of a view with their actual and required types, and the store
+/// does not open. Narrower integers and decimals are read as they are.
 #[expect(clippy::too_many_lines, reason = "one story")]
 async fn columns_that_cant_be_read_are_named(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
@@ -442,10 +447,10 @@ async fn columns_that_cant_be_read_are_named(server: Server) -> Result<()> {
          CREATE VIEW athletes AS SELECT athlete_id AS id, name, name AS gender, 1980 AS birth_year,
              name AS weight_kg, name AS country, is_yes AS is_deleted, 0 AS version FROM rides;"
     ));
-    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
+    let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
     let expected = match server {
         Server::Postgres => [
-            ("elapsed_time_s", "character varying(20)", "whole number"),
+            ("elapsed_time_s", "character varying(20)", "integer"),
             (
                 "started_at_us",
                 "timestamp without time zone",
@@ -457,7 +462,7 @@ async fn columns_that_cant_be_read_are_named(server: Server) -> Result<()> {
             ("weight_kg", "character varying(20)", "double precision"),
         ],
         Server::MariaDb => [
-            ("elapsed_time_s", "varchar(20)", "whole number"),
+            ("elapsed_time_s", "varchar(20)", "integer"),
             ("started_at_us", "datetime", "TIMESTAMPDIFF"),
             ("tz", "is missing", "text"),
             ("is_deleted", "varchar(20)", "boolean"),
@@ -466,23 +471,23 @@ async fn columns_that_cant_be_read_are_named(server: Server) -> Result<()> {
         ],
     };
     for (column, is, has_to_be) in expected {
-        let named = flaws.iter().filter(|flaw| {
+        let named = diagnostics.iter().filter(|flaw| {
             flaw.contains(&format!("the column {column} of the view"))
                 && flaw.contains(is)
                 && flaw.contains(has_to_be)
         });
-        assert_eq!(named.count(), 1, "{column}: {flaws:#?}");
+        assert_eq!(named.count(), 1, "{column}: {diagnostics:#?}");
     }
-    assert_eq!(flaws.len(), expected.len(), "{flaws:#?}");
+    assert_eq!(diagnostics.len(), expected.len(), "{diagnostics:#?}");
     let error = schema.canon().await.expect_err("it can't be read");
     assert_eq!(error.kind(), ErrorKind::Fatal, "{error}");
     assert!(error.to_string().contains("started_at_us"), "{error}");
 
     schema.run("ALTER TABLE follows RENAME TO followed;");
-    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
+    let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
     assert!(
-        flaws.iter().any(|flaw| flaw.contains("follows")),
-        "{flaws:#?}"
+        diagnostics.iter().any(|flaw| flaw.contains("follows")),
+        "{diagnostics:#?}"
     );
     schema.run("ALTER TABLE followed RENAME TO follows;");
     schema.run(
@@ -497,13 +502,13 @@ async fn columns_that_cant_be_read_are_named(server: Server) -> Result<()> {
          CREATE VIEW applications AS SELECT id, name, '{\"user\": 1}' AS owner, id AS athlete_capacity,
              0 AS version FROM rides WHERE id < 0;",
     );
-    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
-    assert_eq!(flaws.len(), 1, "{flaws:#?}");
+    let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
+    assert_eq!(diagnostics.len(), 1, "{diagnostics:#?}");
     assert!(
-        flaws[0].contains("efforts") && flaws[0].contains("index"),
-        "{flaws:?}"
+        diagnostics[0].contains("efforts") && diagnostics[0].contains("index"),
+        "{diagnostics:?}"
     );
-    // Slow is not wrong.
+    // A slow view is not an error.
     let canon = schema.canon().await?;
     assert_eq!(canon.club_members(2).await?, [3]);
     assert_eq!(canon.application(1).await?, None);
@@ -520,7 +525,7 @@ async fn columns_that_cant_be_read_are_named(server: Server) -> Result<()> {
     assert_eq!(canon.versions(&[row]).await?, [Some(0)]);
 
     schema.run("CREATE INDEX by_group ON rides (segment_id, athlete_id, id);");
-    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
-    assert_eq!(flaws, Vec::<String>::new());
+    let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
+    assert_eq!(diagnostics, Vec::<String>::new());
     Ok(())
 }

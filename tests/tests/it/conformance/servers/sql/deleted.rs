@@ -1,10 +1,10 @@
-//! Athletes whom an app deletes by its own SQL are connected to nothing.
+//! Athletes whom an app deletes with its own SQL have no connections.
 
 use schemas::entities::{Athlete, Entity, Group};
 use schemas::source::Source;
 use stores::Result;
-use stores::admin::CanonAdmin;
-use stores::canon::{Authorized, CanonRead, CanonWrite};
+use stores::admin::EntityAdmin;
+use stores::entities::{AuthorizeOutcome, EntityRead, EntityWrite};
 use stores::notices::Notices;
 use stores::sql::EntityStore;
 use tests::conformance::canon_rows::{application, athlete, authorization, authorization_rows};
@@ -41,9 +41,9 @@ fn line(id: i64, is_deleted: bool) -> Entity {
     })
 }
 
-/// How many are connected, as the counters have it.
+/// The number of connected athletes, according to the counters.
 async fn counted(canon: &EntityStore) -> Result<Vec<i64>> {
-    let found = canon.usages_of(&[1, 2]).await?;
+    let found = canon.usages_by_id(&[1, 2]).await?;
     Ok(found
         .into_iter()
         .map(|usage| usage.connected.unwrap_or(-1))
@@ -66,7 +66,7 @@ async fn whom_an_app_deletes_is_connected_to_nothing(server: Server) -> Result<(
             [1, 1],
         ),
         ("UPDATE athletes SET gender = 'F';", vec![], [1, 1]),
-        // What a deleted athlete gets or loses counts for nothing.
+        // Changes to the authorizations of a deleted athlete do not change the counters.
         (
             "UPDATE authorizations SET revoked_at_us = 7 WHERE id = 1;",
             vec![(1, 10)],
@@ -103,40 +103,40 @@ async fn whom_an_app_deletes_is_connected_to_nothing(server: Server) -> Result<(
             "{statement}"
         );
         assert_eq!(counted(&canon).await?, connected, "{statement}");
-        let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
-        assert_eq!(flaws, Vec::<String>::new(), "{statement}");
+        let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
+        assert_eq!(diagnostics, Vec::<String>::new(), "{statement}");
     }
     Ok(())
 }
 
-/// Neither of two transactions sees the other: whichever is committed later, the athlete is not counted, and
-/// what is read of the pair is told of after that.
+/// Neither of two transactions sees the other. Whichever commits later, the athlete is not counted,
+/// and a later notification covers the pair.
 async fn a_connection_and_a_deletion_may_pass_each_other(server: Server) -> Result<()> {
     let (schema, canon) = set(server).await?;
     schema.run("INSERT INTO athletes (id) VALUES (10), (11), (12);");
     told(&canon, Source::Authorizations).await?;
 
-    // The app deletes; meanwhile the athlete connects through us.
+    // The app deletes the athlete while the athlete connects through our API.
     let mut app = server.session();
     app.run(&schema.inside());
     app.run("BEGIN; UPDATE athletes SET is_deleted = true WHERE id = 10;");
-    let Authorized::New { notification, .. } = canon.authorize(1, 10, 1).await? else {
+    let AuthorizeOutcome::New { notification, .. } = canon.authorize(1, 10, 1).await? else {
         panic!("there is room");
     };
-    canon.notified(&[notification.id]).await?;
+    canon.remove_notifications(&[notification.id]).await?;
     assert_eq!(counted(&canon).await?, [1, 0]);
     app.run("COMMIT;");
     let both: Groups = [(1, 10)].into();
     assert_eq!(told(&canon, Source::Authorizations).await?, both);
     assert_eq!(counted(&canon).await?, [0, 0]);
 
-    // The app connects; meanwhile a line deletes the athlete.
+    // The app connects the athlete while a line deletes the athlete.
     app.run(&format!("BEGIN; {INSERT} VALUES (5, 2, 11, 5, NULL);"));
     let applied = canon.apply(&[line(11, true)], 1).await?;
     assert_eq!(applied.notifications, []);
     assert_eq!(told(&canon, Source::Authorizations).await?, [].into());
     app.run("COMMIT;");
-    // Told of twice: as the app's change, and once it was found what that met.
+    // Published twice: for the app's change, and for the conflict that was found.
     for _ in 0..2 {
         let groups: Groups = [(2, 11)].into();
         assert_eq!(told(&canon, Source::Authorizations).await?, groups);
@@ -144,7 +144,7 @@ async fn a_connection_and_a_deletion_may_pass_each_other(server: Server) -> Resu
     assert_eq!(told(&canon, Source::Authorizations).await?, [].into());
     assert_eq!(counted(&canon).await?, [0, 0]);
 
-    // The app connects in a transaction that sees the athlete as before.
+    // The app connects the athlete in a transaction with an old snapshot.
     let level = match server {
         Server::Postgres => "CHARACTERISTICS AS",
         Server::MariaDb => "",
@@ -159,14 +159,17 @@ async fn a_connection_and_a_deletion_may_pass_each_other(server: Server) -> Resu
     told(&canon, Source::Authorizations).await?;
     told(&canon, Source::Authorizations).await?;
     assert_eq!(counted(&canon).await?, [0, 0]);
-    assert_eq!(canon.authorize(2, 12, 1).await?, Authorized::AthleteDeleted);
-    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
-    assert_eq!(flaws, Vec::<String>::new());
+    assert_eq!(
+        canon.authorize(2, 12, 1).await?,
+        AuthorizeOutcome::AthleteDeleted
+    );
+    let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
+    assert_eq!(diagnostics, Vec::<String>::new());
     Ok(())
 }
 
-/// An app holds the counter of an application: what else is told of goes on, and connections of athletes who are
-/// deleted meanwhile are moved once the counter is free.
+/// An app locks the counter of an application. Other notifications are still published. Connections
+/// of deleted athletes are moved once the lock is released.
 async fn a_counter_that_an_app_holds_stops_nothing(server: Server) -> Result<()> {
     let (schema, canon) = set(server).await?;
     schema.run(&format!(
@@ -181,7 +184,7 @@ async fn a_counter_that_an_app_holds_stops_nothing(server: Server) -> Result<()>
     app.run(&schema.inside());
     app.run(&format!("BEGIN; {INSERT} VALUES (5, 2, 12, 5, NULL);"));
     schema.run("UPDATE athletes SET is_deleted = true WHERE id = 10;");
-    // By a line too, which waits for nobody.
+    // A deletion by a line does not wait for the lock either.
     canon.apply(&[line(11, true)], 1).await?;
     let began = std::time::Instant::now();
     assert_eq!(told(&canon, Source::Efforts).await?, [(7, 10)].into());
@@ -196,12 +199,12 @@ async fn a_counter_that_an_app_holds_stops_nothing(server: Server) -> Result<()>
     assert_eq!(told(&canon, Source::Authorizations).await?, groups);
     assert_eq!(told(&canon, Source::Authorizations).await?, [].into());
     assert_eq!(counted(&canon).await?, [0, 1]);
-    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
-    assert_eq!(flaws, Vec::<String>::new());
+    let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
+    assert_eq!(diagnostics, Vec::<String>::new());
     Ok(())
 }
 
-/// Lines that connect a deleted athlete reach no threshold, in whichever order they come with the deletion.
+/// Lines that connect a deleted athlete reach no threshold, in any order relative to the deletion.
 async fn a_deleted_athlete_reaches_no_threshold(server: Server) -> Result<()> {
     let (_schema, canon) = set(server).await?;
     let mut rows: Vec<Entity> = (1..=7)
@@ -228,7 +231,8 @@ async fn a_deleted_athlete_reaches_no_threshold(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// Where authorizations are the app's, all that an athlete has is told of, and read with the athlete.
+/// With an app's own authorizations, all of an athlete's authorizations are published and read
+/// together with the athlete.
 async fn an_apps_own_authorizations_are_told_of(server: Server) -> Result<()> {
     let (schema, canon) = set(server).await?;
     drop(canon);
@@ -257,7 +261,7 @@ async fn an_apps_own_authorizations_are_told_of(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// Counting anew leaves deleted athletes out, and `check` names counters that do not.
+/// A recount leaves deleted athletes out, and `check` names counters that include them.
 async fn counters_know_who_is_deleted(server: Server) -> Result<()> {
     let (schema, canon) = set(server).await?;
     schema.run(&format!(
@@ -266,22 +270,22 @@ async fn counters_know_who_is_deleted(server: Server) -> Result<()> {
     ));
     told(&canon, Source::Authorizations).await?;
     assert_eq!(counted(&canon).await?, [1, 0]);
-    // As a version of before would have left it.
+    // The state that an earlier version would have left.
     schema.run(
         "UPDATE connections SET is_away = false;
          DELETE FROM connected;
          INSERT INTO connected (application_id, athletes) VALUES (1, 2), (2, 1);",
     );
-    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
+    let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
     assert!(
-        flaws.len() == 1 && flaws[0].contains("applications 1, 2"),
-        "{flaws:#?}"
+        diagnostics.len() == 1 && diagnostics[0].contains("applications 1, 2"),
+        "{diagnostics:#?}"
     );
     let anew = EntityStore::recount(&schema.options, &schema.namespace).await?;
     assert_eq!(anew, [1, 2]);
     assert_eq!(counted(&canon).await?, [1, 0]);
-    let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
-    assert_eq!(flaws, Vec::<String>::new());
+    let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
+    assert_eq!(diagnostics, Vec::<String>::new());
     Ok(())
 }
 
@@ -293,12 +297,13 @@ async fn an_application_that_is_deleted_is_unknown(server: Server) -> Result<()>
     canon.apply(&rows, 1).await?;
     told(&canon, Source::Authorizations).await?;
     schema.run("DELETE FROM applications WHERE id = 2;");
-    let unknown = Authorized::UnknownApplication;
+    let unknown = AuthorizeOutcome::UnknownApplication;
     assert_eq!(canon.authorize(2, 12, 1).await?, unknown);
     assert_eq!(canon.authorize(2, 10, 1).await?, unknown);
     assert_eq!(counted(&canon).await?, [1]);
     assert_eq!(told(&canon, Source::Authorizations).await?, [].into());
-    // Its athletes are there when it comes back, unless they were taken back too.
+    // Its athletes are connected when the application comes back, unless their authorizations were
+    // deleted, too.
     canon
         .apply(&[Entity::Application(application(2, 10))], 1)
         .await?;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use futures::TryStreamExt;
 use schemas::entities::Entity;
 use schemas::source::Source;
-use stores::canon::{CanonRead, CanonWrite};
+use stores::entities::{EntityRead, EntityWrite};
 use stores::sql::{EntityStore, SqlOptions};
 use stores::{ErrorKind, Result};
 use tests::conformance::canon_rows::{authorization, effort, effort_rows};
@@ -17,11 +17,11 @@ super::on_both! {
     a_dump_whose_connection_ends_fails
 }
 
-/// A key that has more rows than many ranges.
+/// A key with more rows than many ranges.
 const HOT: i64 = 77;
 const ROWS: i64 = 6_000;
 
-/// A schema with rows of very different keys, and a store that reads it in small ranges.
+/// A schema with very different numbers of rows by key, and a store that reads it in small ranges.
 async fn filled(server: Server) -> Result<(Schema, EntityStore)> {
     let schema = Schema::new(server).await;
     let options = SqlOptions {
@@ -43,7 +43,7 @@ async fn filled(server: Server) -> Result<(Schema, EntityStore)> {
     Ok((schema, canon))
 }
 
-/// The keys, athletes and ids of a dump; the order is looked at.
+/// The keys, athletes and ids of a dump; checks the order.
 async fn ids(canon: &EntityStore, keys: Option<&[i64]>) -> Result<Vec<(i64, i64, i64)>> {
     let mut rows = Vec::new();
     let mut dump = canon.dump(Source::Efforts, keys, 100).await?;
@@ -60,8 +60,8 @@ async fn ids(canon: &EntityStore, keys: Option<&[i64]>) -> Result<Vec<(i64, i64,
     Ok(rows)
 }
 
-/// All rows come once and in order, whether the server has counted what is there or not, while rows
-/// change; and so do those of many keys.
+/// All rows come once and in order while rows change, with and without table statistics of the
+/// server. So do the rows of many keys.
 async fn ranges_follow_each_other(server: Server) -> Result<()> {
     let (schema, canon) = filled(server).await?;
     let all = ids(&canon, None).await?;
@@ -97,7 +97,7 @@ async fn ranges_follow_each_other(server: Server) -> Result<()> {
             let expected: Vec<_> = expected.copied().collect();
             assert_eq!(ids(&canon, Some(some)).await?, expected);
         }
-        // Whatever changes meanwhile, no part of the dump shows it.
+        // No part of the dump shows a concurrent change.
         let dump = canon.dump(Source::Efforts, None, 100).await?;
         let more: Vec<Entity> = (10_000..10_500)
             .map(|id| {
@@ -115,7 +115,7 @@ async fn ranges_follow_each_other(server: Server) -> Result<()> {
         assert_eq!(ids(&canon, None).await?.len(), all.len() + 500);
         schema.run("DELETE FROM efforts WHERE id >= 10000;");
     }
-    // A table that is small, or empty, is one range.
+    // A small or empty table is one range.
     let rows: Vec<Entity> = (0..3)
         .map(|id| Entity::Authorization(authorization(id, 1, id)))
         .collect();
@@ -129,8 +129,8 @@ async fn ranges_follow_each_other(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// The moment is that of all connections together: if the one that holds it first ends, the dump fails,
-/// and may be begun anew.
+/// All connections share one snapshot. If the connection that exported it ends first, the dump
+/// fails, and a new one may start.
 async fn a_dump_whose_connection_ends_fails(server: Server) -> Result<()> {
     let (schema, canon) = filled(server).await?;
     let mut dump = canon.dump(Source::Efforts, None, 100).await?;
@@ -142,7 +142,7 @@ async fn a_dump_whose_connection_ends_fails(server: Server) -> Result<()> {
                 "SELECT count(*) FROM pg_stat_activity WHERE pid IN
                      (SELECT pid FROM pg_locks WHERE relation = '{name}.efforts'::regclass)"
             );
-            // Each reads a range; the first was opened first.
+            // Each connection reads a range; the first one was opened first.
             let mut open = schema.run(&dumps);
             for _ in 0..100 {
                 if open == "4" {
@@ -177,7 +177,7 @@ async fn a_dump_whose_connection_ends_fails(server: Server) -> Result<()> {
     };
     assert!(rows < 6_000);
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
-    assert!(error.to_string().contains("begin anew"), "{error}");
+    assert!(error.to_string().contains("start again"), "{error}");
     assert!(dump.try_next().await?.is_none(), "nothing comes after it");
     assert_eq!(ids(&canon, None).await?.len(), 6_000);
     Ok(())

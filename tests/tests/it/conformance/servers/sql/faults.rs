@@ -1,4 +1,4 @@
-//! Servers that hang or are not as they should be, and schemas.
+//! Servers that hang or have wrong schemas.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +7,11 @@ use futures::TryStreamExt;
 use schemas::entities::{Application, Athlete, Authorization, Effort, Entity};
 use schemas::source::Source;
 use stores::admin::{
-    By, CanonAdmin, Change, Decided, Decision, RequestState, Requested, RequestsOf,
+    ApplicationChange, AuditContext, CapacityRequestFilter, CapacityRequestOutcome,
+    DecisionOutcome, EntityAdmin, RequestDecision, RequestState,
 };
-use stores::canon::{Authorized, CanonRead, CanonWrite};
-use stores::keys::{Action, Keys};
+use stores::entities::{AuthorizeOutcome, EntityRead, EntityWrite};
+use stores::keys::{AdminAction, Keys};
 use stores::sql::{ApiKeyStore, EntityStore, SqlOptions, SqlTls};
 use stores::{ErrorKind, Result};
 use tests::conformance::canon_rows::effort;
@@ -50,7 +51,7 @@ fn through(proxy: &Proxy, schema: &Schema) -> SqlOptions {
     }
 }
 
-/// No call waits for longer than it may when no more bytes come, and afterwards all goes on.
+/// No call waits longer than its timeout when no more bytes arrive, and later calls succeed.
 async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let gate = Arc::<Gate>::default();
@@ -109,7 +110,7 @@ async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// Options through a proxy whose traffic can be read.
+/// Options through a proxy, without TLS, so that the traffic can be read.
 fn in_plain_text(proxy: &Proxy, schema: &Schema) -> SqlOptions {
     SqlOptions {
         tls: SqlTls::Disable,
@@ -120,7 +121,8 @@ fn in_plain_text(proxy: &Proxy, schema: &Schema) -> SqlOptions {
     }
 }
 
-/// Runs a call whose first COMMIT gets no answer, so that the call is repeated. `between` runs before the repetition.
+/// Runs a call whose first COMMIT gets no answer, so that the call is repeated. `between` runs
+/// before the repetition.
 async fn with_lost_commit<T>(
     gate: &Gate,
     call: impl Future<Output = Result<T>>,
@@ -130,7 +132,8 @@ async fn with_lost_commit<T>(
     let held = gate.held();
     let cutting = async {
         gate.held_since(held).await;
-        // The server has committed; only its answer is lost. The next answer that is held is one to the repeated call.
+        // The server has committed; only its answer is lost. The next held answer belongs to the
+        // repeated call.
         between().await.expect("another call");
         let answers = gate.held();
         gate.cut();
@@ -146,13 +149,13 @@ async fn nothing() -> Result<()> {
     Ok(())
 }
 
-/// An action of an administrator is recorded once when its COMMIT is lost.
+/// An administrator's action is recorded once when the answer to its COMMIT is lost.
 async fn what_is_recorded_is_there_once(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let gate = Arc::<Gate>::default();
     let proxy = Proxy::to(&address(server), &gate).await;
     let keys = ApiKeyStore::on_server(&in_plain_text(&proxy, &schema), &schema.namespace);
-    let action = |target: &str| Action {
+    let action = |target: &str| AdminAction {
         number: 0,
         at_ms: 1,
         actor: "a".to_owned(),
@@ -163,7 +166,7 @@ async fn what_is_recorded_is_there_once(server: Server) -> Result<()> {
     keys.record_action(&action("before")).await?;
     let lost = action("lost");
     with_lost_commit(&gate, keys.record_action(&lost), nothing).await?;
-    // Two that are alike are two.
+    // Two equal actions are two records.
     keys.record_action(&lost).await?;
 
     let actions = keys.actions(None, 10).await?;
@@ -185,45 +188,63 @@ fn application(id: i64) -> Entity {
     })
 }
 
-/// A call that is repeated after a lost COMMIT returns its own outcome, not one of somebody else.
+/// A call that is repeated after a lost COMMIT returns its own outcome, not one of another client.
 async fn a_lost_commit_is_recognized(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let gate = Arc::<Gate>::default();
     let proxy = Proxy::to(&address(server), &gate).await;
     let store = EntityStore::open(&in_plain_text(&proxy, &schema), &schema.namespace).await?;
     store.apply(&[application(1)], 1).await?;
-    let by = By {
+    let by = AuditContext {
         actor: "a".to_owned(),
         reason: None,
     };
 
     let requested = with_lost_commit(&gate, store.request_capacity(1, 5, &by, 1), nothing).await?;
-    let Requested::New(request) = requested else {
+    let CapacityRequestOutcome::Created(request) = requested else {
         panic!("{requested:?}");
     };
     let again = store.request_capacity(1, 6, &by, 1).await?;
-    assert!(matches!(again, Requested::Open(_)), "{again:?}");
+    assert!(
+        matches!(again, CapacityRequestOutcome::AlreadyOpen(_)),
+        "{again:?}"
+    );
 
-    let grant = Decision::Grant(None);
-    let decided = with_lost_commit(&gate, store.decide(request.id, grant, &by, 2), nothing).await?;
-    let Decided::Done { usage, .. } = decided else {
+    let grant = RequestDecision::Grant(None);
+    let decided = with_lost_commit(
+        &gate,
+        store.decide_request(request.id, grant, &by, 2),
+        nothing,
+    )
+    .await?;
+    let DecisionOutcome::Done { usage, .. } = decided else {
         panic!("{decided:?}");
     };
     assert_eq!(usage.application.athlete_capacity, 5);
-    let again = store.decide(request.id, grant, &by, 2).await?;
-    assert!(matches!(again, Decided::Already(_)), "{again:?}");
-    assert_eq!(store.audit(1, None, 10).await?.len(), 1);
+    let again = store.decide_request(request.id, grant, &by, 2).await?;
+    assert!(
+        matches!(again, DecisionOutcome::AlreadyDecided(_)),
+        "{again:?}"
+    );
+    assert_eq!(store.audit_entries(1, None, 10).await?.len(), 1);
 
     let connected = with_lost_commit(&gate, store.authorize(1, 7, 3), nothing).await?;
-    assert!(matches!(connected, Authorized::New { .. }), "{connected:?}");
-    assert_eq!(store.authorize(1, 7, 3).await?, Authorized::Already);
-    let usages = store.usages_of(&[1]).await?;
+    assert!(
+        matches!(connected, AuthorizeOutcome::New { .. }),
+        "{connected:?}"
+    );
+    assert_eq!(
+        store.authorize(1, 7, 3).await?,
+        AuthorizeOutcome::AlreadyConnected
+    );
+    let usages = store.usages_by_id(&[1]).await?;
     let connected: Vec<Option<i64>> = usages.iter().map(|usage| usage.connected).collect();
     assert_eq!(connected, [Some(1)]);
     Ok(())
 }
 
-/// A call that is repeated after a lost COMMIT neither repeats its effect nor undoes what others did since.
+/// A call that is repeated after a lost COMMIT neither repeats its effect nor undoes later changes
+/// of others.
 async fn a_repeated_call_leaves_later_changes_alone(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let gate = Arc::<Gate>::default();
@@ -231,11 +252,11 @@ async fn a_repeated_call_leaves_later_changes_alone(server: Server) -> Result<()
     let store = EntityStore::open(&in_plain_text(&proxy, &schema), &schema.namespace).await?;
     let other = schema.canon().await?;
     store.apply(&[application(1)], 1).await?;
-    let by = By {
+    let by = AuditContext {
         actor: "a".to_owned(),
         reason: None,
     };
-    let all = RequestsOf {
+    let all = CapacityRequestFilter {
         application_id: Some(1),
         state: None,
     };
@@ -243,28 +264,41 @@ async fn a_repeated_call_leaves_later_changes_alone(server: Server) -> Result<()
     let refused = async || {
         let requests = other.capacity_requests(all, None, 10).await?;
         for request in requests {
-            other.decide(request.id, Decision::Refuse, &by, 2).await?;
+            other
+                .decide_request(request.id, RequestDecision::Refuse, &by, 2)
+                .await?;
         }
         Ok(())
     };
     let requested = store.request_capacity(1, 5, &by, 1);
     let requested = with_lost_commit(&gate, requested, refused).await?;
-    assert!(matches!(requested, Requested::New(_)), "{requested:?}");
+    assert!(
+        matches!(requested, CapacityRequestOutcome::Created(_)),
+        "{requested:?}"
+    );
     let requests = other.capacity_requests(all, None, 10).await?;
     let states: Vec<RequestState> = requests.iter().map(|request| request.state).collect();
     assert_eq!(states, [RequestState::Refused]);
 
-    let raised = async || other.change(1, Change::capacity(4), &by, 3).await.map(drop);
-    let changed = store.change(1, Change::capacity(3), &by, 3);
+    let raised = async || {
+        other
+            .change_application(1, ApplicationChange::capacity(4), &by, 3)
+            .await
+            .map(drop)
+    };
+    let changed = store.change_application(1, ApplicationChange::capacity(3), &by, 3);
     let usage = with_lost_commit(&gate, changed, raised).await?;
     let capacity = usage.map(|usage| usage.application.athlete_capacity);
     assert_eq!(capacity, Some(4));
-    assert_eq!(other.audit(1, None, 10).await?.len(), 2);
+    assert_eq!(other.audit_entries(1, None, 10).await?.len(), 2);
 
     store.authorize(1, 7, 4).await?;
     let connected = async || other.authorize(1, 7, 9).await.map(drop);
     with_lost_commit(&gate, store.revoke(1, 7, 5), connected).await?;
-    assert_eq!(other.authorize(1, 7, 10).await?, Authorized::Already);
+    assert_eq!(
+        other.authorize(1, 7, 10).await?,
+        AuthorizeOutcome::AlreadyConnected
+    );
     Ok(())
 }
 
@@ -302,15 +336,17 @@ async fn statements_are_prepared_once(server: Server) -> Result<()> {
         store.authorize(id, id, id).await?;
         store.apply(&[athlete(true, 1)], id).await?;
         store.apply(&[authorization], id).await?;
-        // An application's own SQL puts the athlete into the outbox.
+        // An app's own SQL puts the athlete into the outbox.
         schema.run(&format!(
             "UPDATE athletes SET is_deleted = FALSE WHERE id = {id};"
         ));
         for source in [Source::Efforts, Source::Authorizations] {
-            let waiting = store.waiting(source).await?;
-            let pending = store.pending(source, waiting.newest, 100).await?;
+            let waiting = store.outbox_status(source).await?;
+            let pending = store
+                .pending_notifications(source, waiting.newest, 100)
+                .await?;
             let ids: Vec<i64> = pending.iter().map(|told| told.id).collect();
-            store.notified(&ids).await?;
+            store.remove_notifications(&ids).await?;
         }
         Result::Ok(())
     };
@@ -331,7 +367,7 @@ async fn statements_are_prepared_once(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// A server that is not there is told of with its address, and nothing waits for ever.
+/// The error of an unreachable server names its address, and no call waits forever.
 async fn a_server_that_is_not_there_is_named(server: Server) -> Result<()> {
     let options = SqlOptions {
         port: 1,
@@ -343,12 +379,13 @@ async fn a_server_that_is_not_there_is_named(server: Server) -> Result<()> {
     let error = opened.expect_err("nobody answers");
     assert_eq!(error.kind(), ErrorKind::Retry);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
-    let flaws = EntityStore::flaws(&options, &namespace).await?;
-    assert!(flaws[0].contains("127.0.0.1:1"), "{flaws:?}");
+    let diagnostics = EntityStore::diagnostics(&options, &namespace).await?;
+    assert!(diagnostics[0].contains("127.0.0.1:1"), "{diagnostics:?}");
     Ok(())
 }
 
-/// Several make a schema at once; one that is not there is no schema, and nothing makes it in passing.
+/// Several processes create a schema at once. Opening a missing schema fails and does not create
+/// it.
 async fn schemas_are_made_once(server: Server) -> Result<()> {
     let (options, namespace) = (server.options(), servers::namespace());
     for _ in 0..2 {
@@ -359,8 +396,11 @@ async fn schemas_are_made_once(server: Server) -> Result<()> {
             error.to_string().contains("run `backstitch migrate`"),
             "{error}"
         );
-        let flaws = EntityStore::flaws(&options, &namespace).await?;
-        assert!(flaws[0].contains("run `backstitch migrate`"), "{flaws:?}");
+        let diagnostics = EntityStore::diagnostics(&options, &namespace).await?;
+        assert!(
+            diagnostics[0].contains("run `backstitch migrate`"),
+            "{diagnostics:?}"
+        );
     }
     let mut making = JoinSet::new();
     for _ in 0..4 {
@@ -372,7 +412,7 @@ async fn schemas_are_made_once(server: Server) -> Result<()> {
     }
     assert!(!EntityStore::migrate(&options, &namespace).await?);
     assert_eq!(
-        EntityStore::flaws(&options, &namespace).await?,
+        EntityStore::diagnostics(&options, &namespace).await?,
         Vec::<String>::new()
     );
     EntityStore::open(&options, &namespace).await?;
@@ -380,7 +420,7 @@ async fn schemas_are_made_once(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// A migration that was applied in another form is not used, and neither is an older or newer schema.
+/// A store with a changed migration, or with an older or newer schema, does not open.
 async fn a_changed_migration_is_refused(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     for (change, back, told) in [
@@ -398,12 +438,12 @@ async fn a_changed_migration_is_refused(server: Server) -> Result<()> {
         (
             "UPDATE _sqlx_migrations SET success = false WHERE version = 2",
             "UPDATE _sqlx_migrations SET success = true WHERE version = 2",
-            "broken off",
+            "was aborted",
         ),
         (
             "UPDATE _sqlx_migrations SET checksum = 'x' WHERE version = 1",
             "",
-            "another form",
+            "differs from",
         ),
     ] {
         schema.run(&format!("{change};"));
@@ -413,10 +453,10 @@ async fn a_changed_migration_is_refused(server: Server) -> Result<()> {
             .expect_err("it can't be used")
             .to_string();
         assert!(error.contains(told), "{error}");
-        let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
-        assert!(flaws[0].contains(told), "{flaws:?}");
-        if told == "broken off" && server == Server::MariaDb {
-            // There nothing is taken back, so it is run again.
+        let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
+        assert!(diagnostics[0].contains(told), "{diagnostics:?}");
+        if told == "was aborted" && server == Server::MariaDb {
+            // MySQL cannot roll back the migration, so it runs again.
             assert!(EntityStore::migrate(&schema.options, &schema.namespace).await?);
         } else if told != "older" {
             let made = EntityStore::migrate(&schema.options, &schema.namespace).await;
@@ -430,7 +470,7 @@ async fn a_changed_migration_is_refused(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// A user who may not come in, or lacks rights, is told so; a password is never repeated.
+/// Errors for an unknown user or missing rights say so, and never contain a password.
 async fn what_is_wrong_is_named(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let name = schema.name();
@@ -439,16 +479,22 @@ async fn what_is_wrong_is_named(server: Server) -> Result<()> {
         password: "open sesame".to_owned().into(),
         ..schema.options.clone()
     };
-    let flaws = EntityStore::flaws(&stranger, &schema.namespace).await?;
-    assert!(flaws[0].contains("check user and password"), "{flaws:?}");
-    assert!(!flaws[0].contains("sesame"), "{flaws:?}");
+    let diagnostics = EntityStore::diagnostics(&stranger, &schema.namespace).await?;
+    assert!(
+        diagnostics[0].contains("check user, password"),
+        "{diagnostics:?}"
+    );
+    assert!(!diagnostics[0].contains("sesame"), "{diagnostics:?}");
 
     if server == Server::MariaDb {
         let collate =
             |collation: &str| schema.run(&format!("ALTER DATABASE {name} COLLATE {collation};"));
         collate("utf8mb4_general_ci");
-        let flaws = EntityStore::flaws(&schema.options, &schema.namespace).await?;
-        assert!(flaws[0].contains("utf8mb4_general_ci"), "{flaws:?}");
+        let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
+        assert!(
+            diagnostics[0].contains("utf8mb4_general_ci"),
+            "{diagnostics:?}"
+        );
         collate("utf8mb4_bin");
     }
     let reader = SqlOptions {
@@ -465,18 +511,18 @@ async fn what_is_wrong_is_named(server: Server) -> Result<()> {
             format!("CREATE USER {user}@'%'; GRANT SELECT ON {name}.* TO {user}@'%';")
         }
     });
-    let flaws = EntityStore::flaws(&reader, &schema.namespace).await;
+    let diagnostics = EntityStore::diagnostics(&reader, &schema.namespace).await;
     let canon = EntityStore::open(&reader, &schema.namespace).await?;
     let refused = canon.apply(&[Entity::Effort(effort(1, 2, 3))], 1).await;
     schema.run(&match server {
         Server::Postgres => format!("DROP OWNED BY {user}; DROP ROLE {user};"),
         Server::MariaDb => format!("DROP USER {user}@'%';"),
     });
-    let flaws = flaws?;
-    assert!(flaws.len() > 3, "{flaws:?}");
+    let diagnostics = diagnostics?;
+    assert!(diagnostics.len() > 3, "{diagnostics:?}");
     assert!(
-        flaws.iter().any(|flaw| flaw.contains("outbox")),
-        "{flaws:?}"
+        diagnostics.iter().any(|flaw| flaw.contains("outbox")),
+        "{diagnostics:?}"
     );
     let error = refused.expect_err("no right");
     assert_eq!(error.kind(), ErrorKind::Fatal, "{error}");

@@ -1,11 +1,11 @@
-//! TLS: the server's certificate is looked at. Each test has a server of its own.
+//! TLS: the client verifies the server's certificate. Each test has its own server.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use schemas::entities::Entity;
-use stores::canon::CanonWrite;
+use stores::entities::EntityWrite;
 use stores::sql::{EntityStore, SqlOptions, SqlTls};
 use stores::{ErrorKind, Result};
 use tests::certificates::Certificates;
@@ -20,7 +20,7 @@ super::on_both! {
     only_a_trusted_server_is_spoken_to
 }
 
-/// A server that speaks TLS, and ends with the test.
+/// A server with TLS that stops with the test.
 struct Private {
     port: u16,
     certificates: Certificates,
@@ -45,7 +45,7 @@ impl Private {
 
 impl Drop for Private {
     fn drop(&mut self) {
-        // At once: nobody wants the data any more.
+        // Immediate shutdown: the data is no longer needed.
         run("kill", &["-QUIT", &self.child.id().to_string()]);
         let _ended = self.child.wait();
     }
@@ -62,7 +62,7 @@ fn run(program: &str, arguments: &[&str]) {
     assert!(ran.status.success(), "{program}: {said}");
 }
 
-/// A program, which may lie where only those who look after servers look.
+/// Finds a program, which may be in a folder of administrators' programs only.
 fn command(program: &str) -> Command {
     let mut folders: Vec<PathBuf> = vec!["/usr/sbin".into()];
     let versions = std::fs::read_dir("/usr/lib/postgresql")
@@ -153,8 +153,8 @@ fn start_mariadb(folder: &Path, port: u16) -> Child {
         .expect("mariadbd")
 }
 
-/// A server is spoken to if its certificate is of the authority that is named, and for the host; else the
-/// error says at once what is wrong.
+/// The client connects only to a server whose certificate the configured authority signed for the
+/// host. Otherwise the error gives the reason at once.
 async fn only_a_trusted_server_is_spoken_to(server: Server) -> Result<()> {
     let private = tokio::task::spawn_blocking(move || Private::start(server));
     let private = private.await.expect("a server");
@@ -166,12 +166,12 @@ async fn only_a_trusted_server_is_spoken_to(server: Server) -> Result<()> {
         ca_file: private.certificates.file("ca.pem"),
         ..server.options()
     };
-    // The server is coming up; that is waited for.
+    // Waits for the server to start.
     assert!(EntityStore::migrate(&options, &namespace).await?);
     let canon = EntityStore::open(&options, &namespace).await?;
     canon.apply(&[Entity::Effort(effort(1, 2, 3))], 1).await?;
-    let flaws = EntityStore::flaws(&options, &namespace).await?;
-    assert_eq!(flaws, Vec::<String>::new());
+    let diagnostics = EntityStore::diagnostics(&options, &namespace).await?;
+    assert_eq!(diagnostics, Vec::<String>::new());
 
     let of = |file: &str, host: &str, tls: SqlTls| SqlOptions {
         ca_file: private.certificates.file(file),
@@ -179,7 +179,7 @@ async fn only_a_trusted_server_is_spoken_to(server: Server) -> Result<()> {
         tls,
         ..options.clone()
     };
-    // Any server of the authority will do, or any server.
+    // These modes accept any host name of the authority, or any server.
     for (file, tls) in [("ca.pem", SqlTls::VerifyCa), ("other.pem", SqlTls::Require)] {
         EntityStore::open(&of(file, "localhost", tls), &namespace).await?;
     }
@@ -191,12 +191,12 @@ async fn only_a_trusted_server_is_spoken_to(server: Server) -> Result<()> {
         (
             of("other.pem", "127.0.0.1", SqlTls::VerifyFull),
             "UnknownIssuer",
-            "in ca_file",
+            "set ca_file to",
         ),
         (
             of("other.pem", "127.0.0.1", SqlTls::VerifyCa),
             "UnknownIssuer",
-            "in ca_file",
+            "set ca_file to",
         ),
         (
             of("ca.pem", "localhost", SqlTls::VerifyFull),
@@ -206,14 +206,14 @@ async fn only_a_trusted_server_is_spoken_to(server: Server) -> Result<()> {
         (
             of("missing.pem", "127.0.0.1", SqlTls::VerifyFull),
             "missing.pem",
-            "can be read",
+            "readable PEM file",
         ),
         (
             of("names", "127.0.0.1", SqlTls::VerifyFull),
             "no certificate",
-            "name a PEM file",
+            "readable PEM file",
         ),
-        (silent, "does not support TLS", "let the server speak TLS"),
+        (silent, "does not support TLS", "enable TLS on the server"),
     ] {
         let begun = Instant::now();
         let refused = EntityStore::open(&options, &namespace).await;

@@ -1,4 +1,4 @@
-//! Many who change the same rows at once.
+//! Concurrent changes of the same rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use futures::TryStreamExt;
 use schemas::entities::{Athlete, Authorization, Effort, Entity, Gender, Group};
 use schemas::source::Source;
 use stores::Result;
-use stores::admin::{By, CanonAdmin, Change};
-use stores::canon::{Authorized, CanonRead, CanonWrite};
+use stores::admin::{ApplicationChange, AuditContext, EntityAdmin};
+use stores::entities::{AuthorizeOutcome, EntityRead, EntityWrite};
 use stores::sql::{EntityStore, SqlOptions};
 use tests::conformance::canon_rows::{application, athlete, authorization, effort, effort_rows};
 use tokio::task::JoinSet;
@@ -22,8 +22,8 @@ super::on_both! {
     a_dump_shows_one_moment_and_may_be_dropped
 }
 
-/// Two apply the same ids in different orders and versions, again and again: nobody fails, and the
-/// newest versions stay.
+/// Two clients repeatedly apply the same ids in different orders and versions. No call fails, and
+/// the newest versions stay.
 #[expect(clippy::too_many_lines, reason = "one story")]
 async fn versions_win_in_any_order(server: Server) -> Result<()> {
     const ROWS: i64 = 120;
@@ -34,7 +34,7 @@ async fn versions_win_in_any_order(server: Server) -> Result<()> {
         let canon = schema.canon().await?;
         writers.spawn(async move {
             for round in 0..ROUNDS {
-                // Each of the four has a version of its own in each round.
+                // Each of the four clients has its own version in each round.
                 let version = round * 4 + who;
                 let row = |id: i64| {
                     [
@@ -85,16 +85,19 @@ async fn versions_win_in_any_order(server: Server) -> Result<()> {
             (last + 1, Some(last + 1))
         );
     }
-    // The counters are those of the rows that are there: all of the last version, none revoked.
+    // The counters match the rows: all of the last version, none revoked.
     for id in 0..3 {
         let pairs: BTreeSet<i64> = (0..ROWS)
             .filter(|row| row % 3 == id)
             .map(|row| row % 11)
             .collect();
         let connected = i64::try_from(pairs.len()).unwrap_or_default();
-        let (change, by) = (Change::capacity(connected), By::default());
-        canon.change(id, change, &by, 1).await?;
-        let full = Authorized::Full {
+        let (change, by) = (
+            ApplicationChange::capacity(connected),
+            AuditContext::default(),
+        );
+        canon.change_application(id, change, &by, 1).await?;
+        let full = AuthorizeOutcome::CapacityReached {
             connected,
             capacity: connected,
         };
@@ -103,7 +106,7 @@ async fn versions_win_in_any_order(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// Fifty connections ask for five places.
+/// Fifty connections compete for five places.
 async fn places_are_given_once_by_many(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let options = SqlOptions {
@@ -122,8 +125,8 @@ async fn places_are_given_once_by_many(server: Server) -> Result<()> {
     let mut answers = BTreeMap::new();
     while let Some(answer) = asking.join_next().await {
         let answer = match answer.expect("it ends")? {
-            Authorized::New { .. } => "new",
-            Authorized::Full {
+            AuthorizeOutcome::New { .. } => "new",
+            AuthorizeOutcome::CapacityReached {
                 connected: 5,
                 capacity: 5,
             } => "full",
@@ -135,8 +138,8 @@ async fn places_are_given_once_by_many(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// Whatever is told last of a group of an athlete, it is told when both the effort and the athlete can
-/// be read: no board stays wrong.
+/// The last notification of an athlete's group is published when both the effort and the athlete
+/// are visible, so no board stays wrong.
 async fn an_athlete_changes_while_efforts_come(server: Server) -> Result<()> {
     const SEGMENTS: i64 = 40;
     let schema = Schema::new(server).await;
@@ -167,11 +170,13 @@ async fn an_athlete_changes_while_efforts_come(server: Server) -> Result<()> {
         }
         Result::Ok(())
     });
-    // What a view would hold: of each group what was read after the last notification.
+    // The contents of a view: each group as it was read after its last notification.
     let mut seen: BTreeMap<Group, Option<i64>> = BTreeMap::new();
     loop {
         let is_over = adding.is_empty();
-        let told = reader.pending(Source::Efforts, i64::MAX, 1000).await?;
+        let told = reader
+            .pending_notifications(Source::Efforts, i64::MAX, 1000)
+            .await?;
         let mut groups: Vec<Group> = told.iter().map(|told| told.group).collect();
         groups.sort_unstable();
         groups.dedup();
@@ -184,7 +189,7 @@ async fn an_athlete_changes_while_efforts_come(server: Server) -> Result<()> {
             seen.insert(group, row.birth_year);
         }
         let ids: Vec<i64> = told.iter().map(|told| told.id).collect();
-        reader.notified(&ids).await?;
+        reader.remove_notifications(&ids).await?;
         if is_over && told.is_empty() {
             break;
         }
@@ -199,8 +204,7 @@ async fn an_athlete_changes_while_efforts_come(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// A dump shows the moment at which it began, however late it is read, and one that is dropped ends its
-/// connection.
+/// A dump shows one snapshot, however late it is read, and a dropped dump closes its connection.
 async fn a_dump_shows_one_moment_and_may_be_dropped(server: Server) -> Result<()> {
     const ROWS: i64 = 20_000;
     let schema = Schema::new(server).await;

@@ -1,9 +1,10 @@
-//! What triggers do not see: a state that is newer than their transaction's, cascades, keys that change.
+//! Changes that triggers miss: a state that is newer than their transaction's snapshot, cascades,
+//! and changed keys.
 
 use schemas::entities::{Entity, Group};
 use schemas::source::Source;
 use stores::Result;
-use stores::canon::{Authorized, CanonRead, CanonWrite};
+use stores::entities::{AuthorizeOutcome, EntityRead, EntityWrite};
 use stores::notices::Notices;
 use stores::sql::EntityStore;
 use tests::conformance::canon_rows::{application, authorization, effort_rows};
@@ -27,8 +28,8 @@ fn groups(groups: &[(i64, i64)]) -> Groups {
     groups.iter().copied().collect()
 }
 
-/// An effort is committed and read while a transaction is open that began before, sees an older state
-/// and changes the athlete at last: the effort's group is told of again.
+/// An effort is committed and processed while a transaction with an older snapshot is open, which
+/// then changes the athlete. The effort's group is published again.
 async fn a_change_in_an_old_transaction_tells_of_newer_efforts(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let canon = schema.canon().await?;
@@ -73,7 +74,7 @@ async fn a_change_in_an_old_transaction_tells_of_newer_efforts(server: Server) -
         let read = effort_rows(&canon.groups(Source::Efforts, &[group]).await?);
         assert_eq!(read[0].gender.as_deref(), Some(after), "{level}");
     }
-    // What was taken back is not told of.
+    // A rolled-back change is not published.
     schema.run("BEGIN; UPDATE athletes SET gender = NULL; ROLLBACK;");
     assert_eq!(told(&canon, Source::Efforts).await?, groups(&[]));
     Ok(())
@@ -102,7 +103,7 @@ async fn keys_and_cascades_are_told_of(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// The same of an app's own tables, as in the example.
+/// The same with an app's own tables, as in the example.
 async fn an_apps_keys_and_cascades_are_told_of(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let app = App::new(
@@ -135,7 +136,7 @@ async fn an_apps_keys_and_cascades_are_told_of(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// Counters that no trigger kept are named by `check` and put right by `migrate`.
+/// `check` names counters that triggers did not maintain, and `migrate` corrects them.
 async fn counters_that_are_wrong_are_counted_anew(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let canon = schema.canon().await?;
@@ -148,9 +149,9 @@ async fn counters_that_are_wrong_are_counted_anew(server: Server) -> Result<()> 
         Entity::Authorization(authorization(4, 2, 10)),
     ];
     canon.apply(&rows, 1).await?;
-    let flaws = async || EntityStore::flaws(&schema.options, &schema.namespace).await;
+    let diagnostics = async || EntityStore::diagnostics(&schema.options, &schema.namespace).await;
     let recount = async || EntityStore::recount(&schema.options, &schema.namespace).await;
-    assert_eq!(flaws().await?, Vec::<String>::new());
+    assert_eq!(diagnostics().await?, Vec::<String>::new());
     assert_eq!(recount().await?, Vec::<i64>::new());
 
     schema.run(match server {
@@ -181,27 +182,28 @@ async fn counters_that_are_wrong_are_counted_anew(server: Server) -> Result<()> 
         ("DELETE FROM connections WHERE application_id = 1;", 1),
     ] {
         schema.run(change);
-        let named = flaws().await?;
+        let named = diagnostics().await?;
         assert_eq!(named.len(), 1, "{change} {named:?}");
-        let says = format!("of the applications {wrong},");
+        let says = format!("for the applications {wrong}:");
         assert!(named[0].contains(&says), "{change} {named:?}");
         assert!(named[0].contains("run `backstitch migrate`"), "{named:?}");
         assert_eq!(recount().await?, [wrong], "{change}");
-        assert_eq!(flaws().await?, Vec::<String>::new(), "{change}");
-        let full = Authorized::Full {
+        assert_eq!(diagnostics().await?, Vec::<String>::new(), "{change}");
+        let full = AuthorizeOutcome::CapacityReached {
             connected: 1,
             capacity: 1,
         };
         for application in [1, 2] {
             assert_eq!(canon.authorize(application, 12, 1).await?, full, "{change}");
             let already = canon.authorize(application, 10, 1).await?;
-            assert_eq!(already, Authorized::Already, "{change}");
+            assert_eq!(already, AuthorizeOutcome::AlreadyConnected, "{change}");
         }
     }
     Ok(())
 }
 
-/// Counting anew goes through no number that is higher than both: nothing is noted as reached that is not.
+/// A recount writes no intermediate value above both counts, so no threshold is recorded as reached
+/// that was not.
 async fn counting_anew_notes_nothing(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let canon = schema.canon().await?;
@@ -221,7 +223,7 @@ async fn counting_anew_notes_nothing(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// More athletes than are looked up at once, some of whom have no efforts.
+/// More athletes than one lookup covers, some of them without efforts.
 async fn many_athletes_are_told_of_at_once(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let canon = schema.canon().await?;
@@ -235,14 +237,14 @@ async fn many_athletes_are_told_of_at_once(server: Server) -> Result<()> {
     let all: Groups = (1..=600).map(|id| (id % 5, id % 290)).collect();
     assert_eq!(told(&canon, Source::Efforts).await?, all);
     schema.run("UPDATE athletes SET birth_year = 1980; UPDATE athletes SET gender = 'F';");
-    let waiting = canon.waiting(Source::Efforts).await?;
+    let waiting = canon.outbox_status(Source::Efforts).await?;
     assert!(
         waiting.newest > 0 && waiting.notifications > 0,
         "{waiting:?}"
     );
     let known: Groups = all.into_iter().filter(|(_, member)| *member > 0).collect();
     assert_eq!(told(&canon, Source::Efforts).await?, known);
-    assert_eq!(canon.waiting(Source::Efforts).await?.notifications, 0);
+    assert_eq!(canon.outbox_status(Source::Efforts).await?.notifications, 0);
     assert_eq!(schema.run("SELECT count(*) FROM outbox;"), "0");
     Ok(())
 }

@@ -1,0 +1,146 @@
+//! Records of repairs: which corrections were appended, and which rows were rewritten. Both may
+//! name a listener in their keys.
+//!
+//! A file is replaced by one with the same changes in the same order, without the listener. So the
+//! amounts stay readable, an interrupted reconciliation can continue, and a repair can be undone.
+
+use arrow::array::{ArrayRef, AsArray, RecordBatch, StringArray};
+use futures::TryStreamExt;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use stores::archive::Archive;
+use stores::erasures::SearchedPeople;
+
+use super::listener::SOURCE;
+use crate::restore::{CHANGE, CHANGES_BATCH_ROWS, changes_folder, encode_changes};
+use crate::{Error, Result};
+
+const LISTENER: &str = "listener_id";
+
+/// Counts the recorded changes that name each searched listener.
+pub(super) async fn count_in_changes(archive: &Archive, found: &mut SearchedPeople) -> Result<()> {
+    for path in archive.list(&changes_folder(SOURCE)).await? {
+        for batch in read_batches(archive, &path).await? {
+            for change in change_column(&path, &batch)?.1 {
+                if let Some(id) = listener_id(&parse_change(&path, change)?) {
+                    found.increment(id);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Removes erased listeners from recorded changes. No other process may read or write the files
+/// meanwhile.
+pub(super) async fn redact(archive: &Archive, is_wanted: impl Fn(i64) -> bool) -> Result<()> {
+    for path in archive.list(&changes_folder(SOURCE)).await? {
+        let mut is_found = false;
+        let mut rewritten = Vec::new();
+        for batch in read_batches(archive, &path).await? {
+            let without = remove_listeners(&path, &batch, &is_wanted)?;
+            is_found |= without.is_some();
+            rewritten.push(without.unwrap_or(batch));
+        }
+        if is_found {
+            archive.put(&path, encode_changes(&rewritten)?).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a file. Reconciliations write files that fit in memory.
+async fn read_batches(archive: &Archive, path: &str) -> Result<Vec<RecordBatch>> {
+    let columns = archive.columns(path, None, CHANGES_BATCH_ROWS, None);
+    Ok(columns.await?.try_collect().await?)
+}
+
+/// Returns the changes of a batch, and the index of their column.
+fn change_column<'a>(
+    path: &str,
+    batch: &'a RecordBatch,
+) -> Result<(usize, impl Iterator<Item = &'a str> + use<'a>)> {
+    let wrong = || Error::damaged(path, "it does not have the columns of changes");
+    let index = batch.schema_ref().index_of(CHANGE).map_err(|_| wrong())?;
+    let changes = batch.column(index).as_string_opt::<i32>();
+    let changes = changes.ok_or_else(wrong)?;
+    Ok((index, changes.iter().map(Option::unwrap_or_default)))
+}
+
+fn parse_change(path: &str, change: &str) -> Result<Map<String, Value>> {
+    let wrong = |_| Error::damaged(path, "a change in it is not a JSON object");
+    serde_json::from_str(change).map_err(wrong)
+}
+
+/// Returns the changes without erased listeners; `None` if no change names one.
+fn remove_listeners(
+    path: &str,
+    batch: &RecordBatch,
+    is_wanted: impl Fn(i64) -> bool,
+) -> Result<Option<RecordBatch>> {
+    let mut is_found = false;
+    let mut changes_left = Vec::new();
+    let (index, changes) = change_column(path, batch)?;
+    for change in changes {
+        let named = parse_change(path, change)?;
+        if listener_id(&named).is_some_and(&is_wanted) {
+            is_found = true;
+            changes_left.push(redact_change(named));
+        } else {
+            changes_left.push(change.to_owned());
+        }
+    }
+    if !is_found {
+        return Ok(None);
+    }
+    let mut columns = batch.columns().to_vec();
+    if let Some(column) = columns.get_mut(index) {
+        *column = Arc::new(StringArray::from(changes_left)) as ArrayRef;
+    }
+    let batch = RecordBatch::try_new(batch.schema(), columns);
+    Ok(Some(batch.map_err(|e| Error::fault("changes", e))?))
+}
+
+fn listener_id(change: &Map<String, Value>) -> Option<i64> {
+    match change.get(LISTENER)? {
+        Value::String(id) => id.parse().ok(),
+        id => id.as_i64(),
+    }
+}
+
+/// Removes the listener from a correction or a key. An event then lacks the field, and a key has
+/// null there.
+fn redact_change(mut change: Map<String, Value>) -> String {
+    if change.contains_key("event_id") {
+        change.remove(LISTENER);
+    } else {
+        change.insert(LISTENER.to_owned(), Value::Null);
+    }
+    Value::Object(change).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(text: &str) -> Map<String, Value> {
+        serde_json::from_str(text).expect("a JSON object")
+    }
+
+    #[test]
+    fn removes_the_listener_from_a_change() {
+        let event = change(r#"{"event_id":"restoration-1-ab","listener_id":42,"amount":3}"#);
+        assert_eq!(listener_id(&event), Some(42));
+        let redacted = change(&redact_change(event));
+        assert_eq!(listener_id(&redacted), None);
+        assert_eq!(redacted["amount"], 3);
+        assert!(!redacted.contains_key(LISTENER));
+        let key = change(r#"{"listener_id":42,"track_id":7}"#);
+        let redacted = change(&redact_change(key));
+        assert_eq!(
+            (listener_id(&redacted), &redacted["track_id"]),
+            (None, &7.into())
+        );
+        assert!(redacted.contains_key(LISTENER), "a key has all its columns");
+    }
+}

@@ -1,0 +1,413 @@
+//! Sums merged rows by time segment and by the values of one column.
+
+use std::collections::HashMap;
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
+use arrow::datatypes::{Int64Type, TimestampMillisecondType};
+use jobs::merge::{LiveDelta, MergedRow};
+use jobs::sketch::{Estimate, cell, cell_column, estimate};
+use schemas::key::{KeyError, KeyValue};
+use schemas::provenance::Origin;
+use schemas::time::{Seconds, Span, Width};
+
+use crate::explanation::ValueExplanation;
+use crate::plan::ViewScan;
+use crate::question::{Prefer, Question, Segments};
+
+/// A sum and the layers that contributed to it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LayeredCount {
+    pub(crate) count: i128,
+    /// The part of `count` from batch rows.
+    pub(crate) batch_count: i128,
+    /// Live count minus batch count of the events that batch rows hold.
+    pub(crate) drift: i128,
+    pub(crate) batch: bool,
+    pub(crate) live: bool,
+    /// True if a batch row belongs to a run that is still being published.
+    pub(crate) is_ahead: bool,
+}
+
+impl LayeredCount {
+    pub(crate) fn add(&mut self, value: &MergedRow<'_>) {
+        self.count += value.count;
+        self.batch_count += value.batch_count;
+        self.drift += value.drift;
+        self.batch |= value.has_batch;
+        self.live |= value.has_live;
+        self.is_ahead |= value.is_ahead;
+    }
+
+    /// Returns the preferred value: all events, the batch rows if there are any, or the live
+    /// counts.
+    pub(crate) const fn preferred(mut self, prefer: Prefer) -> Self {
+        match prefer {
+            Prefer::Batch if self.batch => {
+                self.count = self.batch_count;
+                self.live = false;
+            }
+            Prefer::Realtime => {
+                self.count += self.drift;
+                self.live |= self.batch;
+                self.batch = false;
+            }
+            Prefer::Batch | Prefer::Newest => {}
+        }
+        self
+    }
+
+    /// Records that the layers of `other` contributed.
+    pub(crate) const fn add_layers(&mut self, other: &Self) {
+        self.batch |= other.batch;
+        self.live |= other.live;
+        self.is_ahead |= other.is_ahead;
+    }
+
+    /// True if any event contributed.
+    pub(crate) const fn has_events(&self) -> bool {
+        self.batch || self.live || self.drift != 0
+    }
+
+    pub(crate) const fn origin(&self, epoch: u64) -> Origin {
+        Origin::from_layers(self.batch, self.live, epoch)
+    }
+}
+
+/// Sums by time segment and, if requested, by key.
+#[derive(Debug, Clone)]
+pub(crate) enum Aggregation {
+    /// One sum per segment.
+    Segments(Vec<LayeredCount>),
+    /// The sums of the first two segments for each value of a column.
+    Keys(KeyedCounts),
+    /// One sketch per segment.
+    Sketches(Vec<Sketch>),
+    /// The rows that make up the sum of the first segment.
+    Rows(Box<ValueExplanation>),
+}
+
+/// The cells that distinct values occupy, and the layers that contributed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sketch {
+    counts: HashMap<i64, i128>,
+    layers: LayeredCount,
+}
+
+impl Sketch {
+    fn add(&mut self, cell: i64, value: &MergedRow<'_>) {
+        *self.counts.entry(cell).or_default() += value.count;
+        self.layers.add(value);
+    }
+
+    /// Estimates the number of distinct values. Values whose events were all corrected to zero do
+    /// not count.
+    pub(crate) fn estimate(&self) -> Estimate {
+        let occupied = self.counts.iter().filter(|(_, count)| **count > 0);
+        estimate(occupied.map(|(cell, _)| *cell))
+    }
+
+    pub(crate) const fn layers(&self) -> &LayeredCount {
+        &self.layers
+    }
+}
+
+/// The sums of the first two segments.
+pub(crate) type PeriodPair = [LayeredCount; 2];
+
+/// Sums by the value of a column.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KeyedCounts {
+    ints: HashMap<i64, PeriodPair>,
+    texts: HashMap<String, PeriodPair>,
+    null: Option<PeriodPair>,
+}
+
+impl KeyedCounts {
+    fn cell(&mut self, key: RowValue<'_>, segment: usize) -> Option<&mut LayeredCount> {
+        let pair = match key {
+            RowValue::Null => self.null.get_or_insert_default(),
+            RowValue::Int(n) => self.ints.entry(n).or_default(),
+            // Look up first: most texts exist already and need no copy.
+            RowValue::Text(text) if self.texts.contains_key(text) => self.texts.get_mut(text)?,
+            RowValue::Text(text) => self.texts.entry(text.to_owned()).or_default(),
+        };
+        pair.get_mut(segment)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn insert(&mut self, key: &KeyValue, pair: PeriodPair) {
+        match key {
+            KeyValue::Int(n) | KeyValue::Time(n) | KeyValue::Instant(n) => {
+                self.ints.insert(*n, pair);
+            }
+            KeyValue::Text(text) => drop(self.texts.insert(text.clone(), pair)),
+            KeyValue::Null => self.null = Some(pair),
+        }
+    }
+
+    /// The keys with their sums, in no particular order.
+    pub(crate) fn into_rows(self) -> impl Iterator<Item = (KeyValue, PeriodPair)> {
+        let ints = self
+            .ints
+            .into_iter()
+            .map(|(n, pair)| (KeyValue::Int(n), pair));
+        let texts = self
+            .texts
+            .into_iter()
+            .map(|(text, pair)| (KeyValue::Text(text), pair));
+        let null = self.null.map(|pair| (KeyValue::Null, pair));
+        ints.chain(texts).chain(null)
+    }
+}
+
+impl Aggregation {
+    pub(crate) fn new(question: &Question, segments: usize) -> Self {
+        if question.explains {
+            Self::Rows(Box::default())
+        } else if question.distinct.is_some() {
+            Self::Sketches(vec![Sketch::default(); segments])
+        } else if question.by.is_some() {
+            Self::Keys(KeyedCounts::default())
+        } else {
+            Self::Segments(vec![LayeredCount::default(); segments])
+        }
+    }
+
+    /// Approximate memory, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Segments(cells) => cells.len() * size_of::<LayeredCount>(),
+            Self::Rows(explained) => explained.bytes(),
+            Self::Keys(keys) => {
+                let texts: usize = keys.texts.keys().map(String::len).sum();
+                let entries = keys.ints.len() + keys.texts.len() + 1;
+                texts + entries * (size_of::<PeriodPair>() + size_of::<String>())
+            }
+            Self::Sketches(sketches) => {
+                let cells: usize = sketches.iter().map(|sketch| sketch.counts.len()).sum();
+                sketches.len() * size_of::<Sketch>() + cells * size_of::<(i64, i128)>()
+            }
+        }
+    }
+
+    /// Adds the rows of a scan that match the question.
+    ///
+    /// # Errors
+    /// [`KeyError`] if a key does not decode.
+    pub(crate) fn add(
+        &mut self,
+        scan: &ViewScan,
+        question: &Question,
+        segments: &Segments,
+        values: &[MergedRow<'_>],
+        live: &[LiveDelta<'_>],
+    ) -> Result<(), KeyError> {
+        if values.is_empty() {
+            return Ok(());
+        }
+        let columns = RowColumns::decode(scan, question, values, &[])?;
+        for (row, value) in values.iter().enumerate() {
+            let bucket = columns.bucket(row);
+            if !bucket.is_none_or(|at| is_within(&scan.spans, at)) || !columns.matches(row) {
+                continue;
+            }
+            let Some(segment) = segments.index_of(bucket) else {
+                continue;
+            };
+            let cell = match self {
+                Self::Segments(cells) => cells.get_mut(segment),
+                Self::Keys(keys) => keys.cell(columns.key(row), segment),
+                Self::Rows(explained) => {
+                    if segment == 0 {
+                        explained.add(scan, value, live)?;
+                    }
+                    continue;
+                }
+                Self::Sketches(sketches) => {
+                    if let (Some(sketch), Some(cell)) =
+                        (sketches.get_mut(segment), columns.cell(row))
+                    {
+                        sketch.add(cell, value);
+                    }
+                    continue;
+                }
+            };
+            if let Some(cell) = cell {
+                cell.add(value);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The value of a row that it is grouped by.
+#[derive(Debug, Clone, Copy)]
+enum RowValue<'a> {
+    Null,
+    Int(i64),
+    Text(&'a str),
+}
+
+/// Decoded columns of row keys, as far as a question needs them.
+#[derive(Debug)]
+pub(crate) struct RowColumns<'a> {
+    /// By index of the column; `None` if it is not needed.
+    columns: Vec<Option<ArrayRef>>,
+    has_bucket: bool,
+    filters: Vec<(usize, &'a KeyValue)>,
+    by: GroupSource<'a>,
+    /// Index of the column whose distinct values are counted, and whether it already holds cells.
+    distinct: Option<(usize, bool)>,
+}
+
+#[derive(Debug)]
+enum GroupSource<'a> {
+    Nothing,
+    Group(&'a KeyValue),
+    Column(usize),
+}
+
+impl<'a> RowColumns<'a> {
+    /// Decodes the columns of the row keys of a scan that the question needs, and those in
+    /// `additional`.
+    ///
+    /// # Errors
+    /// [`KeyError`] if a key does not decode.
+    pub(crate) fn decode(
+        scan: &'a ViewScan,
+        question: &'a Question,
+        values: &[MergedRow<'_>],
+        additional: &[String],
+    ) -> Result<Self, KeyError> {
+        let row = &scan.job.row().0;
+        let index_of_column = |name: &str| row.iter().position(|column| column.name == name);
+        let filters: Vec<(usize, &KeyValue)> = question
+            .filters
+            .iter()
+            .filter_map(|(name, value)| Some((index_of_column(name)?, value)))
+            .collect();
+        let by = match &question.by {
+            None => GroupSource::Nothing,
+            Some(name) => {
+                let groups = scan.job.group().0.iter().zip(&scan.group);
+                let mut group_values = groups.filter(|(column, _)| column.name == *name);
+                match group_values.next() {
+                    Some((_, value)) => GroupSource::Group(value),
+                    None => index_of_column(name).map_or(GroupSource::Nothing, GroupSource::Column),
+                }
+            }
+        };
+        let distinct = question.distinct.as_deref().and_then(|name| {
+            let cell = index_of_column(&cell_column(name)).map(|at| (at, true));
+            cell.or_else(|| Some((index_of_column(name)?, false)))
+        });
+        let has_bucket = scan.job.bucket() != Width::All;
+        let group_column = match by {
+            GroupSource::Column(at) => Some(at),
+            GroupSource::Nothing | GroupSource::Group(_) => None,
+        };
+        let distinct_column = distinct.map(|(at, _)| at);
+        let indexes = filters.iter().map(|(at, _)| *at);
+        let indexes = indexes.chain(has_bucket.then_some(0)).chain(group_column);
+        let additional = additional.iter().filter_map(|name| index_of_column(name));
+        let indexes: Vec<usize> = indexes.chain(distinct_column).chain(additional).collect();
+        let keys = values.iter().map(|value| value.key);
+        Ok(Self {
+            columns: scan.job.row().decode_columns(keys, &indexes)?,
+            has_bucket,
+            filters,
+            by,
+            distinct,
+        })
+    }
+
+    fn column(&self, at: usize) -> Option<&ArrayRef> {
+        self.columns.get(at)?.as_ref()
+    }
+
+    /// The sketch cell of a row's value, if it has one.
+    fn cell(&self, row: usize) -> Option<i64> {
+        let (at, is_cell) = self.distinct?;
+        match self.value_at(at, row)? {
+            RowValue::Int(value) => Some(if is_cell { value } else { cell(value) }),
+            RowValue::Null | RowValue::Text(_) => None,
+        }
+    }
+
+    /// The start of a row's bucket, if it has one.
+    pub(crate) fn bucket(&self, row: usize) -> Option<Seconds> {
+        let column = self.column(0).filter(|_| self.has_bucket)?;
+        let millis = column.as_primitive_opt::<TimestampMillisecondType>()?;
+        Some(millis.value(row).div_euclid(1000))
+    }
+
+    /// True if a row matches the filters.
+    pub(crate) fn matches(&self, row: usize) -> bool {
+        self.filters
+            .iter()
+            .all(|(column, value)| self.value_is(*column, row, value))
+    }
+
+    /// The value of a row by column name.
+    pub(crate) fn value(&self, scan: &ViewScan, name: &str, row: usize) -> Option<KeyValue> {
+        let at = scan
+            .job
+            .row()
+            .0
+            .iter()
+            .position(|column| column.name == name)?;
+        Some(match self.value_at(at, row)? {
+            RowValue::Null => KeyValue::Null,
+            RowValue::Int(n) => KeyValue::Int(n),
+            RowValue::Text(text) => KeyValue::Text(text.to_owned()),
+        })
+    }
+
+    /// The value of a row; `None` for columns that were not decoded and for times.
+    fn value_at(&self, column: usize, row: usize) -> Option<RowValue<'_>> {
+        let column = self.column(column)?;
+        if column.is_null(row) {
+            return Some(RowValue::Null);
+        }
+        let int = ints(column).map(|ints| RowValue::Int(ints.value(row)));
+        int.or_else(|| texts(column).map(|texts| RowValue::Text(texts.value(row))))
+    }
+
+    fn value_is(&self, column: usize, row: usize, value: &KeyValue) -> bool {
+        match (self.value_at(column, row), value) {
+            (Some(RowValue::Null), KeyValue::Null) => true,
+            (Some(RowValue::Int(value_in_row)), KeyValue::Int(n)) => value_in_row == *n,
+            (Some(RowValue::Text(value_in_row)), KeyValue::Text(text)) => value_in_row == text,
+            _ => false,
+        }
+    }
+
+    fn key(&self, row: usize) -> RowValue<'_> {
+        match &self.by {
+            GroupSource::Group(KeyValue::Int(n)) => RowValue::Int(*n),
+            GroupSource::Group(KeyValue::Text(text)) => RowValue::Text(text),
+            GroupSource::Nothing | GroupSource::Group(_) => RowValue::Null,
+            GroupSource::Column(at) => self.value_at(*at, row).unwrap_or(RowValue::Null),
+        }
+    }
+}
+
+fn ints(column: &ArrayRef) -> Option<&Int64Array> {
+    column.as_primitive_opt::<Int64Type>()
+}
+
+fn texts(column: &ArrayRef) -> Option<&StringArray> {
+    column.as_string_opt::<i32>()
+}
+
+fn is_within(spans: &[Span], at: Seconds) -> bool {
+    let started = spans.partition_point(|span| span.from.is_none_or(|from| from <= at));
+    started
+        .checked_sub(1)
+        .and_then(|last| spans.get(last))
+        .is_some_and(|span| span.to.is_none_or(|to| at < to))
+}
+
+#[cfg(test)]
+#[path = "aggregation_tests.rs"]
+mod tests;

@@ -1,0 +1,72 @@
+//! Registers the required scope of each route, and describes it in the OpenAPI document.
+
+use std::sync::Arc;
+
+use axum::http::Method;
+use utoipa::IntoResponses;
+use utoipa::openapi::OpenApi;
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
+};
+use utoipa_axum::router::UtoipaMethodRouter;
+
+use super::Api;
+use super::access::X_API_KEY;
+use super::access::table::{RequiredScope, RouteScopes};
+use super::problem::Problems;
+
+const BEARER: &str = "bearer";
+const HEADER: &str = "header";
+/// Operations below this path that take a key share the problems of [`Problems`].
+const API: &str = "/api/";
+
+/// Describes how clients send keys.
+pub(crate) fn add_security_schemes(openapi: &mut OpenApi) {
+    let components = openapi.components.get_or_insert_default();
+    let description = "A key of this service with one or more of the scopes read:owner:ID, read:*, ingest, ingest:SOURCE and admin. \
+                               Until the first key is created, only loopback requests are accepted, without authentication.";
+    let bearer = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some(description));
+    components.add_security_scheme(BEARER, SecurityScheme::Http(bearer.build()));
+    let header = ApiKeyValue::with_description(X_API_KEY, description);
+    components.add_security_scheme(HEADER, SecurityScheme::ApiKey(ApiKey::Header(header)));
+}
+
+/// Registers and describes the required scope of some routes.
+pub(crate) fn with_scope(
+    scopes: &mut RouteScopes,
+    scope: RequiredScope,
+    mut routes: UtoipaMethodRouter<Arc<Api>>,
+) -> UtoipaMethodRouter<Arc<Api>> {
+    for (path, item) in &mut routes.1.paths {
+        for (method, operation) in operations(item) {
+            scopes.add(path, method, scope);
+            if scope.takes_key() {
+                let schemes = [BEARER, HEADER];
+                let schemes = schemes.map(|name| SecurityRequirement::new(name, [] as [&str; 0]));
+                operation.security = Some(schemes.into());
+            }
+            if scope.takes_key() && path.starts_with(API) {
+                let responses = &mut operation.responses.responses;
+                for (status, problem) in Problems::responses() {
+                    responses.entry(status).or_insert(problem);
+                }
+            }
+        }
+    }
+    routes
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
+    let all = [
+        (Method::GET, item.get.as_mut()),
+        (Method::PUT, item.put.as_mut()),
+        (Method::POST, item.post.as_mut()),
+        (Method::PATCH, item.patch.as_mut()),
+        (Method::DELETE, item.delete.as_mut()),
+    ];
+    all.into_iter()
+        .filter_map(|(method, operation)| Some((method, operation?)))
+}

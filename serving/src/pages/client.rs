@@ -1,0 +1,239 @@
+//! Client by which pages query the API, in this process and with the permissions of the caller. So
+//! a page shows the API's data, and only data that the caller's key may read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use askama::Template;
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{Method, Request, StatusCode};
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use stores::names::NamedKind;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tower::ServiceExt;
+
+use super::Pages;
+use super::components::ExportLinks;
+use super::cookie::is_over_tls;
+use crate::http::{Api, Caller, request_host};
+
+/// Maximum size of an API response, in bytes.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// Maximum wait for names, which a page can omit.
+const NAMES_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Maximum duration of a search by name, which scans all names.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limits concurrent searches by name.
+static SEARCHES: Semaphore = Semaphore::const_new(2);
+
+/// Error of an API request, as pages show it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Template)]
+#[template(path = "error.html")]
+pub(crate) struct ApiError {
+    pub(crate) status: u16,
+    pub(crate) title: String,
+    pub(crate) detail: String,
+    #[serde(default)]
+    pub(crate) request_id: String,
+}
+
+impl ApiError {
+    pub(crate) fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// True if the request is invalid, as opposed to a failure of the service.
+    pub(crate) const fn is_client_error(&self) -> bool {
+        matches!(self.status, 400..429)
+    }
+
+    /// True if a retry may succeed.
+    pub(crate) const fn may_retry(&self) -> bool {
+        matches!(self.status, 429 | 503)
+    }
+
+    /// Error that a page detects itself.
+    pub(crate) fn new(status: u16, title: &str, detail: impl Into<String>) -> Self {
+        Self {
+            status,
+            title: title.to_owned(),
+            detail: detail.into(),
+            request_id: String::new(),
+        }
+    }
+
+    fn unreadable(error: impl std::fmt::Display) -> Self {
+        tracing::error!(%error, "a page cannot read the response of the API");
+        let detail = "The page cannot read a response of the API; see the log of the service.";
+        Self::new(500, "Internal error", detail)
+    }
+}
+
+/// Result of an API request, or of a part of a page that depends on it.
+pub(crate) type ApiResult<T> = Result<T, ApiError>;
+
+/// Known names by ID.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct EntityNames(BTreeMap<i64, String>);
+
+impl EntityNames {
+    pub(crate) fn get(&self, id: i64) -> Option<&str> {
+        self.0.get(&id).map(String::as_str)
+    }
+
+    /// The name of an ID, or the ID.
+    pub(crate) fn or_number(&self, id: i64) -> String {
+        self.get(id).map_or_else(|| id.to_string(), str::to_owned)
+    }
+}
+
+/// Client of the API with the permissions of the page's reader.
+#[derive(Debug, Clone)]
+pub(crate) struct ApiClient {
+    api: Router,
+    state: Arc<Api>,
+    pub(crate) caller: Caller,
+    /// Base URL of the service, as the reader reached it.
+    base: String,
+}
+
+impl FromRequestParts<Pages> for ApiClient {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, pages: &Pages) -> Result<Self, Infallible> {
+        let host = request_host(&parts.headers, &parts.uri).unwrap_or("localhost:8080");
+        let scheme = match is_over_tls(&parts.headers) {
+            true => "https",
+            false => "http",
+        };
+        // Without a key, a reader sees public data only.
+        let caller = parts.extensions.get::<Caller>().cloned();
+        Ok(Self {
+            api: pages.api.clone(),
+            state: Arc::clone(&pages.state),
+            caller: caller.unwrap_or_else(Caller::anonymous),
+            base: format!("{scheme}://{host}"),
+        })
+    }
+}
+
+impl ApiClient {
+    /// Export links for an API path. For a paged list, the CSV has as many rows as the API permits.
+    pub(crate) fn export_links(&self, path: &str, is_paged: bool) -> ExportLinks {
+        ExportLinks::new(&self.base, path, is_paged, &self.caller)
+    }
+
+    /// The time of the request.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.state.now()
+    }
+
+    /// Names of entities. Callers may only pass IDs that the API disclosed to the reader.
+    pub(crate) async fn names(
+        &self,
+        kind: NamedKind,
+        ids: impl IntoIterator<Item = i64> + Send,
+    ) -> EntityNames {
+        let ids: BTreeSet<i64> = ids.into_iter().collect();
+        let ids: Vec<i64> = ids.into_iter().collect();
+        if ids.is_empty() {
+            return EntityNames::default();
+        }
+        match with_timeout(NAMES_TIMEOUT, self.state.ports.entities.names(kind, &ids)).await {
+            Ok(names) => {
+                let names = names.into_iter();
+                EntityNames(names.filter(|(_, name)| !name.trim().is_empty()).collect())
+            }
+            Err(why) => {
+                tracing::warn!(%kind, why, "cannot read names; the page shows numbers");
+                EntityNames::default()
+            }
+        }
+    }
+
+    /// Names that contain a text. Callers must check that the reader may read all of them.
+    pub(crate) async fn find(
+        &self,
+        kind: NamedKind,
+        text: &str,
+        limit: usize,
+    ) -> ApiResult<Vec<(i64, String)>> {
+        let find = async {
+            let _permit = SEARCHES.acquire().await;
+            self.state
+                .ports
+                .entities
+                .find_names(kind, text, limit)
+                .await
+        };
+        with_timeout(SEARCH_TIMEOUT, find).await.map_err(|why| {
+            tracing::warn!(%kind, %why, "cannot search names");
+            let title = "The search is unavailable";
+            let detail = "The entity store does not respond: try again, or enter the number.";
+            ApiError::new(503, title, detail)
+        })
+    }
+
+    /// Sends a GET request; `path` is percent-encoded.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> ApiResult<T> {
+        self.send(Method::GET, path).await
+    }
+
+    /// Sends a POST request without a body; `path` is percent-encoded.
+    pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str) -> ApiResult<T> {
+        self.send(Method::POST, path).await
+    }
+
+    async fn send<T: DeserializeOwned>(&self, method: Method, path: &str) -> ApiResult<T> {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.extension(self.caller.clone());
+        let request = request.body(Body::empty()).map_err(ApiError::unreadable)?;
+        let Ok(response) = self.api.clone().oneshot(request).await;
+        let status = response.status();
+        // The query may contain personal data, so it is not logged.
+        let route = path.split('?').next().unwrap_or_default();
+        let body = to_bytes(response.into_body(), ANSWER_BYTES_MAX).await;
+        let body = body.map_err(ApiError::unreadable)?;
+        if status.is_success() {
+            return serde_json::from_slice(&body)
+                .map_err(|error| ApiError::unreadable(format!("{route}: {error}")));
+        }
+        let error = serde_json::from_slice::<ApiError>(&body);
+        Err(error.unwrap_or_else(|error| ApiError::unreadable(format!("{route}: {error}"))))
+    }
+}
+
+/// Runs a query of the entity store with a timeout.
+async fn with_timeout<T>(
+    wait: Duration,
+    work: impl Future<Output = stores::Result<T>>,
+) -> Result<T, String> {
+    let result = timeout(wait, work).await;
+    let result = result.map_err(|_| "the entity store did not respond in time".to_owned())?;
+    result.map_err(|error| error.to_string())
+}
+
+/// A path with the query parameters that have a value.
+pub(crate) fn path_with_query(base: &str, parameters: &[(&str, Option<&str>)]) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    for (name, value) in parameters {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            query.append_pair(name, value);
+        }
+    }
+    let query = query.finish();
+    match query.is_empty() {
+        true => base.to_owned(),
+        false => format!("{base}?{query}"),
+    }
+}

@@ -1,0 +1,299 @@
+//! Restores the published entries of groups after a loss of live state, if later notifications of
+//! the same groups are unpublished.
+//!
+//! A replay reads the current rows. Suppose a group was published and changed later. At its first
+//! notification, the replay sees the later change, which is not published again. At its later
+//! notification, nothing seems to change. The published entries are in the log of board changes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use jobs::board::{BoardEntry, MemberEntries};
+use jobs::{Board, Job};
+use schemas::achievement::{BOARD_CHANGES, OutboxMessage};
+use schemas::entities::{Group, Notifications};
+use schemas::key::{KeyColumn, KeyKind, KeyShape, KeyValue};
+use schemas::seam::{Offset, PartitionState};
+use schemas::source::Source;
+use serde_json::{Map, Value};
+use stores::live::PartitionId;
+use stores::log::{FetchLimit, Records};
+use stores::registry::read_writers;
+
+use super::previous::{Members, PreviousStates, ReadContext};
+use crate::{Error, Result, SpeedPorts};
+
+/// Limit of one fetch.
+const FETCH_LIMIT: FetchLimit = FetchLimit {
+    records: 20_000,
+    bytes: 16 << 20,
+};
+/// Maximum clock difference between the log time of a notification and of its change.
+const CLOCK_SKEW_MS_MAX: i64 = 60_000;
+
+/// View, key and member.
+pub(super) type GroupName = (String, Vec<u8>, Vec<u8>);
+
+/// The published entries of groups, each with the first unpublished offset.
+pub(super) type PublishedStates = BTreeMap<GroupName, (Offset, MemberEntries)>;
+
+/// Groups with the offset of the first notification that names them.
+type Groups = HashMap<Group, Offset>;
+
+/// The boards of a group, each with the last published entry.
+type Rows = BTreeMap<Vec<u8>, Option<BoardEntry>>;
+
+/// A replay of the log of one partition.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Replay<'a> {
+    pub(super) ports: &'a SpeedPorts,
+    pub(super) id: PartitionId,
+    pub(super) state: &'a PartitionState,
+    /// Earlier notifications have been published.
+    pub(super) published_through: Offset,
+}
+
+impl Replay<'_> {
+    /// The published entries of groups that are named both before and after the published offset,
+    /// with the offset of the first later notification.
+    pub(super) async fn published_states(
+        &self,
+        jobs: &[Arc<Job<Board>>],
+        previous: &mut PreviousStates,
+    ) -> Result<PublishedStates> {
+        let end = self.end().await?;
+        let mut in_both = self.read_groups(self.decided_through()..end).await?;
+        if in_both.is_empty() {
+            return Ok(PublishedStates::new());
+        }
+        let published_groups = self
+            .read_groups(self.generation_start()..self.decided_through())
+            .await?;
+        in_both.retain(|group, _| published_groups.contains_key(group));
+        if in_both.is_empty() {
+            return Ok(PublishedStates::new());
+        }
+        let mut published = self.read_published(jobs, &in_both).await?;
+        let partitions = self.ports.partitions(self.id.source).await?;
+        let mut states = PublishedStates::new();
+        for job in jobs {
+            let mut requested: BTreeMap<Vec<u8>, Members> = BTreeMap::new();
+            let mut offsets = HashMap::new();
+            for (group, offset) in &in_both {
+                let (key, member) = encode_group(job, *group)?;
+                offsets.insert((key.clone(), member.clone()), *offset);
+                let boards = match job.board_columns().0.is_empty() {
+                    true => vec![Vec::new()],
+                    false => Vec::new(),
+                };
+                requested.entry(key).or_default().push((member, boards));
+            }
+            let at = ReadContext {
+                job,
+                checkpoint: self.state.checkpoint(),
+                partitions,
+                // Live entries of this generation may be newer than the published ones.
+                is_live: false,
+            };
+            // If the entries are unknown, nothing was published either.
+            let Some(found) = previous.states(at, &requested).await? else {
+                continue;
+            };
+            let found = found.into_iter().flat_map(|(key, members)| {
+                let of_key = move |(member, state)| ((key.clone(), member), state);
+                members.into_iter().map(of_key)
+            });
+            for ((key, member), mut state) in found {
+                let offset = offsets.get(&(key.clone(), member.clone()));
+                let offset = offset.copied().unwrap_or(self.published_through);
+                let name = (job.view().to_owned(), key, member);
+                for (board, entry) in published.remove(&name).unwrap_or_default() {
+                    state.entries.retain(|entry| entry.board != board);
+                    state.entries.extend(entry);
+                }
+                states.insert(name, (offset, state));
+            }
+        }
+        Ok(states)
+    }
+
+    /// The start of the generation.
+    fn generation_start(&self) -> Offset {
+        let begin = self.state.bounds.values().next();
+        begin.map_or(0, |begin| begin.next_offset)
+    }
+
+    /// Earlier notifications have been published or are in the outbox.
+    fn decided_through(&self) -> Offset {
+        self.published_through.max(self.state.position.next_offset)
+    }
+
+    async fn end(&self) -> Result<Offset> {
+        let topic = self.id.source.topic();
+        Ok(self.ports.log.end(topic, self.id.partition).await?)
+    }
+
+    /// The groups that a range of the log names.
+    async fn read_groups(&self, range: Range<Offset>) -> Result<Groups> {
+        let (source, topic) = (self.id.source, self.id.source.topic());
+        let mut groups = Groups::new();
+        let mut at = range.start;
+        while at < range.end {
+            let log = &self.ports.log;
+            let fetched = log.fetch(topic, self.id.partition, at, FETCH_LIMIT).await?;
+            if fetched.next_offset == at {
+                break;
+            }
+            at = fetched.next_offset;
+            let records = &fetched.records;
+            let below = records.offsets.values();
+            let below = below.partition_point(|offset| *offset < range.end);
+            self.add_groups(source, &records.slice(0, below), &mut groups)
+                .await?;
+        }
+        Ok(groups)
+    }
+
+    async fn add_groups(
+        &self,
+        source: Source,
+        records: &Records,
+        groups: &mut Groups,
+    ) -> Result<()> {
+        let writers = read_writers(&*self.ports.schemas, &records.values).await?;
+        let bytes = records.values.iter().map(Option::unwrap_or_default);
+        let notifications = Notifications::read(source, bytes, &writers)
+            .map_err(|error| Error::Fault(format!("cannot decode notifications: {error}")))?;
+        for (index, value) in records.values.iter().enumerate() {
+            if let Ok(group) = notifications.group(index, value.unwrap_or_default()) {
+                let offset = records.offsets.value(index);
+                groups.entry(group).or_insert(offset);
+            }
+        }
+        Ok(())
+    }
+
+    /// The published or waiting changes of groups since the generation began.
+    async fn read_published(
+        &self,
+        jobs: &[Arc<Job<Board>>],
+        groups: &Groups,
+    ) -> Result<BTreeMap<GroupName, Rows>> {
+        let log = &self.ports.log;
+        let since = self.state.bounds.values().next();
+        let since = since.and_then(|begin| begin.last);
+        let since_ms = since.map_or(0, |last| last.logged_at_ms - CLOCK_SKEW_MS_MAX);
+        let mut published = BTreeMap::new();
+        for partition in 0..log.partitions(BOARD_CHANGES).await? {
+            let mut at = log.offset_at(BOARD_CHANGES, partition, since_ms).await?;
+            loop {
+                let fetched = log.fetch(BOARD_CHANGES, partition, at, FETCH_LIMIT).await?;
+                if fetched.next_offset == at {
+                    break;
+                }
+                at = fetched.next_offset;
+                for value in fetched.records.values.iter().flatten() {
+                    let Ok(message) = serde_json::from_slice(value) else {
+                        continue;
+                    };
+                    for job in jobs {
+                        self.apply_message(job, groups, &message, &mut published);
+                    }
+                }
+            }
+        }
+        let one = self.id.partition..self.id.partition.saturating_add(1);
+        let live = &self.ports.live;
+        let outboxes = live.outboxes(self.id.source, one, usize::MAX).await?;
+        let entries = outboxes.iter().flatten().flat_map(|outbox| &outbox.entries);
+        for waiting in entries.filter_map(|entry| OutboxMessage::decode(entry).ok()) {
+            for job in jobs {
+                self.apply_message(job, groups, &waiting.message, &mut published);
+            }
+        }
+        Ok(published)
+    }
+
+    /// Applies a message to the published entries, if it is about a requested group of this range.
+    fn apply_message(
+        &self,
+        job: &Job<Board>,
+        groups: &Groups,
+        message: &Map<String, Value>,
+        published: &mut BTreeMap<GroupName, Rows>,
+    ) -> Option<()> {
+        let column = |shape: &KeyShape| message.get(&shape.0.first()?.name)?.as_i64();
+        let group = Group {
+            key: column(job.key())?,
+            member: column(job.member())?,
+        };
+        let position = message.get("position")?;
+        let offset = position.get("offset")?.as_i64()?;
+        let is_relevant = position.get("source")?.as_str() == Some(self.id.source.name())
+            && position.get("partition")?.as_u64() == Some(self.id.partition.into())
+            && (self.generation_start()..self.decided_through()).contains(&offset);
+        if !is_relevant
+            || message.get("board")?.as_str() != Some(job.board())
+            || !groups.contains_key(&group)
+        {
+            return None;
+        }
+        let (key, member) = encode_group(job, group).ok()?;
+        let rows: &mut Rows = published
+            .entry((job.view().to_owned(), key, member))
+            .or_default();
+        for change in message.get("changes")?.as_array()? {
+            let board = encode_columns(job.board_columns(), change.as_object()?)?;
+            let after = change.get("after")?;
+            let entry = match after.as_object() {
+                None => None,
+                Some(row) => Some(BoardEntry {
+                    board: board.clone(),
+                    score: encode_columns(job.score(), row)?,
+                    payload: encode_columns(job.payload(), row)?,
+                    weight: 1,
+                }),
+            };
+            rows.insert(board, entry);
+        }
+        Some(())
+    }
+}
+
+pub(super) fn encode_group(job: &Job<Board>, group: Group) -> Result<(Vec<u8>, Vec<u8>)> {
+    let key = job.key().encode_values(&[KeyValue::Int(group.key)]);
+    let member = job.member().encode_values(&[KeyValue::Int(group.member)]);
+    let fault = |error| {
+        Error::Fault(format!(
+            "job {}: cannot encode a group: {error}",
+            job.name()
+        ))
+    };
+    Ok((key.map_err(fault)?, member.map_err(fault)?))
+}
+
+/// Encodes the columns that a message shows. Missing columns become null.
+fn encode_columns(shape: &KeyShape, row: &Map<String, Value>) -> Option<Vec<u8>> {
+    let values: Option<Vec<KeyValue>> = shape
+        .0
+        .iter()
+        .map(|column| parse_value(column, row))
+        .collect();
+    shape.encode_values(&values?).ok()
+}
+
+fn parse_value(column: &KeyColumn, row: &Map<String, Value>) -> Option<KeyValue> {
+    let value = row.get(&column.name).unwrap_or(&Value::Null);
+    if value.is_null() {
+        return Some(KeyValue::Null);
+    }
+    let instant = || value.as_str()?.parse::<Timestamp>().ok();
+    Some(match column.kind {
+        KeyKind::Int => KeyValue::Int(value.as_i64()?),
+        KeyKind::Text => KeyValue::Text(value.as_str()?.to_owned()),
+        KeyKind::Time => KeyValue::Time(instant()?.as_second()),
+        KeyKind::Instant => KeyValue::Instant(instant()?.as_microsecond()),
+    })
+}
