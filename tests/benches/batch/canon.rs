@@ -1,4 +1,4 @@
-//! Rows in the place of a canonical store: all that a snapshot asks of one.
+//! An entity store that only dumps given rows: all that a snapshot needs.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Results with the columns of their views, for whoever knows nothing of our keys.
+//! Results with decoded columns, for engines that do not know the key encoding.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,17 +16,18 @@ use schemas::time::Width;
 use super::job::Job;
 
 const BATCH_ROWS: usize = 65_536;
-/// The type of moments.
+/// The type of timestamps.
 const MICROSECONDS: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
-/// What follows a view's name in the name of a file: `-`, a UUID, `.parquet`.
+/// Length of the file name after the view's name: `-`, a UUID, `.parquet`.
 const TAIL: usize = 1 + 36 + ".parquet".len();
-/// What comes before it: the epoch, `-`.
+/// Length of the file name before the view's name: the epoch and `-`.
 const HEAD: usize = 11;
 
-/// How much each bucket of a view has, by its beginning in microseconds; 0 where a row holds all time.
+/// By view, the total of each bucket by its start in microseconds; 0 for rows of all time.
 pub(crate) type Totals = BTreeMap<String, BTreeMap<i64, i64>>;
 
-/// For each view of a job a folder with the rows that a run computed: boards as they are, tallies decoded.
+/// Writes the computed rows into one folder for each view of a job: boards unchanged, aggregates
+/// decoded.
 pub(crate) fn write(job: &Job, data: &Path, out: &Path) {
     let catalog = job.catalog();
     for (number, (view, file)) in results(job, data).into_iter().enumerate() {
@@ -40,7 +41,7 @@ pub(crate) fn write(job: &Job, data: &Path, out: &Path) {
     }
 }
 
-/// What the tallies that a run computed add up to, and how many rows they have.
+/// Returns the totals and the number of rows of the computed aggregates.
 pub(crate) fn totals(job: &Job, data: &Path) -> (Totals, u64) {
     let catalog = job.catalog();
     let (mut totals, mut rows) = (Totals::new(), 0);
@@ -71,7 +72,7 @@ pub(crate) fn totals(job: &Job, data: &Path) -> (Totals, u64) {
     (totals, rows)
 }
 
-/// The files of results that a run computed, with the names of their views.
+/// Returns the computed result files with the names of their views.
 fn results(job: &Job, data: &Path) -> Vec<(String, PathBuf)> {
     let source = job.source.name();
     let folder = data.join("archive/results").join(source).join("data");
@@ -83,7 +84,7 @@ fn results(job: &Job, data: &Path) -> Vec<(String, PathBuf)> {
     named.collect()
 }
 
-/// The files of a folder, in their order.
+/// Returns the files of a folder in order.
 pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("a folder");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a file").path()).collect();

@@ -1,5 +1,6 @@
-//! The input of jobs: made once by `backstitch generate`, brought into an installation on embedded stores, and read by every engine from
-//! the same files. Of plays these are the archive's own, of entities those of a snapshot.
+//! The input of jobs: generated once by `backstitch generate`, imported into an installation on
+//! embedded stores, and read by every engine from the same files. For plays these are the archive's
+//! files, for entities those of a snapshot.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -23,9 +24,9 @@ use super::decoded::files;
 use super::empty;
 use super::ours::{built, engine, runtime};
 
-/// The first argument of this program where it is to take a snapshot of what was made.
+/// The first argument of this program in the process that takes a snapshot of generated rows.
 pub(crate) const COMMAND: &str = "input";
-/// A zone for efforts that name none.
+/// The time zone of efforts without one.
 const ZONE: &str = "UTC";
 const EFFORTS: &str = "\
 SELECT e.id, segment_id, athlete_id, activity_id, elapsed_time, started_at, tz, visibility, e.deleted,
@@ -46,7 +47,7 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// The input of so many rows of a source, which is made if it is not there.
+    /// Returns the input with this many rows of a source, generating it if it does not exist.
     pub(crate) fn made(source: Source, rows: u64, folder: &Path) -> Self {
         let rows = if source == Source::Authorizations {
             (rows / 2).max(1)
@@ -67,12 +68,12 @@ impl Input {
         input
     }
 
-    /// What it is, for people.
+    /// Describes the input for the printed report.
     pub(crate) fn told(&self) -> String {
         format!("{} of {}", self.rows, self.source)
     }
 
-    /// A pattern of its files.
+    /// Returns a glob pattern of its files.
     pub(crate) fn files(&self) -> String {
         let files = self.folder_of_files().join("*.parquet");
         files.to_string_lossy().into_owned()
@@ -86,7 +87,7 @@ impl Input {
         }
     }
 
-    /// Reads its files once, so that none of the engines waits for the disk.
+    /// Reads its files once, so that no engine waits for the disk.
     pub(crate) fn warm(&self) {
         for path in files(&self.folder_of_files()) {
             let mut file = File::open(path).expect("a file of the input");
@@ -94,12 +95,12 @@ impl Input {
         }
     }
 
-    /// Where the files of a snapshot are in an installation's folder.
+    /// Returns the folder of snapshot files in an installation's folder.
     pub(crate) fn snapshot(data: &Path) -> PathBuf {
         data.join("input")
     }
 
-    /// A copy of its installation. Files of Parquet are not copied but linked: nobody changes one.
+    /// Copies its installation. Parquet files are immutable, so they are linked instead of copied.
     pub(crate) fn copy_to(&self, data: &Path) {
         empty(data);
         copy(&self.folder.join("data"), data);
@@ -113,7 +114,7 @@ impl Input {
                 done(&data, &["backfill", "plays", &plays]);
             }
             job => {
-                // A few of them bring the log and live state into being, as a run needs them.
+                // A few rows create the log and live state that a run needs.
                 let few = generated(folder, job, 4, &[]);
                 done(&data, &["ingest", job.name(), &few]);
             }
@@ -136,7 +137,7 @@ impl Input {
         }
     }
 
-    /// How the rows spread.
+    /// Returns the distribution of the rows, as arguments of `generate`.
     fn shape(&self) -> Vec<(&'static str, String)> {
         let part = |of: u64| (self.rows / of).max(1).to_string();
         match self.source {
@@ -166,7 +167,7 @@ impl Input {
     }
 }
 
-/// A file of made-up rows.
+/// Generates a file of rows.
 fn generated(folder: &Path, source: Source, rows: u64, shape: &[(&str, String)]) -> String {
     let file = folder.join(format!("{source}.parquet"));
     let (file, rows) = (file.to_string_lossy().into_owned(), rows.to_string());
@@ -196,12 +197,13 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Takes a snapshot, as a run does, of the rows that were made in a folder. It becomes the input.
+/// Takes a snapshot of the rows generated in a folder, as a run does. The snapshot becomes the
+/// input.
 pub(crate) fn take_snapshot(job: Source, folder: &Path) {
     let data = folder.join("data");
     runtime().block_on(async {
         let stores = Stores::embedded(&data).await.expect("the embedded stores");
-        // What a query spills goes with its engine.
+        // Spill files are deleted with their engine.
         let engine = engine(&data);
         let rows = dump(job, folder, &engine.session()).await;
         let canon = Arc::new(Rows::new(rows));
@@ -215,7 +217,7 @@ pub(crate) fn take_snapshot(job: Source, folder: &Path) {
     std::fs::remove_dir_all(snapshots).expect("deleting its manifest");
 }
 
-/// Rows as the canonical store dumps them.
+/// Dumps rows as the entity store does.
 async fn dump(job: Source, folder: &Path, session: &SessionContext) -> Dump {
     for (table, source) in [("entities", job), ("athletes", Source::Athletes)] {
         let file = folder.join(format!("{source}.parquet"));

@@ -1,4 +1,5 @@
-//! What is computed: our own views as they are, and the job that other systems were measured with before.
+//! The measured jobs: the built-in views, and the job that earlier comparisons with other systems
+//! used.
 
 use std::path::{Path, PathBuf};
 
@@ -9,16 +10,16 @@ use schemas::source::Source;
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) name: &'static str,
-    /// What its input is of.
+    /// The source of its input.
     pub(crate) source: Source,
-    /// Where the definitions of its views are, within this crate's folder; nothing for those that are built in.
+    /// The folder of its view definitions within this crate; `None` for the built-in views.
     views: Option<&'static str>,
 }
 
 const BUILT_IN: &str = "../jobs/views";
 const PEERS: Option<&str> = Some("benches/batch/peers");
 
-/// All of them.
+/// All jobs.
 pub(crate) const JOBS: [Job; 5] = [
     Job::new("plays", Source::Plays, None),
     Job::new("efforts", Source::Efforts, None),
@@ -36,19 +37,19 @@ impl Job {
         }
     }
 
-    /// The job of that name.
+    /// Returns the job with this name.
     pub(crate) fn named(name: &str) -> &'static Self {
         let found = JOBS.iter().find(|job| job.name == name);
         assert!(found.is_some(), "there is no job {name:?}");
         found.expect("a job")
     }
 
-    /// The folder with the definitions of its views.
+    /// Returns the folder of its view definitions.
     pub(crate) fn folder(&self) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join(self.views.unwrap_or(BUILT_IN))
     }
 
-    /// Its views.
+    /// Returns its views.
     pub(crate) fn catalog(&self) -> Catalog {
         let read = match self.views {
             None => Catalog::built_in(),

@@ -1,10 +1,10 @@
-//! What figures depend on.
+//! Description of the machine and the build, which the figures depend on.
 
 use std::process::Command;
 
 use super::{ROUNDS, THREADS};
 
-/// The machine and the build, in a line.
+/// Describes the machine and the build in one line.
 pub(crate) fn told() -> String {
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let memory = field("/proc/meminfo", "MemTotal:").unwrap_or_default();
@@ -24,7 +24,7 @@ pub(crate) fn told() -> String {
     )
 }
 
-/// What stands after a name in a file of lines.
+/// Returns the value after a name in a file of lines.
 pub(crate) fn field(file: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,9 +1,11 @@
-//! What the batch layer's computing reaches, beside DuckDB, Polars and PySpark on the same Parquet files: `deploy/bench-batch [plays]
-//! [efforts] [authorizations] [peer-plays] [peer-boards]`. `BACKSTITCH_BENCH_ROWS` makes it smaller or larger.
+//! Throughput of the batch layer's computation compared with DuckDB, Polars and PySpark on the same
+//! Parquet files: `deploy/bench-batch [plays] [efforts] [authorizations] [peer-plays]
+//! [peer-boards]`. `BACKSTITCH_BENCH_ROWS` sets the number of rows.
 //!
-//! Each measurement is a process of its own. One of ours is this program again, which is told so by its first argument.
+//! Each measurement is a process of its own. Measurements of Backstitch are this program again,
+//! selected by its first argument.
 //!
-//! Nothing here is a test, but what ours computes must be what DuckDB computes, row by row.
+//! Nothing here is a test, but Backstitch's result must equal DuckDB's row by row.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -27,31 +29,31 @@ use input::Input;
 use job::{JOBS, Job};
 use table::Rounds;
 
-/// As the product has it.
+/// The same allocator as in the product.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Plays and efforts, unless said; of authorizations half as many.
+/// Default number of plays and efforts; authorizations are half as many.
 const ROWS: u64 = 10_000_000;
-/// How often everything is done, in turns, unless said.
+/// Default number of rounds. The engines alternate within a round.
 const ROUNDS: usize = 3;
-/// What we are called beside the others.
+/// The label of Backstitch in the table.
 const OURS: &str = "ours";
 /// Threads of every engine.
 const THREADS: usize = 2;
 
-/// What one measurement gives.
+/// The result of one measurement.
 #[derive(Debug, Clone)]
 struct Measured {
     seconds: f64,
-    /// The most memory that the engine's processes held while they computed.
+    /// Peak memory of the engine's processes during the computation.
     peak_bytes: u64,
     /// The engine's version.
     version: String,
 }
 
 impl Measured {
-    /// What a process said of itself.
+    /// Parses the output of a process.
     fn of(said: &Value) -> Self {
         Self {
             seconds: said["seconds"].as_f64().expect("seconds"),
@@ -93,13 +95,13 @@ fn number(variable: &str) -> Option<u64> {
     said.map(|number| number.parse().expect("a number"))
 }
 
-/// Where input, results and what is spilled lie.
+/// Returns the folder of inputs, results and spill files.
 fn folder() -> PathBuf {
     let said = std::env::var_os("BACKSTITCH_BENCH_FOLDER").map(PathBuf::from);
     said.unwrap_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-batch"))
 }
 
-/// One job on every engine, in turns. Which begins changes from round to round.
+/// Runs one job on every engine in turn. The first engine changes from round to round.
 fn run(job: &Job, rows: u64, rounds: usize, folder: &Path) {
     let input = Input::made(job.source, rows, folder);
     let work = folder.join("work");
@@ -133,7 +135,7 @@ fn run(job: &Job, rows: u64, rounds: usize, folder: &Path) {
     std::fs::remove_dir_all(&work).expect("deleting results");
 }
 
-/// Makes a folder, without what was in it.
+/// Creates a folder, deleting an existing one.
 fn empty(folder: &Path) {
     if folder.exists() {
         std::fs::remove_dir_all(folder).expect("deleting what was there");

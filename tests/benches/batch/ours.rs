@@ -1,6 +1,8 @@
-//! Our own: the stage of a batch run that goes from the archive's files to those of results, as it is in the product.
+//! The compute stage of a Backstitch batch run: from the archive's files to result files, as in the
+//! product.
 //!
-//! A run of the product on a copy of an installation, which is stopped where that stage ends: nothing is published.
+//! It runs the product on a copy of an installation and stops the run at the end of that stage;
+//! nothing is published.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -26,14 +28,14 @@ use super::job::Job;
 use super::machine::field;
 use super::{Measured, THREADS};
 
-/// The first argument of this program where it is to measure itself.
+/// The first argument of this program in the process that measures itself.
 pub(crate) const COMMAND: &str = "ours";
-/// The settings' defaults.
+/// The defaults of the settings.
 const MEMORY_BYTES: usize = 2 << 30;
 const SPILL_BYTES_MAX: u64 = 64 << 30;
-/// Rows that come from a snapshot's file at once.
+/// Rows in a batch read from a snapshot's file.
 const BATCH_ROWS: usize = 16_384;
-/// What is measured.
+/// The measured stage.
 const STAGE: &str = "compute";
 
 /// Measures a job on a copy of its input's installation, in another process.
@@ -53,7 +55,7 @@ pub(crate) fn in_its_own_process(job: &Job, input: &Input, work: &Path) -> Measu
     Measured::of(&serde_json::from_slice(&output.stdout).expect("JSON"))
 }
 
-/// Lets what was written before reach the disk, so that no engine waits for another one's.
+/// Flushes earlier writes to disk, so that no engine waits for another one's.
 pub(crate) fn quiet() {
     let synced = Command::new("sync").status();
     assert!(synced.expect("sync").success(), "sync");
@@ -82,7 +84,7 @@ pub(crate) fn measured(job: &Job, data: &Path) -> String {
     json!({ "seconds": seconds, "peak_bytes": peak_bytes, "version": version }).to_string()
 }
 
-/// As many threads as the other engines have.
+/// Creates a runtime with as many threads as the other engines have.
 pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
@@ -91,7 +93,7 @@ pub(crate) fn runtime() -> Runtime {
         .expect("a runtime")
 }
 
-/// A query engine as the product has it.
+/// Creates a query engine with the product's settings.
 pub(crate) fn engine(folder: &Path) -> Engine {
     let spill_folder = folder.join("spill");
     std::fs::create_dir_all(&spill_folder).expect("a folder to spill to");
@@ -104,7 +106,7 @@ pub(crate) fn engine(folder: &Path) -> Engine {
     .expect("a query engine")
 }
 
-/// The batch layer of an installation; canonical rows may come from elsewhere.
+/// Returns the batch layer of an installation, optionally with rows from another entity store.
 pub(crate) fn built(
     stores: &Stores,
     data: &Path,
@@ -116,7 +118,7 @@ pub(crate) fn built(
     Batch::new(ports, catalog, engine(data), BatchOptions::default())
 }
 
-/// When this process began, nearly: the clock stands.
+/// The approximate start of this process, because the clock is fixed.
 #[expect(
     clippy::disallowed_methods,
     reason = "the installation was made by processes that have it"
@@ -127,7 +129,7 @@ fn now_ms() -> i64 {
     i64::try_from(since).expect("milliseconds")
 }
 
-/// The rows of a snapshot's files, in their order.
+/// Dumps the rows of a snapshot's files in order.
 fn dump(folder: &Path) -> Dump {
     let archive = Archive::local(folder).expect("the snapshot's folder");
     let files = async move {
@@ -144,7 +146,7 @@ fn dump(folder: &Path) -> Dump {
         .boxed()
 }
 
-/// Times one stage of a run, reads the most memory that was held in it, and stops the run at its end.
+/// Measures time and peak memory of one stage of a run, and stops the run at its end.
 #[derive(Debug, Default)]
 struct Meter {
     stop: CancellationToken,
@@ -174,7 +176,7 @@ impl Progress for Meter {
     fn advance(&self, _: u64) {}
 }
 
-/// From here on the peak is that of what follows.
+/// Resets the peak memory of this process.
 fn forget_peak() {
     std::fs::write("/proc/self/clear_refs", "5").expect("a peak that can be forgotten");
 }

@@ -1,4 +1,4 @@
-//! The reference engines, each in a process of its own: `reference.py` beside this.
+//! The reference engines, each in a process of its own that runs `reference.py`.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -11,13 +11,13 @@ use super::job::Job;
 use super::ours::quiet;
 use super::{Measured, OURS, THREADS, empty};
 
-/// Unless `BACKSTITCH_BENCH_ENGINES` names others. The first is what results are compared with.
+/// The default of `BACKSTITCH_BENCH_ENGINES`. Results are compared with the first engine.
 const ENGINES: &str = "duckdb duckdb-sorted polars pyspark";
 
-/// What names no reference at all.
+/// The value that selects no reference engine.
 const NONE: &str = "none";
 
-/// The references, in the order of the table.
+/// Returns the reference engines in the order of the table.
 pub(crate) fn engines() -> Vec<String> {
     let said = std::env::var("BACKSTITCH_BENCH_ENGINES").unwrap_or_else(|_| ENGINES.to_owned());
     if said.trim() == NONE {
@@ -48,7 +48,7 @@ pub(crate) fn measured(
     Measured::of(&succeeded(engine, output))
 }
 
-/// How many rows the results of a job have, which must be the same of all engines and of ours.
+/// Returns the number of rows of a job's results, which must be equal for all engines.
 pub(crate) fn expect_same(job: &Job, work: &Path, engines: &[String]) -> u64 {
     let first = engines.first().expect("a reference");
     let others = engines.iter().skip(1).map(String::as_str);
@@ -69,8 +69,8 @@ pub(crate) fn expect_same(job: &Job, work: &Path, engines: &[String]) -> u64 {
     rows
 }
 
-/// Sees that the tallies of a job add up to what DuckDB makes of the events, bucket by bucket; how many rows they have. For more rows than
-/// can be compared one by one.
+/// Checks that a job's aggregates equal DuckDB's totals of the events in every bucket, and returns
+/// their number of rows. Used for inputs too large to compare row by row.
 pub(crate) fn expect_same_totals(job: &Job, input: &Input, work: &Path) -> u64 {
     let spill = work.join("spill");
     empty(&spill);
@@ -96,7 +96,7 @@ fn python(program: &str) -> Command {
     command
 }
 
-/// The last line that a program printed, which is JSON.
+/// Parses the last line printed by a program as JSON.
 fn succeeded(what: &str, output: std::io::Result<Output>) -> Value {
     let output = output.expect("starting Python");
     assert!(output.status.success(), "{what}: {}", output.status);

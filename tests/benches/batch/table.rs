@@ -2,9 +2,9 @@
 
 use super::{Measured, OURS};
 
-/// What was measured, by engine and round.
+/// Measurements by engine and round.
 pub(crate) struct Rounds {
-    /// Our own is the first.
+    /// Backstitch is the first.
     engines: Vec<(String, Vec<Measured>)>,
 }
 
@@ -26,7 +26,7 @@ impl Rounds {
         rounds.push(measured);
     }
 
-    /// A table in Markdown. A ratio is the median of those of single rounds.
+    /// Formats a Markdown table. A ratio is the median of the ratios of single rounds.
     pub(crate) fn table(&self, what: &str, checked: &str) -> String {
         let mut text = format!(
             "{what}. {checked}\n\n\
@@ -55,13 +55,13 @@ fn gigabytes(measured: &Measured) -> f64 {
     measured.peak_bytes as f64 / 1e9
 }
 
-/// How many times as much ours takes as another one does in the same round.
+/// Returns the median ratio of Backstitch's figure to another engine's in the same round.
 fn ratio(ours: &[Measured], others: &[Measured], figure: impl Fn(&Measured) -> f64) -> f64 {
     let pairs = ours.iter().zip(others);
     median(pairs.map(|(ours, other)| figure(ours) / figure(other)))
 }
 
-/// The middle one; of an even number the mean of both.
+/// Returns the median; of an even number of values, the mean of the middle two.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

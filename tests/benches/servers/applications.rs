@@ -1,7 +1,7 @@
-//! Connected athletes: how many are connected to an application, beside the same count as SQL on the canonical
-//! store in the same run; what an event costs; and how many athletes connect a second over HTTP.
+//! Connected athletes: counting an application's athletes compared with the same count as SQL on
+//! the entity store in the same run, the cost of an event, and the rate of connections over HTTP.
 //!
-//! Every count that is served is compared with what PostgreSQL counts.
+//! Every served count is compared with PostgreSQL's.
 
 mod events;
 mod posts;
@@ -27,31 +27,31 @@ use super::stored::{self, Redis};
 use super::{rate, say, timed};
 
 const PARTITIONS: u32 = 4;
-/// There is an application for so many authorizations, but no fewer than these.
+/// Authorizations for each application, and the minimum number of applications.
 const EACH: u64 = 1_000;
 const APPLICATIONS_MIN: u64 = 100;
-/// The largest application, with a fifth of all.
+/// The largest application, with a fifth of all authorizations.
 const LARGEST: u64 = 1;
-/// The largest ones: after them come those of middle size.
+/// Number of large applications; medium-sized ones follow.
 const LARGE: u64 = 5;
-/// Room for everybody.
+/// A capacity that is never reached.
 const CAPACITY: u64 = 1_000_000_000;
-/// Athletes who come to the largest application after the batch run.
+/// Athletes who connect to the largest application after the batch run.
 const LIVE: u64 = 10_000;
 const CONNECTIONS: [usize; 2] = [1, 32];
-/// Applications of a page, at most.
+/// Maximum number of applications on a page.
 const PAGE: usize = 1_000;
-/// Applications that are asked for by turns.
+/// Applications requested in turn.
 const TURNS: u64 = 1_000;
-/// Of so many athletes those are looked for who are free.
+/// Number of athletes among which unconnected ones are searched.
 const FREE_OF: u64 = 1_000_000;
-/// How long filling a board may take.
+/// Maximum time to fill a board.
 const FILL_MAX: Duration = Duration::from_secs(300);
 const CACHED: &str = "cached.toml";
 const UNCACHED: &str = "uncached.toml";
 const LIST: &str = "/api/v1/applications";
 const SPEED: [&str; 4] = ["speed", "--until-caught-up", "--source", "authorizations"];
-/// Ids that `generate` makes no authorization with.
+/// The first id above those that `generate` uses for authorizations.
 const FIRST_ID: u64 = 8_000_000_000_000_000;
 
 pub(crate) fn run(rows: u64) {
@@ -114,15 +114,15 @@ struct Bench {
     redis: Redis,
     rows: u64,
     applications: u64,
-    /// Authorizations and athletes that were added.
+    /// Number of authorizations and athletes that were added.
     added: u64,
-    /// Athletes among the others who are connected to no application.
+    /// Existing athletes who are connected to no application.
     free: Vec<u64>,
-    /// Small applications that have been used.
+    /// Number of small applications already used.
     used: u64,
 }
 
-/// What is asked: of us, and as SQL on how many connections.
+/// A measured question: the HTTP paths, the SQL, and its number of connections.
 struct Question {
     what: &'static str,
     rounds: Vec<Vec<String>>,
@@ -163,7 +163,7 @@ impl Bench {
         }
     }
 
-    /// Rows into PostgreSQL, and through Kafka into Redis.
+    /// Imports rows into PostgreSQL, and through Kafka into Redis.
     fn bring_in(&mut self) {
         let applications = (1..=self.applications).map(|id| application(id, CAPACITY));
         let file = write(&self.place, "applications.jsonl", applications);
@@ -171,7 +171,7 @@ impl Bench {
         let file = self.place.folder().join("authorizations.jsonl");
         let file = file.to_string_lossy();
         let (rows, applications) = (self.rows.to_string(), self.applications.to_string());
-        // Each athlete comes once, so every other one is free.
+        // Each athlete occurs once, so every other one is unconnected.
         let athletes = 2 * self.rows;
         let of = athletes.to_string();
         let shape = ["--shape", "article", "--revoked", "0", "--seed", "1"];
@@ -208,7 +208,7 @@ impl Bench {
         say(what, format_args!("{:.0}/s", rate(self.rows, took)));
     }
 
-    /// What a count takes while nothing but live state has it.
+    /// Measures a count while only live state contains it.
     fn before_a_run(&mut self) {
         let namespace = &self.place.options().namespace;
         let bytes = self.redis.bytes(namespace, Source::Authorizations);
@@ -258,19 +258,19 @@ impl Bench {
         );
     }
 
-    /// An application of middle size.
+    /// Returns a medium-sized application.
     const fn middle(&self) -> u64 {
         LARGE + (self.applications / 2 - LARGE) / 2
     }
 
-    /// A small application that has not been used yet: with one athlete.
+    /// Returns an unused small application with one athlete.
     fn small(&mut self) -> u64 {
         self.used += 1;
         assert!(self.used < self.applications / 2, "small ones are left");
         self.applications - self.used
     }
 
-    /// Waits until the count of an application is the one of PostgreSQL.
+    /// Waits until the count of an application equals PostgreSQL's.
     fn counts(&self, client: &Client, application: u64) {
         let (begun, count) = (Instant::now(), self.sql.number(&count_of(application)));
         while client.json(&one(application))["connected_athletes"] != count {
@@ -279,7 +279,7 @@ impl Bench {
         }
     }
 
-    /// The count of every application is the one of PostgreSQL.
+    /// Checks that the count of every application equals PostgreSQL's.
     fn check(&self, client: &Client) {
         let counts = self.sql.run(
             "SELECT p.id, count(DISTINCT a.athlete_id) FROM applications p \
@@ -305,7 +305,7 @@ impl Bench {
         assert_eq!(served, expected, "what is served is what PostgreSQL counts");
     }
 
-    /// The counts of single applications, and of all.
+    /// Returns the questions for single applications and for all.
     fn questions(&self) -> Vec<Question> {
         let mut all = self.largest();
         for (what, id) in [
@@ -391,7 +391,8 @@ impl Bench {
         }
     }
 
-    /// So many more athletes for an application, in PostgreSQL and in the log; their authorizations.
+    /// Connects this many new athletes to an application, in PostgreSQL and in the log. Returns
+    /// their authorizations.
     fn connect(&mut self, application: u64, count: u64) -> std::ops::Range<u64> {
         let some = self.added..self.added + count;
         self.added = some.end;
@@ -399,7 +400,7 @@ impl Bench {
         some
     }
 
-    /// Ingests authorizations of an application, or that they are taken back; how long that took.
+    /// Ingests authorizations of an application, or their revocations; returns the time.
     fn ingest(&self, application: u64, some: std::ops::Range<u64>, revoke: bool) -> Duration {
         let lines = some.map(|number| {
             let mut line = json!({"id": FIRST_ID + number, "application_id": application,
@@ -415,14 +416,14 @@ impl Bench {
         timed(|| done_with(&self.place, UNCACHED, &ingest)).0
     }
 
-    /// An athlete whom nobody has connected yet.
+    /// Returns an athlete who was never connected.
     fn athlete(&self, number: u64) -> u64 {
         let free = usize::try_from(number).ok();
         let free = free.and_then(|number| self.free.get(number));
         free.map_or(2 * self.rows + 1 + number, |athlete| *athlete)
     }
 
-    /// Asks for the largest application until its board is in Redis; whether it comes to that.
+    /// Requests the largest application until its board is in Redis; returns whether that happens.
     fn fill(&self, client: &Client) -> bool {
         let (begun, source) = (Instant::now(), Source::Authorizations);
         while filled(&self.runtime, &self.world.stores, source).0 == 0 {
@@ -430,7 +431,7 @@ impl Bench {
                 say("the board of the largest in Redis", "not in time");
                 return false;
             }
-            // Its size alone is told by a sum of live states.
+            // A live count answers requests for the size alone, so a page is requested.
             let page = format!("/api/v1/boards/applications/{LARGEST}?limit=1");
             let _answer = client.json(&page);
             pause(Duration::from_millis(20));
@@ -454,7 +455,7 @@ fn application(id: u64, capacity: u64) -> Value {
         "athlete_capacity": capacity})
 }
 
-/// The paths of all pages of the list.
+/// Returns the paths of all pages of the list.
 fn pages(client: &Client) -> Vec<String> {
     let first = format!("{LIST}?limit={PAGE}");
     let mut pages = vec![first.clone()];

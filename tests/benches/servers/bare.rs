@@ -1,4 +1,4 @@
-//! What bare clients do, to compare with: they move the same bytes and make nothing of them.
+//! Bare clients for comparison: they transfer the same bytes and process nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,18 +15,18 @@ use stores::namespace::Namespace;
 use tests::hand::Cql;
 use tests::servers;
 
-/// How long a bare consumer may be without a message.
+/// Maximum wait of a bare consumer for a message.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// Messages that are decoded at once, and such batches on their way.
+/// Messages decoded in one batch, and batches in the channel.
 const BATCH_RECORDS: usize = 5_000;
 const CHANNEL_BATCHES: usize = 4;
-/// As many rows of one partition as the system writes in one step, and as many steps at once.
+/// Rows of one partition in a step, and concurrent steps, as in the system.
 const STEP_ROWS: usize = 50;
-/// Rows of a partition that is made of full steps.
+/// Rows of a partition that consists of full steps.
 const WIDE_ROWS: u64 = 1_000;
 const AT_ONCE: usize = 128;
 
-/// Reads a topic from its beginning to its end with one consumer; how many messages came.
+/// Reads a topic from beginning to end with one consumer; returns the number of messages.
 pub(crate) fn consume(topic: &str, partitions: i32) -> u64 {
     let mut bytes = 0;
     let count = each_message(topic, partitions, |_, _, value| bytes += value.len());
@@ -34,7 +34,8 @@ pub(crate) fn consume(topic: &str, partitions: i32) -> u64 {
     count
 }
 
-/// The same, and decodes them as the speed layer does, on a thread beside the consumer's; how many events came.
+/// Reads a topic and decodes its messages like the speed layer, on a second thread; returns the
+/// number of events.
 pub(crate) fn consume_and_decode(topic: &str, partitions: i32) -> u64 {
     let (batches, coming) = std::sync::mpsc::sync_channel::<Records>(CHANNEL_BATCHES);
     let decoding = std::thread::spawn(move || {
@@ -79,7 +80,7 @@ struct Records {
     partition: i32,
     offsets: Vec<i64>,
     values: Vec<u8>,
-    /// Where each value ends.
+    /// The end of each value.
     ends: Vec<usize>,
 }
 
@@ -94,7 +95,8 @@ impl Records {
     }
 }
 
-/// Hands on partition, offset and value of each message of a topic; how many came.
+/// Passes partition, offset and value of each message of a topic to `take`; returns the number of
+/// messages.
 fn each_message(topic: &str, partitions: i32, mut take: impl FnMut(i32, i64, &[u8])) -> u64 {
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", servers::kafka())
@@ -114,7 +116,7 @@ fn each_message(topic: &str, partitions: i32, mut take: impl FnMut(i32, i64, &[u
     }
     consumer.assign(&from).expect("an assignment");
     let mut count = 0;
-    // Nothing here aborts transactions, so offsets have no holes.
+    // No producer here aborts transactions, so offsets have no gaps.
     while left > 0 {
         let message = consumer.poll(SILENCE_MAX).expect("a message in time");
         let message = message.expect("a message");
@@ -126,7 +128,7 @@ fn each_message(topic: &str, partitions: i32, mut take: impl FnMut(i32, i64, &[u
     count
 }
 
-/// Sizes of partitions that make full steps throughout: so many rows, in partitions of [`WIDE_ROWS`].
+/// Returns partition sizes that form only full steps: `rows` rows in partitions of [`WIDE_ROWS`].
 pub(crate) fn full_steps(rows: u64) -> Vec<u64> {
     let whole = usize::try_from(rows / WIDE_ROWS).expect("a number of partitions");
     let rest = rows % WIDE_ROWS;
@@ -135,7 +137,8 @@ pub(crate) fn full_steps(rows: u64) -> Vec<u64> {
         .collect()
 }
 
-/// Writes rows of the shape of a view's in batches of one partition each, for each size a partition of so many rows; how long it took.
+/// Writes rows in the shape of a view's, in batches of one partition each, with one partition for
+/// each size; returns the time.
 pub(crate) async fn write_rows(sizes: &[u64]) -> Duration {
     let session = session().await;
     let keyspace = format!("bench_{}", servers::namespace()).replace('-', "_");
@@ -183,7 +186,7 @@ pub(crate) async fn write_rows(sizes: &[u64]) -> Duration {
     took
 }
 
-/// How many rows each partition of a view's table has.
+/// Returns the number of rows in each partition of a view's table.
 pub(crate) async fn partitions(namespace: &Namespace, view: &str) -> Vec<u64> {
     let keyspace = namespace.identifier("backstitch");
     let id = Cql::of(namespace).await.id(view).await;
@@ -201,7 +204,7 @@ pub(crate) async fn partitions(namespace: &Namespace, view: &str) -> Vec<u64> {
     sizes
 }
 
-/// A session of the driver.
+/// Opens a session of the driver.
 pub(crate) async fn session() -> Session {
     let node = SessionBuilder::new().known_node(servers::cassandra());
     node.build().await.expect("a session")

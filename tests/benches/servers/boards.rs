@@ -1,5 +1,5 @@
-//! A board of a million athletes, from the cache in Redis and from the rows in Cassandra: how long
-//! answers take, beside a minimal server of the same board, and what keeping it costs.
+//! A board of a million athletes, from the cache in Redis and from the rows in Cassandra: response
+//! times compared with a minimal server of the same board, and the cost of updates.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -18,19 +18,19 @@ use super::minimal::Minimal;
 use super::{rate, say, timed};
 
 const PARTITIONS: u32 = 4;
-/// The segment with all athletes, and one with a part of them.
+/// The segment with all athletes, and one with some of them.
 const LARGE: i64 = 1;
 const SMALL: i64 = 2;
 const SMALL_ROWS: u64 = 10_000;
 const CLUB: i64 = 1;
 const CLUB_MEMBERS: usize = 10_000;
-/// Athletes who are asked for.
+/// Number of athletes that are requested.
 const ASKED: usize = 1_000;
-/// Efforts that are better than the ones before.
+/// Number of efforts that are faster than earlier ones.
 const BETTER: u64 = 50_000;
-/// Rows that the bare client writes at once.
+/// Rows in one write of the bare client.
 const BARE_ROWS: usize = 500;
-/// How long filling may take.
+/// Maximum time to fill a cache.
 const FILL_MAX: Duration = Duration::from_secs(600);
 const CACHED: &str = "cached.toml";
 const UNCACHED: &str = "uncached.toml";
@@ -78,12 +78,12 @@ pub(crate) fn run(rows: u64) {
     }
 }
 
-/// The seconds of an athlete's effort: many have the same.
+/// Returns the seconds of an athlete's effort; many athletes share a time.
 const fn time(athlete: i64) -> i64 {
     60 + athlete.wrapping_mul(7_919) % 9_973
 }
 
-/// Athletes that are spread over all.
+/// Returns athletes spread evenly over the board.
 fn members(rows: u64, count: usize) -> Vec<i64> {
     let rows = i64::try_from(rows).expect("rows");
     let count = i64::try_from(count).expect("a number").min(rows);
@@ -114,7 +114,7 @@ pub(crate) fn done_with(place: &Place, config: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Rows into PostgreSQL, Kafka, Redis and Cassandra.
+/// Imports rows into PostgreSQL, Kafka, Redis and Cassandra.
 fn bring_in(place: &Place, rows: u64) {
     let all = || 1..=i64::try_from(rows).expect("rows");
     let athletes = all().map(|id| json!({"id": id, "gender": if id % 3 == 0 { "F" } else { "M" }}));
@@ -145,7 +145,7 @@ fn bring_in(place: &Place, rows: u64) {
     done(place.data(), &speed);
 }
 
-/// Boards of the cache that are filled, and what they take in bytes.
+/// Returns the number of boards in the cache and their size in bytes.
 pub(crate) fn filled(runtime: &Runtime, stores: &Stores, source: Source) -> (usize, u64) {
     let cache = stores.live.board_cache().expect("a cache on servers");
     let (mut boards, mut bytes) = (0, 0);
@@ -164,7 +164,7 @@ pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Boards that this server has read from the cache.
+/// Returns how many boards this server has read from the cache.
 fn hits(server: &Server) -> f64 {
     let (_, text) = server.client.get("/metrics");
     let lines = text.lines();
@@ -174,7 +174,7 @@ fn hits(server: &Server) -> f64 {
         .sum()
 }
 
-/// Asks for a board until the cache has it.
+/// Requests a board until it is in the cache.
 fn fill(server: &Server, (runtime, stores): (&Runtime, &Stores), segment: i64, count: u64) {
     let (before, _) = filled(runtime, stores, Source::Efforts);
     let begun = Instant::now();
@@ -215,7 +215,7 @@ fn memory((runtime, stores): (&Runtime, &Stores), minimal: &mut Minimal, rows: u
     );
 }
 
-/// The same rows come from both.
+/// Checks that both servers return the same rows.
 fn check(server: &Server, runtime: &Runtime, minimal: &mut Minimal, rows: u64) {
     for first in [0, 149, rows / 2] {
         let page = format!("{BOARDS}/{LARGE}?offset={first}&limit=26");
@@ -231,7 +231,7 @@ fn check(server: &Server, runtime: &Runtime, minimal: &mut Minimal, rows: u64) {
     }
 }
 
-/// By name: what is asked of us and of the minimal server.
+/// Returns the questions by name, with paths for Backstitch and for the minimal server.
 fn questions(segment: i64, count: u64) -> Vec<(&'static str, Vec<String>, Vec<String>)> {
     let board = format!("{BOARDS}/{segment}");
     let asked = members(count, ASKED);
@@ -306,7 +306,8 @@ fn measure(
     }
 }
 
-/// Better efforts, with the board in the cache and achievements told; then without the cache.
+/// Measures faster efforts with the board in the cache and achievements published, then without the
+/// cache.
 fn updates(place: &Place, runtime: &Runtime, minimal: &mut Minimal, rows: u64) {
     let better = BETTER.min(rows / 2);
     let args = ["speed", "--until-caught-up", "--source", "efforts"];
@@ -321,7 +322,7 @@ fn updates(place: &Place, runtime: &Runtime, minimal: &mut Minimal, rows: u64) {
         let less = i64::try_from(version).expect("a version") - 1;
         let changed: Vec<(i64, i64)> = members(rows, usize::try_from(better).expect("rows"))
             .into_iter()
-            // Others each time: who was changed before is in live state already.
+            // Different athletes each time: live state already contains earlier changes.
             .map(|id| (id + less, time(id + less) - 1))
             .collect();
         let lines = changed

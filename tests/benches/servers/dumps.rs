@@ -1,4 +1,4 @@
-//! Dumps of PostgreSQL: by how many connections, in ranges of which size, beside its own `COPY`.
+//! Dumps of PostgreSQL by number of connections and size of ranges, compared with its own `COPY`.
 
 use futures::TryStreamExt;
 use schemas::source::Source;
@@ -9,7 +9,7 @@ use tests::servers::{self, Addresses};
 
 use super::{ROUNDS, median, rate, say_rates, timed};
 
-/// Connections and rows in a range.
+/// Number of connections and rows in a range.
 const WAYS: [(u32, u64); 5] = [
     (1, 131_072),
     (2, 131_072),
@@ -22,7 +22,7 @@ pub(crate) fn run(rows: u64) {
     let rows = rows * 2 / 5;
     let place = Place::on_these(&Addresses::default(), "");
     let schema = place.options().namespace.identifier("backstitch");
-    // Half of the rows are of a hundredth of the segments, as on real roads.
+    // Half of the rows belong to one percent of the segments, as in real data.
     let filled = servers::run_on_postgres(&format!(
         "SET search_path = {schema};
          ALTER TABLE efforts DISABLE TRIGGER USER;
@@ -58,7 +58,7 @@ pub(crate) fn run(rows: u64) {
     }
 }
 
-/// How many rows come.
+/// Returns the number of dumped rows.
 async fn dump(place: &Place, (connections, range): (u32, u64)) -> u64 {
     let options = SqlOptions {
         dump_connections: connections,

@@ -1,4 +1,4 @@
-//! What a run costs after few events, beside the run that computes everything.
+//! Cost of a run after few events compared with a run that computes everything.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use super::plays::generated_with;
 use super::{ROUNDS, median, say};
 
 const PARTITIONS: u32 = 4;
-/// Of so many events one is new.
+/// One event in this many is new.
 const PART: u64 = 100;
-/// A hundredth of the 28 days that the events before are of, after them.
+/// One percent of the 28 days of the earlier events, directly after them.
 const NEWEST: [&str; 4] = [
     "--from",
     "2026-01-01T00:00:00Z",
@@ -53,7 +53,7 @@ fn take_in(place: &Place, rows: u64, seed: u64, between: &[&str]) {
     done(place.data(), &speed);
 }
 
-/// A run after few events; its share of what the first one took.
+/// Runs a batch after few events; returns its time relative to the first one.
 fn after(place: &Place, first: &Value, what: &str) -> f64 {
     let run = batch(place, &[]);
     assert_eq!(run["full"], false, "{run}");

@@ -1,4 +1,4 @@
-//! Asking a server over HTTP from many connections.
+//! HTTP load from many connections.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use tokio::task::JoinSet;
 
 pub(crate) const CONNECTIONS: [usize; 3] = [1, 32, 256];
 const OK: u16 = 200;
-/// How long each question is asked.
+/// Duration of each question's round.
 pub(crate) const ROUND: Duration = Duration::from_secs(3);
 
 pub(crate) struct Load {
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
     pub(crate) rate: f64,
-    /// Answers other than 200.
+    /// Number of answers other than 200.
     pub(crate) failed: usize,
 }
 
 impl Load {
-    /// What the times of all answers come to, in milliseconds.
+    /// Summarizes response times in milliseconds.
     pub(crate) fn of(mut took_ms: Vec<f64>, rate: f64, failed: usize) -> Self {
         took_ms.sort_by(f64::total_cmp);
         Self {
@@ -34,8 +34,8 @@ impl Load {
     }
 }
 
-/// Rounds of requests, one after the other, on so many connections, each of which begins with another
-/// round and goes on as soon as all of one are answered.
+/// Sends rounds of requests on many connections. Each connection starts with another round, and
+/// continues when all answers of a round have arrived.
 #[expect(
     clippy::disallowed_methods,
     reason = "connections side by side, each waited for"
@@ -80,8 +80,8 @@ pub(crate) async fn load(address: &str, rounds: &[Vec<String>], connections: usi
     Load::of(took, rate, failed)
 }
 
-/// Posts each of some bodies to its path, once, on so many connections, until there are no more or the time is
-/// over; how often each status was answered.
+/// Posts each body once to its path, on many connections, until all are sent or the time is over;
+/// returns the number of answers by status.
 pub(crate) async fn post(
     address: &str,
     bodies: Vec<(String, String)>,
@@ -126,7 +126,7 @@ pub(crate) async fn post(
     (Load::of(took, rate, 0), statuses)
 }
 
-/// Reads one answer, which says how long it is; its status.
+/// Reads one answer with a content length; returns its status.
 async fn answered(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> u16 {
     buffer.clear();
     let mut status = 0;

@@ -1,8 +1,9 @@
-//! What the whole system reaches on real servers, beside what the servers and bare clients do in the
-//! same run: `deploy/bench [plays] [speed] [incremental] [dumps] [serving] [boards] [applications] [recounts] [scan] [restorate]`. `BACKSTITCH_BENCH_ROWS`
-//! makes it smaller or larger; `applications` has `recounts` in it.
+//! Throughput of the complete system on real servers compared with the servers and bare clients in
+//! the same run: `deploy/bench [plays] [speed] [incremental] [dumps] [serving] [boards]
+//! [applications] [recounts] [scan] [restorate]`. `BACKSTITCH_BENCH_ROWS` sets the number of rows;
+//! `applications` includes `recounts`.
 //!
-//! Nothing here is a test: figures move with the machine, their ratios less.
+//! Nothing here is a test: figures depend on the machine, their ratios less.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 mod applications;
@@ -25,13 +26,13 @@ mod streams;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// Events, and rows to dump, unless said.
+/// Default number of events, and of rows to dump.
 const ROWS: u64 = 5_000_000;
-/// Events whose counts are compared, unless said.
+/// Default number of events whose counts are compared.
 const COMPARED_ROWS: u64 = 10_000_000;
-/// Rows of the largest board, at most.
+/// Maximum number of rows of the largest board.
 const BOARD_ROWS: u64 = 1_000_000;
-/// How often what is compared is done, in turns.
+/// Number of rounds of each comparison; the variants alternate.
 const ROUNDS: usize = 3;
 
 fn main() {
@@ -92,14 +93,14 @@ fn main() {
     }
 }
 
-/// How long something takes, and what it gives.
+/// Measures a function; returns the time and its result.
 fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let begun = Instant::now();
     let done = work();
     (begun.elapsed(), done)
 }
 
-/// So many a second.
+/// Returns the number of items per second.
 #[expect(clippy::cast_precision_loss, reason = "a rate")]
 fn rate(count: u64, took: Duration) -> f64 {
     count as f64 / took.as_secs_f64()
@@ -115,7 +116,7 @@ fn say(what: impl Display, figure: impl Display) {
     println!("{what:<64} {figure}");
 }
 
-/// Prints rates of several rounds, with their median.
+/// Prints the rates of several rounds and their median.
 fn say_rates(what: &str, rates: &[f64]) -> f64 {
     let median = median(rates.to_vec());
     let each: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();

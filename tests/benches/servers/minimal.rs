@@ -1,6 +1,6 @@
-//! A minimal server of one leaderboard: a sorted set of times and a hash of what is shown, in Redis, and
-//! an answer of JSON that is written by hand. No epochs, no filters, no provenance, nothing exact about
-//! ties; it is what is left if one takes all of that away.
+//! A minimal server of one leaderboard for comparison: a sorted set of times and a hash of
+//! displayed values in Redis, and hand-written JSON. It has no epochs, filters or provenance, and
+//! breaks ties inexactly.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 
 /// Rows of an answer for a club.
 const CLUB_ROWS: usize = 10;
-/// Rows that are written at once.
+/// Rows in one write.
 const STEP_ROWS: usize = 10_000;
 
 /// The keys of the board.
@@ -30,16 +30,16 @@ pub(crate) struct Minimal {
 }
 
 impl Minimal {
-    /// Writes a board of so many rows, whose times are given by a function.
+    /// Writes a board of this many rows, with times from a function.
     pub(crate) async fn fill(count: u64, club: Vec<i64>, time: impl Fn(i64) -> i64) -> Self {
         let address = format!("redis://{}", servers::redis());
         let client = redis::Client::open(address).expect("an address");
-        // Hundreds of clubs at once take longer than the client waits of itself.
+        // Hundreds of clubs in one command exceed the client's default timeout.
         let patient = AsyncConnectionConfig::new().set_response_timeout(None);
         let connection = client
             .get_multiplexed_async_connection_with_config(&patient)
             .await;
-        // Deleted together with the installation that it stands beside.
+        // The keys are deleted together with the compared installation.
         let prefix = format!("{{{}:minimal}}:", servers::namespace());
         let mut minimal = Self {
             connection: connection.expect("a connection"),
@@ -70,7 +70,7 @@ impl Minimal {
         assert_eq!(written.len(), rows.len() * 2, "all are written");
     }
 
-    /// The memory of the sorted set and of the hash, in bytes.
+    /// Returns the memory of the sorted set and of the hash in bytes.
     pub(crate) async fn bytes(&mut self) -> (u64, u64) {
         let mut pipe = redis::pipe();
         for key in [&self.ranks, &self.rows] {
@@ -93,7 +93,7 @@ impl Minimal {
         assert_eq!(gone, 2, "both keys");
     }
 
-    /// Serves it until the runtime ends; its address.
+    /// Serves it until the runtime ends; returns the address.
     #[expect(
         clippy::disallowed_methods,
         reason = "a server for as long as the runtime is there"
@@ -111,7 +111,7 @@ impl Minimal {
         address
     }
 
-    /// Rows from a place to another, and how many there are.
+    /// Returns the rows between two ranks, and the board's size.
     pub(crate) async fn rows(&mut self, from: i64, to: i64) -> (Ranked, i64) {
         let mut pipe = redis::pipe();
         pipe.cmd("ZRANGE")
@@ -123,7 +123,7 @@ impl Minimal {
         pipe.query_async(&mut self.connection).await.expect("rows")
     }
 
-    /// A member's place, and how many there are.
+    /// Returns a member's rank and the board's size.
     pub(crate) async fn place(&mut self, member: i64) -> (i64, i64) {
         let mut pipe = redis::pipe();
         pipe.cmd("ZRANK").arg(&self.ranks).arg(member);
@@ -133,7 +133,7 @@ impl Minimal {
             .expect("a place")
     }
 
-    /// How many there are.
+    /// Returns the size of the board.
     pub(crate) async fn size(&mut self) -> i64 {
         let mut command = redis::cmd("ZCARD");
         command.arg(&self.ranks);
@@ -143,7 +143,7 @@ impl Minimal {
             .expect("a size")
     }
 
-    /// The best of the club.
+    /// Returns the best members of the club.
     pub(crate) async fn of_club(&mut self) -> (Ranked, i64) {
         let mut command = redis::cmd("ZMSCORE");
         command.arg(&self.ranks).arg(&self.club);
@@ -161,7 +161,7 @@ impl Minimal {
         (found, total)
     }
 
-    /// What is shown of rows.
+    /// Returns the displayed values of rows.
     pub(crate) async fn shown(&mut self, rows: &Ranked) -> Vec<String> {
         let mut command = redis::cmd("HMGET");
         command.arg(&self.rows);

@@ -1,4 +1,4 @@
-//! Plays: from Kafka to Redis, rows into Cassandra, and how soon lost live state is whole again.
+//! Plays: from Kafka to Redis, rows into Cassandra, and the time to rebuild lost live state.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -21,9 +21,9 @@ const PARTITIONS: u32 = 4;
 const PAGE_ROWS: usize = 10_000;
 /// Events since the last run when live state is lost.
 const SINCE_RUN: u64 = 1_000_000;
-/// Rows of all views that a play changes, about.
+/// Approximate number of rows in all views that a play changes.
 const ROWS_PER_PLAY: u64 = 9;
-/// How long live state may take to be whole again.
+/// Maximum time to rebuild live state.
 const HEAL_MAX: Duration = Duration::from_secs(600);
 
 pub(crate) fn run(rows: u64) {
@@ -40,12 +40,12 @@ pub(crate) fn run(rows: u64) {
     heal(&place, &file, rows);
 }
 
-/// A file of made-up plays.
+/// Generates a file of plays.
 pub(crate) fn generated(place: &Place, name: &str, rows: u64, seed: u64) -> String {
     generated_with(place, name, rows, seed, &[])
 }
 
-/// The same, with more arguments.
+/// Generates a file of plays with more arguments.
 pub(crate) fn generated_with(
     place: &Place,
     name: &str,
@@ -110,7 +110,7 @@ fn kafka_to_redis(place: &Place, rows: u64) {
     expect_the_same(place, &report);
 }
 
-/// Compares what live state has of each view with what the reference counted: how many rows, and their sum.
+/// Compares the number of rows and their sum in each view's live state with the reference's counts.
 fn expect_the_same(place: &Place, reference: &Value) {
     let runtime = Runtime::new().expect("a runtime");
     let world = runtime.block_on(place.world());
@@ -125,7 +125,7 @@ fn expect_the_same(place: &Place, reference: &Value) {
     println!("  the same rows and sums in each view");
 }
 
-/// What live state has of a view: how many rows, and their sum.
+/// Returns the number of rows and their sum in the live state of a view.
 pub(crate) fn live_sums(
     runtime: &Runtime,
     world: &World,
@@ -158,7 +158,7 @@ pub(crate) fn live_sums(
 
 fn cassandra(place: &Place, rows: u64) {
     let runtime = Runtime::new().expect("a runtime");
-    // Who writes first meets a server that has compiled little of what it runs.
+    // The first writer would meet a server that has not yet compiled its hot code.
     runtime.block_on(bare::write_rows(&bare::full_steps(rows * ROWS_PER_PLAY)));
     let (took, report) = timed(|| done(place.data(), &["batch", "run", "--json"]));
     let report: Value = serde_json::from_str(&report).expect("a report");
@@ -199,13 +199,13 @@ fn cassandra(place: &Place, rows: u64) {
     }
 }
 
-/// How many rows a partition has.
+/// Returns the mean number of rows in a partition.
 #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
 fn mean(rows: u64, partitions: usize) -> f64 {
     rows as f64 / partitions as f64
 }
 
-/// Loses live state under a running worker, with [`SINCE_RUN`] events since the last run.
+/// Deletes live state under a running worker, with [`SINCE_RUN`] events since the last run.
 fn heal(place: &Place, before: &str, rows: u64) {
     let since = SINCE_RUN.min(rows);
     let file = generated(place, "since.jsonl", since, 2);
@@ -245,7 +245,7 @@ fn heal(place: &Place, before: &str, rows: u64) {
     );
 }
 
-/// The owner of the first play in a file.
+/// Returns the owner of the first play in a file.
 pub(crate) fn first_owner(file: &Path) -> i64 {
     let mut line = String::new();
     BufReader::new(File::open(file).expect("the plays"))

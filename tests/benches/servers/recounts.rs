@@ -1,5 +1,5 @@
-//! Counting the athletes of applications anew: how long it takes by the size of the application, what an event
-//! costs beside increments, and how far a count is from the truth that is made anew so often.
+//! Recounting the athletes of applications: its time by the size of the application, the cost of an
+//! event compared with increments, and the error of counts at a given recount rate.
 
 use std::time::{Duration, Instant};
 
@@ -18,24 +18,24 @@ use super::sql::Sql;
 use super::{ROUNDS, median, say};
 
 const PARTITIONS: u32 = 4;
-/// Athletes of the small and of the large application, at most.
+/// Maximum number of athletes of the small and of the large application.
 const SMALL: u64 = 1_000;
 const LARGE: u64 = 100_000;
-/// How often each is counted.
+/// Number of counts of each application.
 const COUNTS: usize = 200;
-/// Events of a round, at most, and the part of all rows.
+/// Maximum number of events of a round, and their fraction of all rows.
 const EVENTS_MAX: u64 = 10_000;
 const EVENTS_PART: u64 = 50;
 const RECOUNTS_PER_DAY: i64 = 24;
-/// Of an athlete, so many events a day.
+/// Daily events of an athlete.
 const EVENTS_PER_DAY: f64 = 0.2;
-/// Sizes for which days are played through, and how many.
+/// Simulated application sizes, and number of days.
 const SIZES: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
 const DAYS: f64 = 10.0;
 const DAY_MS: f64 = 86_400_000.0;
-/// Of the events so many are of athletes who connect: an application that grows.
+/// Fraction of events that connect an athlete: a growing application.
 const CONNECTING: f64 = 0.6;
-/// Ids that nobody else gives.
+/// The first id that no other writer uses.
 const FIRST_ID: u64 = 1_000_000;
 
 pub(crate) fn run(rows: u64) {
@@ -54,7 +54,7 @@ pub(crate) fn run(rows: u64) {
     }
 }
 
-/// The policy that is measured.
+/// Returns the measured policy.
 fn section() -> CountingSection {
     CountingSection {
         class: "all".to_owned(),
@@ -77,7 +77,7 @@ struct Bench {
     runtime: Runtime,
     plain: World,
     counting: World,
-    /// Athletes who were added.
+    /// Number of athletes who were added.
     added: u64,
 }
 
@@ -113,7 +113,7 @@ impl Bench {
         }
     }
 
-    /// How long it takes to look whether to count, to count, and to record.
+    /// Measures the decision to recount, the count and its recording.
     fn handler(&self, id: i64, athletes: u64) {
         let canon = &self.plain.stores.entities;
         let (mut looked, mut whole) = (Vec::new(), Vec::new());
@@ -140,7 +140,7 @@ impl Bench {
         }
     }
 
-    /// Athletes connect, and take it back: with increments alone, and counted anew besides, by turns.
+    /// Connects and disconnects athletes, alternately with increments alone and with recounts.
     fn events(&mut self, application: i64, athletes: u64, events: u64) {
         let mut costs: [Vec<f64>; 2] = Default::default();
         for round in 0..ROUNDS {
@@ -184,8 +184,7 @@ impl Bench {
     }
 }
 
-/// Plays through days of an application: how far the count that is shown is from the truth at each event, and how
-/// old it is.
+/// Simulates days of an application: the error of the displayed count at each event, and its age.
 fn far(size: u64) {
     let classes = classes();
     let policy: RecountPolicy = classes.policy_for(1, 1).expect("it recounts");
@@ -261,7 +260,7 @@ impl Days {
     }
 }
 
-/// A number from 0 to 1.
+/// Converts a random number to the range from 0 to 1.
 fn unit(draw: u64) -> f64 {
     as_f64(draw >> 11) / as_f64(1 << 53)
 }

@@ -1,5 +1,6 @@
-//! The Restorator: keys compared a second and memory, by what is expected, beside reading the same table bare and joining
-//! the same files bare; and how soon each damage is found and put right.
+//! The Reconciler (`backstitch reconcile`): compared keys per second and memory by the kind of
+//! expected counts, compared with reading the same table and joining the same files directly; and
+//! the time to detect and repair each kind of damage.
 
 mod boards;
 mod damage;
@@ -24,10 +25,10 @@ use tokio::runtime::Runtime;
 
 use super::{rate, say, scan, timed};
 
-/// What every event is a key of, nearly.
+/// A view with nearly one key for each event.
 const VIEW: &str = "plays_detail";
 const PARTITIONS: u32 = 4;
-/// For so many events of the past there is one that came through the log since.
+/// Number of past events for each event that arrived through the log since.
 const PAST: u64 = 20;
 
 pub(crate) fn run(rows: u64) {
@@ -50,7 +51,8 @@ pub(crate) fn run(rows: u64) {
     boards::run(rows, &runtime);
 }
 
-/// Events of the past straight into the archive, a run, and some more that live state counts.
+/// Backfills past events into the archive, runs a batch, and ingests newer events that live state
+/// counts.
 fn bring_in(place: &Place, rows: u64) {
     let data = place.data();
     let first = generated(place, "first.parquet", 1, 3);
@@ -85,7 +87,7 @@ fn generated(place: &Place, name: &str, rows: u64, seed: u64) -> String {
     path
 }
 
-/// What a restoration did.
+/// The result of a reconciliation.
 struct Restored {
     keys: u64,
     took: Duration,
@@ -99,7 +101,7 @@ impl Restored {
     }
 }
 
-/// A restoration as a process of its own; answers with its report and the most memory that it had.
+/// Runs a reconciliation in a process of its own; returns its report and peak memory.
 fn restored(place: &Place, (view, expected): (&str, &str), more: &[&str]) -> (Restored, u64) {
     let args = [
         "restorate",
@@ -122,7 +124,7 @@ fn restored(place: &Place, (view, expected): (&str, &str), more: &[&str]) -> (Re
     (restored, measured.memory_bytes)
 }
 
-/// Compares, and expects so many differences.
+/// Compares, and expects this many differences.
 fn compare(place: &Place, what: &str, of: (&str, &str), differ: u64) -> Restored {
     let (restored, bytes) = restored(place, of, &[]);
     assert_eq!(
@@ -144,7 +146,7 @@ fn figure(count: u64, took: Duration) -> String {
     format!("{count} in {seconds:.1} s, {:.0}/s", rate(count, took))
 }
 
-/// The table that answers of a view are read from, after one backfill.
+/// Returns the table that answers of a view are read from, after one backfill.
 fn table(world: &World, view: &str) -> String {
     let job = world.catalog.job(view).expect("a view");
     let of = TableGeneration {
@@ -154,7 +156,8 @@ fn table(world: &World, view: &str) -> String {
     table_name(job.view(), of)
 }
 
-/// The same counts as files: compared with what is served, and with each other by the query engine alone.
+/// Measures the same counts as files: compared with the served counts, and with each other by the
+/// query engine alone.
 fn files(place: &Place, runtime: &Runtime) {
     let counts = place.folder().join("counts.parquet");
     let csv = place.folder().join("counts.csv");
@@ -184,8 +187,9 @@ fn context() -> SessionContext {
     SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2))
 }
 
-/// Counts all events by the columns of the view, by a query of its own; answers how many rows there are. Referrers are not
-/// told apart: CSV has no sign for an empty one beside a missing one.
+/// Counts all events by the columns of the view with a separate query; returns the number of rows.
+/// Referrers are not distinguished, because CSV has no difference between an empty and a missing
+/// value.
 async fn write_counts(place: &Place, into: &Path, csv: &Path) -> u64 {
     let context = context();
     for name in ["first", "past", "since"] {
@@ -258,7 +262,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// How many rows differ between a file and itself, joined by all columns.
+/// Returns the number of rows that differ between a file and itself, joined on all columns.
 async fn join_bare(counts: &Path) -> u64 {
     let context = context();
     let path = counts.to_string_lossy();

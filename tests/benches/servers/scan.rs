@@ -1,5 +1,5 @@
-//! Scanning the whole table of a view: rows a second from Cassandra, by how many readers side by side, beside
-//! the driver alone, and from SQLite.
+//! Scanning the complete table of a view: rows per second from Cassandra by number of concurrent
+//! readers, compared with the driver alone and with SQLite.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -21,15 +21,16 @@ use tokio::runtime::Runtime;
 use super::{ROUNDS, bare, median, rate, say_rates, timed};
 
 const VIEW: &str = "scan@1";
-/// Rows of one table partition, as the detail of plays has them. Of so many partitions the second half is
-/// one.
+/// Rows of one table partition, as in the plays detail view. Every `WIDE_PART` partitions, the
+/// second half form a single one.
 const PART_ROWS: u64 = 20;
 const WIDE_PART: u64 = 100;
-/// Rows that are published in one call.
+/// Rows published in one call.
 const STEP_ROWS: u64 = 100_000;
 /// Rows of a page.
 const PAGE_ROWS: usize = 10_000;
-/// Readers side by side, each with as many shares in turn as make this number.
+/// Numbers of concurrent readers. Each processes shares in turn, so that the total number of shares
+/// stays the same.
 const READERS: [usize; 3] = [1, 2, 4];
 const SHARES: u32 = 16;
 
@@ -112,13 +113,13 @@ async fn fill(views: &dyn ViewsWrite, rows: u64) {
     filled.await.expect("rows are written");
 }
 
-/// The number of a row's partition, which never falls.
+/// Returns the partition number of a row, which never decreases.
 fn part(row: u64) -> u64 {
     let part = row / PART_ROWS;
     part.min(part / WIDE_PART * WIDE_PART + WIDE_PART / 2)
 }
 
-/// How long a scan takes.
+/// Measures a scan.
 fn scanned(runtime: &Runtime, views: &dyn ViewsScan, readers: usize, rows: u64) -> Duration {
     let of = if readers == 1 {
         NonZeroU32::MIN
@@ -134,7 +135,7 @@ fn scanned(runtime: &Runtime, views: &dyn ViewsScan, readers: usize, rows: u64) 
     took
 }
 
-/// How many rows a share has.
+/// Returns the number of rows of a share.
 async fn scan(views: &dyn ViewsScan, share: ScanShare) -> u64 {
     let (mut found, mut after) = (0, None);
     loop {
@@ -148,7 +149,7 @@ async fn scan(views: &dyn ViewsScan, share: ScanShare) -> u64 {
     }
 }
 
-/// How many rows of a view the driver alone brings.
+/// Returns the number of rows of a view that the driver alone reads.
 pub(crate) async fn read_bare(namespace: &Namespace, view: &str) -> u64 {
     let session = bare::session().await;
     let keyspace = namespace.identifier("backstitch");

@@ -1,5 +1,5 @@
-//! Statistics over HTTP: how long answers take, what is read for them, and how many a second there are
-//! beside the same server answering a constant.
+//! Statistics over HTTP: response times, bytes read for them, and the rate compared with the same
+//! server answering a constant.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -20,7 +20,7 @@ use super::say;
 const STATS: &str = "/api/v1/stats/plays";
 const PARTITIONS: u32 = 4;
 const CONFIG: &str = "bench.toml";
-/// Of the events so many parts in ten are in the batch rows, the others live on top.
+/// Tenths of the events that are in batch rows; live state has the others.
 const BATCH_TENTHS: usize = 9;
 /// A track with a play in every hour of five years, and its owner.
 const OLD_TRACK: i64 = 900_000_001;
@@ -52,9 +52,9 @@ pub(crate) fn run(rows: u64) {
     }
 }
 
-/// What the events are about.
+/// Properties of the events that the questions use.
 struct Told {
-    /// The busiest owner and one with few events, with how many they have.
+    /// The busiest owner and one with few events, with their numbers of events.
     owners: [(i64, u64); 2],
     /// A busy track.
     track: i64,
@@ -94,7 +94,7 @@ impl Told {
         }
     }
 
-    /// By name: the requests that are asked one after the other.
+    /// Returns the questions by name: requests that are sent in sequence.
     fn questions(&self) -> Vec<(String, Vec<String>)> {
         let (date, tz) = (&self.date, "tz=Europe/Berlin");
         let mut all = vec![("a constant".to_owned(), vec!["/livez".to_owned()])];
@@ -157,7 +157,7 @@ impl Told {
     }
 }
 
-/// The plays of the old track up to the day before the newest event's.
+/// Returns the plays of the old track up to the day before the newest event.
 fn old_track(place: &Place, told: &Told) -> String {
     let end = told.date().to_zoned(TimeZone::UTC).expect("midnight");
     let begin = end.saturating_sub(OLD_YEARS.years());
@@ -176,7 +176,7 @@ fn old_track(place: &Place, told: &Told) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// The events in two files.
+/// Splits the events into two files.
 fn halves(place: &Place, file: &str, rows: u64) -> (String, String) {
     let text = std::fs::read_to_string(file).expect("the plays");
     let lines = usize::try_from(rows).expect("rows") * BATCH_TENTHS / 10;
@@ -225,7 +225,7 @@ fn measure(server: &Server, told: &Told) {
     }
 }
 
-/// What the service has read from its stores so far.
+/// Returns the number of bytes that the service has read from its stores.
 fn read_bytes(client: &Client) -> f64 {
     let (_, text) = client.get("/metrics");
     text.lines()

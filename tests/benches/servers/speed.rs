@@ -1,5 +1,6 @@
-//! The speed layer under other loads than that of `plays`: hot keys, very many keys, small and large micro-batches, several
-//! processes of which one is killed, a Redis that stalls, and catching up while questions are answered.
+//! The speed layer under other loads than `plays`: hot keys, very many keys, small and large
+//! micro-batches, several processes of which one is killed, a stalling Redis, and catching up while
+//! queries are answered.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,7 +24,7 @@ const PARTITIONS: u32 = 4;
 const SPEED: [&str; 5] = ["speed", "--until-caught-up", "--source", "plays", "--json"];
 const BENCH: &str = "bench.toml";
 const FILE: &str = "plays.jsonl";
-/// What the events are spread over: owners and tracks.
+/// Distributions of the events: numbers of owners and tracks.
 const SHAPES: [(&str, u64, u64); 3] = [
     ("1,000 owners, 20,000 tracks", 1_000, 20_000),
     ("hot keys: 4 owners, 8 tracks", 4, 8),
@@ -33,14 +34,14 @@ const SHAPES: [(&str, u64, u64); 3] = [
         1_000_000,
     ),
 ];
-/// Records of a micro-batch, at most.
+/// Maximum numbers of records in a micro-batch.
 const RECORDS: [usize; 4] = [100, 1_000, 10_000, 50_000];
-/// Events for micro-batches of each size.
+/// Events for each micro-batch size.
 const RECORDS_ROWS: u64 = 500_000;
 const PROCESSES: [usize; 3] = [1, 2, 4];
-/// How long processes may take, and live state to be whole.
+/// Maximum time of processes, and for rebuilding live state.
 const CAUGHT_UP_MAX: Duration = Duration::from_secs(900);
-/// Redis answers nobody for so long, each time after as long again.
+/// Duration of each stall of Redis, and of the pause before it.
 const STALL: Duration = Duration::from_millis(1_000);
 const CONNECTIONS: usize = 32;
 
@@ -61,7 +62,7 @@ pub(crate) fn run(rows: u64) {
     micro_batches(&place, RECORDS_ROWS.min(rows));
 }
 
-/// An installation with so many plays in its log.
+/// Creates an installation with this many plays in its log.
 fn filled(rows: u64, owners: u64, tracks: u64) -> Place {
     let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
     let [owners, tracks] = [owners, tracks].map(|number| number.to_string());
@@ -71,7 +72,7 @@ fn filled(rows: u64, owners: u64, tracks: u64) -> Place {
     place
 }
 
-/// What counting all events took.
+/// Cost of counting all events.
 struct Counted {
     took: Duration,
     process: Measured,
@@ -80,7 +81,7 @@ struct Counted {
     micro_batches: u64,
 }
 
-/// Counts all events of a place anew, while something else is done.
+/// Counts all events of an installation from scratch, during some other work.
 fn counted(
     place: &Place,
     config: &str,
@@ -110,7 +111,7 @@ fn counted(
     }
 }
 
-/// The numbers that Redis tells of itself.
+/// Returns the numeric fields of Redis's `INFO`.
 fn redis_info() -> BTreeMap<String, f64> {
     let told = servers::ask_redis(&["INFO", "everything"]);
     let numbers = told.lines().filter_map(|line| {
@@ -137,7 +138,7 @@ fn say_counted(what: &str, rows: u64, counted: &Counted) {
     );
 }
 
-/// The median round of one shape, beside decoding alone in the same rounds.
+/// Measures the median round of one distribution, compared with decoding alone in the same rounds.
 fn shape(place: &Place, name: &str, rows: u64) {
     let topic = place.topic(Source::Plays);
     let partitions = i32::try_from(PARTITIONS).expect("partitions");
@@ -170,7 +171,7 @@ fn micro_batches(place: &Place, rows: u64) {
     }
 }
 
-/// Redis stands still half of the time.
+/// Counts while Redis stalls half of the time.
 fn stalls(place: &Place, rows: u64) {
     let stalled = counted(place, CONFIG, rows, |process| {
         while process.is_running() {
@@ -189,7 +190,7 @@ fn stalls(place: &Place, rows: u64) {
     say_counted("Redis answers nobody half of the time", rows, &stalled);
 }
 
-/// Processes that share the partitions; and of two one is killed in the middle.
+/// Counts with several processes that share the partitions, then kills one of two.
 fn processes(place: &Place, rows: u64) {
     let runtime = Runtime::new().expect("a runtime");
     let world = runtime.block_on(place.world());
@@ -210,7 +211,7 @@ fn processes(place: &Place, rows: u64) {
             let killed = Instant::now();
             let at = position(&runtime, &world);
             assert!(processes.remove(0).kill(), "it was at work");
-            // The others have its partitions once the group has noticed.
+            // The remaining processes own the partitions once the group has rebalanced.
             let all_go_on = |now: &[i64]| now.iter().zip(&at).all(|(now, then)| now > then);
             while !all_go_on(&position(&runtime, &world)) {
                 assert!(begun.elapsed() < CAUGHT_UP_MAX, "{at:?}");
@@ -242,7 +243,7 @@ fn processes(place: &Place, rows: u64) {
     }
 }
 
-/// What the plays in a file come to.
+/// Returns the sum of the amounts of the plays in a file.
 fn amounts(file: &Path) -> i64 {
     let lines = BufReader::new(File::open(file).expect("the plays")).lines();
     let amount = |line: std::io::Result<String>| {
@@ -252,7 +253,7 @@ fn amounts(file: &Path) -> i64 {
     lines.map(amount).sum()
 }
 
-/// Where each slot stands; those that are missing at 0.
+/// Returns the position of each partition state; 0 for a missing one.
 fn position(runtime: &Runtime, world: &World) -> Vec<i64> {
     let read = world
         .stores
@@ -277,7 +278,7 @@ fn wait_for(runtime: &Runtime, world: &World, rows: u64, begun: Instant) {
     }
 }
 
-/// The log is counted anew while a server answers.
+/// Counts the log from scratch while a server answers.
 fn catching_up(place: &Place, rows: u64) {
     let runtime = Runtime::new().expect("a runtime");
     done(place.data(), &SPEED);
@@ -302,7 +303,7 @@ fn catching_up(place: &Place, rows: u64) {
             rounds.push(ask());
         }
     });
-    // The last round may have ended after the counting.
+    // The last round may have ended after counting did.
     rounds.truncate(rounds.len().saturating_sub(1).max(1));
     rounds.sort_by(|one, other| one.p99_ms.total_cmp(&other.p99_ms));
     say(

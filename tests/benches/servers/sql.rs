@@ -1,4 +1,4 @@
-//! SQL on the canonical store from many connections: PostgreSQL's own pgbench, with prepared statements.
+//! SQL on the entity store from many connections: PostgreSQL's pgbench with prepared statements.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use tests::servers;
 
 use super::load::{Load, ROUND};
 
-/// Threads of pgbench, at most.
+/// Maximum number of pgbench threads.
 const THREADS: usize = 2;
-/// What its log files begin with.
+/// Prefix of its log files.
 const LOG: &str = "statements";
 
-/// The canonical store of a place.
+/// The entity store of an installation.
 #[derive(Debug)]
 pub(crate) struct Sql {
     schema: String,
@@ -31,19 +31,19 @@ impl Sql {
         }
     }
 
-    /// Runs statements once; the values that come back, a line a row.
+    /// Runs statements once; returns the values, one line for each row.
     pub(crate) fn run(&self, statements: &str) -> String {
         let schema = &self.schema;
         let all = format!("SET search_path = {schema}; {statements}");
         servers::run_on_postgres(&all).expect("an answer")
     }
 
-    /// The one number that a statement gives.
+    /// Returns the single number that a query yields.
     pub(crate) fn number(&self, statement: &str) -> u64 {
         self.run(statement).parse().expect("a number")
     }
 
-    /// Runs a script over and over on so many connections.
+    /// Runs a script repeatedly on this many connections.
     pub(crate) fn load(&self, script: &str, connections: usize) -> Load {
         let file = self.folder.join("script");
         fs::write(&file, script).expect("a script");
@@ -71,7 +71,7 @@ impl Sql {
         Load::of(self.logged_ms(), rate.expect("a rate"), 0)
     }
 
-    /// How long each of the transactions took that the log tells of, which goes.
+    /// Returns the duration of each logged transaction, and deletes the log.
     fn logged_ms(&self) -> Vec<f64> {
         let mut took = Vec::new();
         for entry in fs::read_dir(&self.folder).expect("the folder") {
@@ -81,7 +81,7 @@ impl Sql {
                 continue;
             }
             let text = fs::read_to_string(&path).expect("a log");
-            // client, transaction, microseconds, script, and when it was
+            // client, transaction, microseconds, script, time
             let micros = text.lines().map(|line| {
                 let micros = line
                     .split(' ')

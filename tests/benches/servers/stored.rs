@@ -1,4 +1,4 @@
-//! What an installation takes in Redis and in Cassandra, and what Redis has sent.
+//! Storage size of an installation in Redis and Cassandra, and bytes sent by Redis.
 
 use futures::TryStreamExt;
 use redis::aio::MultiplexedConnection;
@@ -8,12 +8,12 @@ use scylla::client::session_builder::SessionBuilder;
 use stores::namespace::Namespace;
 use tests::servers;
 
-/// Keys that are looked at at once.
+/// Keys in one request.
 const STEP: usize = 1_000;
-/// Fields of a key that are measured, from which the whole is told.
+/// Number of measured fields of a key, from which its total is estimated.
 const SAMPLES: usize = 100;
 
-/// Redis, from outside.
+/// A Redis connection for measurements.
 pub(crate) struct Redis(MultiplexedConnection);
 
 impl Redis {
@@ -24,7 +24,7 @@ impl Redis {
         Self(connection.expect("a connection"))
     }
 
-    /// How many bytes the live state of a source takes.
+    /// Returns the size of a source's live state in bytes.
     pub(crate) async fn bytes(&mut self, namespace: &Namespace, source: Source) -> u64 {
         let pattern = format!("{{{namespace}:{source}:*");
         let (mut cursor, mut sum) = (0_u64, 0);
@@ -50,7 +50,7 @@ impl Redis {
         }
     }
 
-    /// How many bytes the server has sent so far, to whomever.
+    /// Returns the number of bytes that the server has sent to all clients.
     pub(crate) async fn sent(&mut self) -> u64 {
         let mut info = redis::cmd("INFO");
         let text: String = info
@@ -65,7 +65,7 @@ impl Redis {
     }
 }
 
-/// Rows and bytes of the nodes of all boards in Cassandra.
+/// Returns the number of rows and bytes of the nodes of all boards in Cassandra.
 pub(crate) async fn nodes(namespace: &Namespace) -> (u64, u64) {
     let session: Session = SessionBuilder::new()
         .known_node(servers::cassandra())

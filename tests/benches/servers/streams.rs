@@ -1,4 +1,4 @@
-//! The counts of the speed layer by a job of Kafka Streams, to compare with.
+//! The speed layer's counts by a Kafka Streams job, for comparison.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -6,10 +6,11 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tests::servers;
 
-/// What the job keeps its counts in.
+/// State stores of the job.
 pub(crate) const STORES: [&str; 2] = ["rocksdb", "memory"];
 
-/// The job's report on a topic of so many plays; nothing where its jars are not named (`deploy/bench` does).
+/// Returns the job's report on a topic of this many plays, or `None` without the variable of its
+/// jars, which `deploy/bench` sets.
 pub(crate) fn count(topic: &str, rows: u64, folder: &Path, store: &str) -> Option<Value> {
     let jars = std::env::var("BACKSTITCH_BENCH_STREAMS").ok()?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/servers/streams/Plays.java");
@@ -29,7 +30,7 @@ pub(crate) fn count(topic: &str, rows: u64, folder: &Path, store: &str) -> Optio
         .output()
         .expect("starting Java");
     assert!(output.status.success(), "Kafka Streams: {}", output.status);
-    // In memory it keeps nothing there.
+    // The in-memory store writes no files.
     if state.exists() {
         std::fs::remove_dir_all(&state).expect("a folder of its own");
     }

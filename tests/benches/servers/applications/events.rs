@@ -1,5 +1,5 @@
-//! What an event costs, of the largest application and of a small one: in pairs, since the machine is not
-//! the same at all times.
+//! Cost of an event of the largest application and of a small one, measured in pairs because the
+//! machine's speed varies.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use super::super::boards::{done_with, write};
 use super::super::{ROUNDS, median, rate, say, timed};
 use super::{Bench, LARGEST, SPEED};
 
-/// Events of a round, at most, and the part of all rows.
+/// Maximum number of events of a round, and their fraction of all rows.
 const EVENTS_MAX: u64 = 20_000;
 const EVENTS_PART: u64 = 50;
 
-/// Microseconds an event, for the largest application and for a small one, by round.
+/// Microseconds for each event of the largest application and of a small one, by round.
 #[derive(Default)]
 struct Pairs {
     large: Vec<f64>,
@@ -45,8 +45,8 @@ impl Pairs {
 }
 
 impl Bench {
-    /// Athletes connect, and take it back, by the log: in the largest application and in a small one, by
-    /// turns.
+    /// Connects and disconnects athletes through the log, alternately in the largest application
+    /// and in a small one.
     pub(super) fn events(&mut self, config: &str, how: &str) {
         let events = EVENTS_MAX.min(self.rows / EVENTS_PART);
         let idle = self.idle(config);
@@ -81,7 +81,7 @@ impl Bench {
         }
     }
 
-    /// How long `ingest` and `speed` take that have nothing to do, in seconds.
+    /// Returns the time of `ingest` and `speed` without input, in seconds.
     fn idle(&self, config: &str) -> [f64; 2] {
         let nothing = write(&self.place, "nothing.jsonl", std::iter::empty());
         let ingest = ["ingest", "authorizations", &nothing];

@@ -1,4 +1,4 @@
-//! Athletes who connect over HTTP: how many a second, what is answered when an application is full, and how soon
+//! Athletes who connect over HTTP: the rate, the answers of a full application, and the delay until
 //! they are counted.
 
 use std::collections::BTreeMap;
@@ -12,19 +12,20 @@ use super::super::load::{Load, post};
 use super::super::say;
 use super::{Bench, LARGEST, application, count_of, one, shown};
 
-/// More than there is time for.
+/// More posts than the time allows.
 const POSTS: u64 = 30_000;
 const CONNECTIONS: usize = 32;
-/// How many athletes the application may have that becomes full.
+/// Capacity of the application that becomes full.
 const ROOM: usize = 200;
 const CREATED: u16 = 201;
 const FORBIDDEN: u16 = 403;
-/// Single athletes who are looked for in the count, and how long one may take.
+/// Number of single athletes whose delay is measured, and the maximum delay.
 const FRESH: usize = 50;
 pub(super) const FRESH_MAX: Duration = Duration::from_secs(60);
 
 impl Bench {
-    /// How soon an athlete who connected over HTTP is counted, with a speed layer that is running.
+    /// Measures the delay until an athlete who connected over HTTP is counted, with a running speed
+    /// layer.
     pub(super) fn freshness(&mut self, server: &Server) {
         let small = self.small();
         for (what, id) in [("the largest", LARGEST), ("a small one", small)] {
@@ -52,7 +53,8 @@ impl Bench {
         }
     }
 
-    /// Athletes connect on many connections: to one application, to many, and to one that becomes full.
+    /// Connects athletes on many connections: to one application, to many, and to one that becomes
+    /// full.
     pub(super) fn posts(&mut self, server: &Server) {
         let (load, statuses) = self.post(server, |_| LARGEST);
         assert_eq!(statuses.keys().collect::<Vec<_>>(), [&CREATED]);

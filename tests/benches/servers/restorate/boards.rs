@@ -1,4 +1,4 @@
-//! Boards against the canonical store, and how soon their damage is found and put right.
+//! Reconciling boards with the entity store, and the time to detect and repair damage.
 
 use jobs::{Board, Job};
 use schemas::key::KeyValue;
@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 use super::{compare, restored, say, timed};
 
 const VIEW: &str = "segment_boards";
-/// Efforts, of the events that were asked for.
+/// The fraction of the requested events that become efforts.
 const PART: u64 = 10;
 const SEGMENTS: u64 = 1_000;
 
@@ -21,7 +21,7 @@ pub(super) fn run(rows: u64, runtime: &Runtime) {
     let place = Place::on_these(&Addresses::default(), "");
     println!("boards: {rows} efforts on {SEGMENTS} segments");
     fill(&place, rows);
-    // Somebody is told of one: without any there is nothing to run.
+    // One notification is required: without any there is nothing to run.
     let row = r#"{"id":0,"segment_id":0,"athlete_id":1,"activity_id":1,"elapsed_time":60,"started_at":"2026-01-01T00:00:00Z"}"#;
     place.ingest("efforts", row);
     let speed = ["speed", "--until-caught-up", "--source", "efforts"];
@@ -33,7 +33,7 @@ pub(super) fn run(rows: u64, runtime: &Runtime) {
     );
     compare(&place, "canonical", (VIEW, "canonical"), 0);
     let schema = place.options().namespace.identifier("backstitch");
-    // As many are changed as are told of, and as many of which nobody is told.
+    // Equal numbers of changes with and without notifications.
     for is_told in [true, false] {
         let (off, on) = match is_told {
             true => ("", ""),
@@ -54,7 +54,7 @@ pub(super) fn run(rows: u64, runtime: &Runtime) {
         }
         done(place.data(), &speed);
         let namespace = &place.options().namespace;
-        // The slot itself begins with that letter too.
+        // The key of the partition state itself begins with the same letter.
         let keys = servers::delete_keys(&format!("{{{namespace}:efforts:*}}:s[0-9]*"));
         found(
             &place,
@@ -67,7 +67,7 @@ pub(super) fn run(rows: u64, runtime: &Runtime) {
     found(&place, "a head lost", "missing_row");
 }
 
-/// Rows of the database of before anybody was told of any.
+/// Fills the database with rows that precede all notifications.
 fn fill(place: &Place, rows: u64) {
     let schema = place.options().namespace.identifier("backstitch");
     let filled = servers::run_on_postgres(&format!(
@@ -97,7 +97,7 @@ async fn lose_a_head(world: &World, place: &Place) {
     cql.run(&text, (bucket, own)).await;
 }
 
-/// Finds damage, names it, puts it right, and says how long each took.
+/// Detects, reports and repairs damage, and prints the time of each step.
 fn found(place: &Place, what: &str, cause: &str) {
     let of = (VIEW, "canonical");
     let (found, _) = restored(place, of, &[]);

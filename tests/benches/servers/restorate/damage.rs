@@ -1,4 +1,4 @@
-//! How soon damage of counts is found, named and put right.
+//! Time to detect, report and repair damaged counts.
 
 use serde_json::json;
 use tests::hand::Cql;
@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 
 use super::{VIEW, generated, pause, restored, say, speed, table};
 
-/// A run that publishes begins to do so after it has begun so many other stages.
+/// Number of stages before a run begins to publish.
 const STAGES: usize = 5;
 
 pub(super) fn run(place: &Place, runtime: &Runtime) {
@@ -26,7 +26,7 @@ pub(super) fn run(place: &Place, runtime: &Runtime) {
     let keys = servers::delete_keys(&format!("{{{namespace}:plays:0}}:d*"));
     assert!(keys > 0, "keys are lost");
     found(place, &format!("{keys} keys of Redis lost"), &["lost_live"]);
-    // Of the events that came twice nobody is told.
+    // No notification exists for the duplicate events.
     let again = generated(place, "again.parquet", 10_000, 4);
     done(place.data(), &["ingest", "plays", &again]);
     speed(place);
@@ -51,7 +51,7 @@ async fn change_rows(world: &World, place: &Place, what: &str) {
     }
 }
 
-/// Counts with a worker that remembers no event.
+/// Counts with a worker that remembers no events and counts duplicates.
 fn forgetful(place: &Place) {
     let name = "forgetful.toml";
     place.configure(
@@ -63,7 +63,7 @@ fn forgetful(place: &Place) {
     assert!(Process::start_with(place.data(), name, &speed).wait());
 }
 
-/// Finds damage, names it, puts it right, and says how long each took.
+/// Detects, reports and repairs damage, and prints the time of each step.
 fn found(place: &Place, what: &str, causes: &[&str]) {
     let (found, _) = restored(place, (VIEW, "archive"), &[]);
     let named = found.report["causes"].as_object().expect("causes");
@@ -89,7 +89,7 @@ fn healed(place: &Place, what: &str, found_s: f64) {
     assert_eq!(again.report["differ"], 0, "{what}: {}", again.report);
 }
 
-/// A file of the archive that came from the log: missing, then changed.
+/// Removes, then damages, an archive file that came from the log.
 fn files(place: &Place, runtime: &Runtime, world: &World) {
     let archive = &world.stores.archive;
     let files = runtime.block_on(archive.list("archive/plays/files"));
@@ -102,7 +102,7 @@ fn files(place: &Place, runtime: &Runtime, world: &World) {
             let bytes = archive.get(&path).await?.expect("a file");
             let mut bytes = bytes.to_vec();
             let length = bytes.len();
-            // In several places: not every column is read.
+            // Damages several positions, because not every column is read.
             (1..16).for_each(|part| bytes[length * part / 16] ^= 1);
             archive.put(&path, bytes.into()).await
         };
@@ -118,7 +118,7 @@ fn files(place: &Place, runtime: &Runtime, world: &World) {
     }
 }
 
-/// A run that is killed while it publishes.
+/// Kills a run while it publishes.
 fn half_loaded(place: &Place) {
     let more = generated(place, "more.parquet", 100_000, 5);
     done(place.data(), &["ingest", "plays", &more]);
@@ -130,7 +130,7 @@ fn half_loaded(place: &Place) {
     }
     assert!(run.kill(), "it died while it published");
     let (mut found, _) = restored(place, (VIEW, "archive"), &[]);
-    // The lease of the one that died has to end.
+    // Waits for the lease of the killed run to expire.
     while found.said.contains("is under way") {
         pause();
         found = restored(place, (VIEW, "archive"), &[]).0;

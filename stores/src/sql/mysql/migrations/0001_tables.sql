@@ -1,7 +1,8 @@
--- The tables of entities. Times are microseconds since 1970, which represents all years. Text is compared by bytes.
+-- The tables of entities. Times are microseconds since 1970, so that no year is too far out. Texts are
+-- compared by their bytes.
 --
--- Never change a released migration: its checksum is stored. MySQL does not roll back a migration that fails, so each one can be
--- run again.
+-- A migration that was released never changes: its checksum is kept. The server takes nothing back of
+-- one that is broken off, so it may be run again.
 
 CREATE TABLE IF NOT EXISTS efforts (
     id BIGINT NOT NULL PRIMARY KEY,
@@ -45,7 +46,7 @@ CREATE TABLE IF NOT EXISTS follows (
     PRIMARY KEY (follower_id, followed_id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The owner is JSON, stored as text so that it is returned unchanged.
+-- The owner is JSON as text: it comes back as it was given.
 CREATE TABLE IF NOT EXISTS applications (
     id BIGINT NOT NULL PRIMARY KEY,
     name VARCHAR(1024) NOT NULL,
@@ -64,7 +65,7 @@ CREATE TABLE IF NOT EXISTS authorizations (
     KEY authorizations_by_group (application_id, athlete_id, id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The number of unrevoked authorizations of each pair that has any. Triggers maintain it.
+-- How many authorizations of a pair are not revoked, where there is one. Triggers keep it.
 CREATE TABLE IF NOT EXISTS connections (
     application_id BIGINT NOT NULL,
     athlete_id BIGINT NOT NULL,
@@ -72,16 +73,16 @@ CREATE TABLE IF NOT EXISTS connections (
     PRIMARY KEY (application_id, athlete_id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The number of athletes with unrevoked authorizations. Triggers maintain it. A transaction that changes authorizations of an
--- application locks this row until the commit.
+-- How many different athletes have an authorization that is not revoked. Triggers keep it, and
+-- whoever changes authorizations of an application holds its row until the commit.
 CREATE TABLE IF NOT EXISTS connected (
     application_id BIGINT NOT NULL PRIMARY KEY,
     athletes BIGINT NOT NULL DEFAULT 0 CHECK (athletes >= 0)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Notifications that are not in the log yet: a group of efforts or authorizations, or (source 'athletes', key 0) an athlete, which
--- stands for all groups of the athlete's efforts. Rows are deleted when they are in the log. `made_by` is a random number by which
--- a transaction finds its own rows.
+-- What is yet to be told to the log: a group of efforts or authorizations, or (source 'athletes', key
+-- 0) an athlete, all of whose groups of efforts are meant. Rows are deleted once they are in it. Who made a row is a number
+-- by chance, by which a transaction finds its own.
 CREATE TABLE IF NOT EXISTS outbox (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     source VARCHAR(32) NOT NULL,
@@ -92,9 +93,10 @@ CREATE TABLE IF NOT EXISTS outbox (
     KEY outbox_by_source (source, id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Locks of athletes until the commit: shared to change efforts, exclusive to change athletes and notify their groups. Otherwise the
--- change of an athlete could miss an effort that is being added, and the effort's notification could be processed before the change
--- is visible. Each row is the lock of the athletes with these last bits.
+-- Until the commit, either many change efforts of some athletes, or one changes these athletes and tells
+-- of their groups at once, as the adapter does. Otherwise an effort that is being added would be told
+-- of before the change of its athlete is visible, and the change would not find it. Each row stands for
+-- the athletes with these last bits.
 CREATE TABLE IF NOT EXISTS athlete_locks (
     bucket BIGINT NOT NULL PRIMARY KEY
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -1,10 +1,11 @@
--- Triggers that maintain the counters, and enqueue notifications of changes by an app's own SQL.
+-- What keeps the counters, and tells of changes that an app makes by its own SQL.
 --
--- Triggers run with the rights of their creator, so an app needs rights only on the tables of entities.
+-- Triggers run with the rights of who made them, so that an app needs rights on the tables of
+-- entities only.
 --
--- MySQL does not roll back a migration that fails, so it can be run again.
+-- The server takes nothing back of a migration that is broken off, so it may be run again.
 --
--- A session that enqueues notifications itself, like the adapter's sessions, sets @backstitch_tells to 'no'.
+-- A session that tells by itself, as the adapter's do, sets @backstitch_tells to 'no'.
 
 DROP TRIGGER IF EXISTS effort_made;
 CREATE TRIGGER effort_made AFTER INSERT ON efforts FOR EACH ROW
@@ -41,10 +42,11 @@ BEGIN
     END IF;
 END;
 
--- Only changes that views can read are enqueued. An unknown athlete has the default values.
+-- Only what views see of an athlete is told of. An athlete who is not known is seen as one who tells
+-- nothing.
 --
--- A row of the source 'athletes' contains only the athlete. The relay looks up the groups after the commit; efforts that commit
--- later have notifications of their own.
+-- A row of the source 'athletes' names the athlete only: the groups are looked for after the commit, by
+-- whoever brings the outbox into the log, and whatever is committed later is told of by itself.
 DROP TRIGGER IF EXISTS athlete_made;
 CREATE TRIGGER athlete_made AFTER INSERT ON athletes FOR EACH ROW
 BEGIN
@@ -70,8 +72,8 @@ BEGIN
     END IF;
 END;
 
--- Foreign keys of an app fire no triggers when they delete efforts or change their athlete, and they act before an AFTER trigger
--- runs. So a BEFORE trigger enqueues the groups of the athlete.
+-- Foreign keys that an app adds fire no triggers when they delete efforts or change their athlete, and
+-- have done so before an AFTER trigger runs: so what an athlete has is told of before.
 DROP TRIGGER IF EXISTS athlete_is_renumbered;
 CREATE TRIGGER athlete_is_renumbered BEFORE UPDATE ON athletes FOR EACH ROW
 BEGIN
@@ -94,7 +96,7 @@ BEGIN
     END IF;
 END;
 
--- Counters are locked in one order: first the application's, then the pair's.
+-- Counters are held in one order: that of the application, then that of the pair.
 DROP TRIGGER IF EXISTS authorization_made;
 CREATE TRIGGER authorization_made AFTER INSERT ON authorizations FOR EACH ROW
 BEGIN
@@ -154,7 +156,7 @@ BEGIN
     END IF;
 END;
 
--- A pair without authorizations remains with 0, because a trigger cannot delete the row for which it was fired.
+-- A pair that has none any more stays with 0: a trigger can't delete the row that it is called for.
 DROP TRIGGER IF EXISTS athlete_connected;
 CREATE TRIGGER athlete_connected AFTER INSERT ON connections FOR EACH ROW
 BEGIN

@@ -1,7 +1,8 @@
--- Disqualified athletes, whose efforts are on no board. This is a separate table because `athletes` may be a view of an app's own
--- table. The app then inserts disqualified athletes here, or replaces this table by a view, too.
+-- The athletes who are disqualified: none of their efforts is on a board. It is a table of its own, and
+-- not a column of the athletes, since these may be a view of an app's own table: such a view stays as it
+-- is, and the app lists here whom it disqualifies, or makes a view of this one too.
 --
--- MySQL does not roll back a migration that fails, so it can be run again.
+-- The server takes nothing back of a migration that is broken off, so it may be run again.
 
 CREATE TABLE IF NOT EXISTS disqualified (
     athlete_id BIGINT NOT NULL PRIMARY KEY

@@ -1,14 +1,14 @@
--- Administration of applications: enforcement, audit log, capacity requests and notices. These are separate tables because
--- `applications` may be a view of an app's own table.
+-- What those write who look after applications. All of it stands in tables of its own, since
+-- applications may be a view of an app's own table.
 --
--- MySQL does not roll back a migration that fails, so it can be run again.
+-- The server takes nothing back of a migration that is broken off, so it may be run again.
 
 -- Applications whose capacity is not enforced.
 CREATE TABLE IF NOT EXISTS unlimited (
     application_id BIGINT NOT NULL PRIMARY KEY
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Changes of applications through Backstitch. The action is 'capacity' (the number of athletes that may connect) or 'enforcement'
+-- What was changed of an application by whoever goes through Backstitch: action 'capacity' (how many athletes may connect) or 'enforcement'
 -- (0 or 1).
 CREATE TABLE IF NOT EXISTS application_audit (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -23,8 +23,8 @@ CREATE TABLE IF NOT EXISTS application_audit (
     KEY application_audit_by_application (application_id, id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Requests for higher capacities, with the state 'open', 'granted' or 'refused'. An application has at most one open request: a
--- transaction that adds one locks the application's row of `connected`.
+-- What developers ask for: state 'open', 'granted' or 'refused'. Of an application one is open at most:
+-- whoever makes one holds the application's row of connected.
 CREATE TABLE IF NOT EXISTS capacity_requests (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     application_id BIGINT NOT NULL,
@@ -41,9 +41,9 @@ CREATE TABLE IF NOT EXISTS capacity_requests (
     KEY capacity_requests_by_state (state, id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Notices that 80, 90 or 100 % of a capacity are used. There is one for each threshold and capacity: when the capacity changes,
--- `armed` becomes NULL, which is distinct in a unique index. A notice is done when it is in the log and, if there is a webhook,
--- delivered or abandoned.
+-- That much of a capacity came in use: 80, 90 or 100 %. A threshold is noted once while the capacity
+-- stays: `armed` is set to NULL, which no other row equals, when the capacity changes. A row is done once
+-- it is in the log and, where there is a webhook, delivered or given up.
 CREATE TABLE IF NOT EXISTS capacity_notices (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     application_id BIGINT NOT NULL,
@@ -65,7 +65,7 @@ CREATE TABLE IF NOT EXISTS capacity_notices (
     KEY capacity_notices_waiting (done, id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Capacities of an app's own view may exceed a hundredth of the largest BIGINT, so the products are DECIMAL.
+-- Numbers of an app's own view may be larger than a hundredth of the largest BIGINT.
 DROP TRIGGER IF EXISTS more_connected;
 CREATE TRIGGER more_connected AFTER UPDATE ON connected FOR EACH ROW
 BEGIN

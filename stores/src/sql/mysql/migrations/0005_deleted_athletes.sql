@@ -1,7 +1,7 @@
--- Excludes deleted athletes from the counters. Each pair says whether its athlete is deleted, so that a counter decreases only by
--- pairs that it includes.
+-- Athletes who are deleted are connected to nothing: the counters leave them out, and whether that is so
+-- stands beside each pair, since a counter may only fall by what it rose by.
 --
--- MySQL does not roll back a migration that fails, so it can be run again.
+-- The server takes nothing back of a migration that is broken off, so it may be run again.
 
 SET @statement = IF(
     EXISTS (SELECT 1 FROM information_schema.columns WHERE table_schema = DATABASE()
@@ -13,8 +13,8 @@ PREPARE migration FROM @statement;
 EXECUTE migration;
 DEALLOCATE PREPARE migration;
 
--- A new pair counts until its notification is processed, and is compared with its athlete then. A trigger that reads the athlete
--- would lock the athlete's row at any isolation level.
+-- A new pair counts until it is told of, and is compared with its athlete then: a trigger would hold the athlete's row
+-- for whatever it reads of it, however the transaction is isolated.
 DROP TRIGGER IF EXISTS athlete_connected;
 CREATE TRIGGER athlete_connected AFTER INSERT ON connections FOR EACH ROW
 BEGIN
@@ -23,7 +23,7 @@ BEGIN
     END IF;
 END;
 
--- A pair without authorizations remains with 0, because a trigger cannot delete the row for which it was fired.
+-- A pair that has none any more stays with 0: a trigger can't delete the row that it is called for.
 DROP TRIGGER IF EXISTS athlete_moved;
 CREATE TRIGGER athlete_moved AFTER UPDATE ON connections FOR EACH ROW
 BEGIN

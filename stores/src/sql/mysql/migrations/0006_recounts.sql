@@ -1,8 +1,8 @@
--- Recounts of connected athletes, for applications that are counted by queries. A recount first draws a number (`begun`), and is
--- recorded with it (`ticket`) unless a later one is recorded. So of two overlapping recounts, the one that started later stays.
--- `connected` is NULL until a recount is recorded.
+-- Counts of connected athletes that are made anew from the authorizations, of applications that are counted so. A
+-- recount draws a number first (`begun`) and is recorded with it (`ticket`) unless a later one is: of two
+-- that overlap the one that began later stays. Nothing is recorded yet where `connected` is NULL.
 --
--- MySQL does not roll back a migration that fails, so it can be run again.
+-- The server takes nothing back of a migration that is broken off, so it may be run again.
 CREATE TABLE IF NOT EXISTS recounts (
     application_id BIGINT NOT NULL PRIMARY KEY,
     begun BIGINT NOT NULL DEFAULT 0,

@@ -1,7 +1,7 @@
--- API keys, with their digests. Rows of inactive keys remain, so that ids are never reused, and an installation whose keys are all
--- inactive admits no requests.
+-- Keys of the API: of each a digest. A key that is over stays as a row, so that its id is never given again and an
+-- installation without a key that is valid lets nobody in.
 --
--- MySQL does not roll back a migration that fails, so it can be run again.
+-- The server takes nothing back of a migration that is broken off, so it may be run again.
 CREATE TABLE IF NOT EXISTS api_keys (
     number BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     id VARCHAR(64) NOT NULL UNIQUE,
@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS api_keys (
     used_at_ms BIGINT
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The audit log of administrators.
+-- What administrators did.
 CREATE TABLE IF NOT EXISTS admin_actions (
     number BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     at_ms BIGINT NOT NULL,

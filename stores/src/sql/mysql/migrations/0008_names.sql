@@ -1,6 +1,6 @@
--- Names of owners, tracks and segments. An app with such names may replace this table by a view.
+-- What owners, tracks and segments are called. An app that has such names may put a view in its place.
 --
--- MySQL does not roll back a migration that fails, so it can be run again.
+-- The server takes nothing back of a migration that is broken off, so it may be run again.
 CREATE TABLE IF NOT EXISTS names (
     kind VARCHAR(16) NOT NULL,
     id BIGINT NOT NULL,

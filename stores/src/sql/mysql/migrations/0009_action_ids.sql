@@ -1,6 +1,6 @@
--- Actions that are recorded in a transaction of their own have an id, by which a retry after a lost response finds the record.
+-- What is recorded by itself, and not with what it tells of, has an id: a try whose end was not heard of is found by it.
 --
--- MySQL does not roll back a migration that fails, so it can be run again.
+-- The server takes nothing back of a migration that is broken off, so it may be run again.
 SET @statement = IF(
     EXISTS (SELECT 1 FROM information_schema.columns WHERE table_schema = DATABASE()
         AND table_name = 'admin_actions' AND column_name = 'id'),

@@ -1,6 +1,6 @@
--- The owner of an application before and after a change by an ingested row (action 'owner'), as JSON.
+-- The owner of an application before and after a change by a line (action 'owner'), as JSON.
 --
--- MySQL does not roll back a migration that fails, so it can be run again.
+-- MySQL does not roll back a migration that fails, so it may be run again.
 SET @statement = IF(
     EXISTS (SELECT 1 FROM information_schema.columns WHERE table_schema = DATABASE()
         AND table_name = 'application_audit' AND column_name = 'owner_before'),

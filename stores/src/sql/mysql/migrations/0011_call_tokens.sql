@@ -1,7 +1,7 @@
--- Tokens of the calls that changed an application, or added or decided a capacity request. A retry after a lost response to COMMIT
--- recognizes its own changes by the token.
+-- The calls that changed an application, and that made and decided a request for capacity. A call whose COMMIT was not answered
+-- is repeated, and recognizes its own work by its token.
 --
--- MySQL does not roll back a migration that fails, so it can be run again.
+-- MySQL does not roll back a migration that fails, so it may be run again.
 SET @statement = IF(
     EXISTS (SELECT 1 FROM information_schema.columns WHERE table_schema = DATABASE()
         AND table_name = 'capacity_requests' AND column_name = 'request_token'),

@@ -1,6 +1,6 @@
--- The tables of entities. Times are microseconds since 1970, which represents all years.
+-- The tables of entities. Times are microseconds since 1970, so that no year is too far out.
 --
--- Never change a released migration: its checksum is stored.
+-- A migration that was released never changes: its checksum is kept.
 
 CREATE TABLE efforts (
     id bigint PRIMARY KEY,
@@ -44,7 +44,7 @@ CREATE TABLE follows (
     PRIMARY KEY (follower_id, followed_id)
 );
 
--- The owner is JSON, stored as text so that it is returned unchanged.
+-- The owner is JSON as text: it comes back as it was given.
 CREATE TABLE applications (
     id bigint PRIMARY KEY,
     name text NOT NULL,
@@ -63,7 +63,7 @@ CREATE TABLE authorizations (
 );
 CREATE INDEX authorizations_by_group ON authorizations (application_id, athlete_id, id);
 
--- The number of unrevoked authorizations of each pair that has any. Triggers maintain it.
+-- How many authorizations of a pair are not revoked, where there is one. Triggers keep it.
 CREATE TABLE connections (
     application_id bigint NOT NULL,
     athlete_id bigint NOT NULL,
@@ -71,15 +71,15 @@ CREATE TABLE connections (
     PRIMARY KEY (application_id, athlete_id)
 );
 
--- The number of athletes with unrevoked authorizations. Triggers maintain it. A transaction that changes authorizations of an
--- application locks this row until the commit.
+-- How many different athletes have an authorization that is not revoked. Triggers keep it, and
+-- whoever changes authorizations of an application holds its row until the commit.
 CREATE TABLE connected (
     application_id bigint PRIMARY KEY,
     athletes bigint NOT NULL DEFAULT 0 CHECK (athletes >= 0)
 );
 
--- Notifications that are not in the log yet: a group of efforts or authorizations, or (source 'athletes', key 0) an athlete, which
--- stands for all groups of the athlete's efforts. Rows are deleted when they are in the log.
+-- What is yet to be told to the log: a group of efforts or authorizations, or (source 'athletes', key
+-- 0) an athlete, all of whose groups of efforts are meant. Rows are deleted once they are in it.
 CREATE TABLE outbox (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     source text NOT NULL,

@@ -1,16 +1,17 @@
--- Triggers that maintain the counters, and enqueue notifications of changes by an app's own SQL.
+-- What keeps the counters, and tells of changes that an app makes by its own SQL.
 --
--- Functions run with the rights of their owner, so an app needs rights only on the tables of entities. They use the tables of the
--- schema in which they were created.
+-- Functions run with the rights of their owner, so that an app needs rights on the tables of
+-- entities only. They find the tables of the schema in which they were made.
 --
--- A session that enqueues notifications itself, like the adapter's sessions, sets backstitch.tells to 'no'.
+-- A session that tells by itself, as the adapter's do, sets backstitch.tells to 'no'.
 
 CREATE FUNCTION now_ms() RETURNS bigint LANGUAGE sql
 AS $$ SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;
 
--- Locks athletes until the commit: shared to change efforts, exclusively (`alone`) to change athletes and notify their groups.
--- Otherwise the change of an athlete could miss an effort that is being added, and the effort's notification could be processed
--- before the change is visible. Athletes share a few locks (buckets), which are acquired in order.
+-- Until the commit, either many change efforts of these athletes, or one changes these athletes and
+-- tells of their groups at once, as the adapter does. Otherwise an effort that is being added would be
+-- told of before the change of its athlete is visible, and the change would not find it. Locks are on
+-- few buckets of athletes, taken in order.
 CREATE FUNCTION lock_athletes(athletes bigint[], alone boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -26,8 +27,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Enqueues only the athletes. The relay looks up the groups after the commit. Here they could be missed: a transaction at REPEATABLE
--- READ or SERIALIZABLE sees no effort that was committed after it began.
+-- The row names the athlete only: the groups are looked for after the commit, by whoever brings the
+-- outbox into the log. Here they could be missed: a transaction at REPEATABLE READ or SERIALIZABLE
+-- sees no effort that was committed after it began.
 CREATE FUNCTION tell_of_athletes(changed bigint[]) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
     INSERT INTO outbox (source, group_key, member, made_at_ms)
@@ -66,7 +68,8 @@ CREATE TRIGGER effort_removed AFTER DELETE ON efforts
     WHEN (current_setting('backstitch.tells', true) IS DISTINCT FROM 'no')
     EXECUTE FUNCTION efforts_changed();
 
--- Enqueues only changes that views can read. An unknown athlete has the default values.
+-- Only what views see of an athlete is told of. An athlete who is not known is seen as one who tells
+-- nothing.
 CREATE FUNCTION athletes_changed() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
@@ -101,8 +104,8 @@ CREATE TRIGGER athlete_removed AFTER DELETE ON athletes
     WHEN (current_setting('backstitch.tells', true) IS DISTINCT FROM 'no')
     EXECUTE FUNCTION athletes_changed();
 
--- Changes the counters of connected athletes by the number of unrevoked authorizations that each pair gained. It only adds, so it is
--- also correct for a statement that inserts some rows and updates others.
+-- Moves the counters of connected athletes: by how many each pair got more authorizations that are
+-- not revoked. It adds only, so it is right too where one statement made rows and changed others.
 CREATE FUNCTION count_connected(applications bigint[], athletes bigint[], more bigint[])
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
@@ -168,10 +171,10 @@ CREATE TRIGGER authorization_removed AFTER DELETE ON authorizations
     REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT
     EXECUTE FUNCTION authorizations_changed();
 
--- TRUNCATE does not list the removed rows, so their groups could not be enqueued.
+-- What was emptied at once can't be told of, group by group.
 CREATE FUNCTION refuse_truncate() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION 'cannot truncate %, because its groups would have no notifications; delete the rows of the table instead', TG_TABLE_NAME;
+    RAISE EXCEPTION 'delete the rows of % instead: views are told of deleted rows only', TG_TABLE_NAME;
 END $$;
 CREATE TRIGGER efforts_emptied BEFORE TRUNCATE ON efforts EXECUTE FUNCTION refuse_truncate();
 CREATE TRIGGER athletes_emptied BEFORE TRUNCATE ON athletes EXECUTE FUNCTION refuse_truncate();

@@ -1,12 +1,12 @@
--- Administration of applications: enforcement, audit log, capacity requests and notices. These are separate tables because
--- `applications` may be a view of an app's own table.
+-- What those write who look after applications. All of it stands in tables of its own, since
+-- applications may be a view of an app's own table.
 
 -- Applications whose capacity is not enforced.
 CREATE TABLE unlimited (
     application_id bigint PRIMARY KEY
 );
 
--- Changes of applications through Backstitch. The action is 'capacity' (the number of athletes that may connect) or 'enforcement'
+-- What was changed of an application by whoever goes through Backstitch: action 'capacity' (how many athletes may connect) or 'enforcement'
 -- (0 or 1).
 CREATE TABLE application_audit (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -21,7 +21,7 @@ CREATE TABLE application_audit (
 );
 CREATE INDEX application_audit_by_application ON application_audit (application_id, id);
 
--- Requests for higher capacities, with the state 'open', 'granted' or 'refused'. An application has at most one open request.
+-- What developers ask for: state 'open', 'granted' or 'refused'. Of an application one is open at most.
 CREATE TABLE capacity_requests (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     application_id bigint NOT NULL,
@@ -40,9 +40,9 @@ CREATE INDEX capacity_requests_by_state ON capacity_requests (state, id);
 CREATE UNIQUE INDEX capacity_requests_open ON capacity_requests (application_id)
     WHERE state = 'open';
 
--- Notices that 80, 90 or 100 % of a capacity are used. There is one for each threshold and capacity: when the capacity changes,
--- `armed` becomes NULL, which is distinct in a unique index. A notice is done when it is in the log and, if there is a webhook,
--- delivered or abandoned.
+-- That much of a capacity came in use: 80, 90 or 100 %. A threshold is noted once while the capacity
+-- stays: `armed` is set to NULL, which no other row equals, when the capacity changes. A row is done once
+-- it is in the log and, where there is a webhook, delivered or given up.
 CREATE TABLE capacity_notices (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     application_id bigint NOT NULL,
@@ -65,7 +65,7 @@ CREATE UNIQUE INDEX capacity_notices_once
 CREATE INDEX capacity_notices_by_application ON capacity_notices (application_id, id);
 CREATE INDEX capacity_notices_waiting ON capacity_notices (id) WHERE done = 0;
 
--- Capacities of an app's own view may exceed a hundredth of the largest bigint, so the products are numeric.
+-- Numbers of an app's own view may be larger than a hundredth of the largest bigint.
 CREATE FUNCTION note_usage() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN

@@ -1,6 +1,6 @@
--- Finds the pairs to delete by a computed condition on the changed pairs. Nearly all rows of `connections` have authorizations. So
--- the planner expected no row for a condition on `live` alone, scanned the whole table, and compared each match with every pair. A
--- computed value has no such statistics.
+-- What is deleted of the pairs that changed is looked for by the pairs: nearly all of `connections` has
+-- athletes who are connected, so the planner took a condition on `live` alone for one that no row meets,
+-- read the whole table, and compared each row that did with every pair. What is computed has no such statistics.
 CREATE OR REPLACE FUNCTION count_connected(applications bigint[], athletes bigint[], more bigint[])
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN

@@ -1,11 +1,11 @@
--- Excludes deleted athletes from the counters. Each pair says whether its athlete is deleted, so that a counter decreases only by
--- pairs that it includes.
+-- Athletes who are deleted are connected to nothing: the counters leave them out, and whether that is so
+-- stands beside each pair, since a counter may only fall by what it rose by.
 
 ALTER TABLE connections ADD COLUMN is_away boolean NOT NULL DEFAULT false;
 CREATE INDEX connections_by_athlete ON connections (athlete_id);
 
--- A new pair counts unless its athlete is deleted. Later changes of the athlete update all pairs (move_away). The relay rechecks a
--- pair when it deletes the pair's notification.
+-- A pair that is new takes from the athlete whether it counts. What becomes of the athlete later moves all
+-- pairs (move_away), and who tells of a pair looks whether it met such a change.
 CREATE OR REPLACE FUNCTION count_connected(applications bigint[], athletes bigint[], more bigint[])
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
@@ -31,8 +31,8 @@ BEGIN
     WHERE c.application_id = p.application_id AND c.athlete_id = p.athlete_id AND c.live + 0 = 0;
 END $$;
 
--- Updates the pairs of athletes, and their counters, to the stored athletes. Skips pairs whose counter is locked. Returns the changed
--- pairs.
+-- Brings the pairs of some athletes to what is stored of these, and the counters with them, where nobody else holds
+-- those; answers the pairs that changed.
 CREATE FUNCTION move_away(changed bigint[])
 RETURNS TABLE (group_key bigint, member bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$

@@ -1,6 +1,6 @@
--- Recounts of connected athletes, for applications that are counted by queries. A recount first draws a number (`begun`), and is
--- recorded with it (`ticket`) unless a later one is recorded. So of two overlapping recounts, the one that started later stays.
--- `connected` is NULL until a recount is recorded.
+-- Counts of connected athletes that are made anew from the authorizations, of applications that are counted so. A
+-- recount draws a number first (`begun`) and is recorded with it (`ticket`) unless a later one is: of two
+-- that overlap the one that began later stays. Nothing is recorded yet where `connected` is NULL.
 CREATE TABLE recounts (
     application_id bigint PRIMARY KEY,
     begun bigint NOT NULL DEFAULT 0,

@@ -1,5 +1,5 @@
--- API keys, with their digests. Rows of inactive keys remain, so that ids are never reused, and an installation whose keys are all
--- inactive admits no requests.
+-- Keys of the API: of each a digest. A key that is over stays as a row, so that its id is never given again and an
+-- installation without a key that is valid lets nobody in.
 CREATE TABLE api_keys (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id text NOT NULL UNIQUE,
@@ -15,7 +15,7 @@ CREATE TABLE api_keys (
     used_at_ms bigint
 );
 
--- The audit log of administrators.
+-- What administrators did.
 CREATE TABLE admin_actions (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at_ms bigint NOT NULL,

@@ -1,4 +1,4 @@
--- Names of owners, tracks and segments. An app with such names may replace this table by a view.
+-- What owners, tracks and segments are called. An app that has such names may put a view in its place.
 CREATE TABLE names (
     kind text NOT NULL,
     id bigint NOT NULL,

@@ -1,2 +1,2 @@
--- Actions that are recorded in a transaction of their own have an id, by which a retry after a lost response finds the record.
+-- What is recorded by itself, and not with what it tells of, has an id: a try whose end was not heard of is found by it.
 ALTER TABLE admin_actions ADD COLUMN id text UNIQUE;
